@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -11,12 +13,18 @@ from torch import nn
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
 from pytest_trainsafe.record.observe.meta import TIME, checked
+from pytest_trainsafe.record.observe.names import library_of
 from pytest_trainsafe.record.observe.observer import Observer
 from pytest_trainsafe.record.observe.operators import Operators
 from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
-from pytest_trainsafe.record.observe.patching.libraries import named
+from pytest_trainsafe.record.observe.patching.libraries import named, overrides
 from pytest_trainsafe.record.observe.patching.patches import Patches
-from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted, names_in
+from pytest_trainsafe.record.observe.patching.selection import (
+    Selection,
+    Wanted,
+    names_in,
+    resolved,
+)
 from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder
@@ -38,7 +46,7 @@ class Observation:
     ) -> None:
         self._selection = Selection(apis)
         self._patches = Patches()
-        libraries = {"torch", *(name.partition(".")[0] for name in apis or ())}
+        libraries = {"torch", *(library_of(name) for name in apis or ())}
         self.observer = Observer(
             self._selection,
             Wanted(variables),
@@ -48,7 +56,13 @@ class Observation:
             frozenset(libraries),
             self._found_class,
             self._note_compiled,
+            self._found_type,
+            self._loaded,
         )
+        #: The libraries that are observed whole: modules of them may be imported later.
+        self._whole: list[str] = []
+        #: The methods of libraries that are patched by name, by their class and attribute.
+        self._methods: dict[tuple[Any, str], Target] = {}
         self._unseen: dict[str, None] = {}
         self._compiled: dict[str, None] = {}
         self._regions = 0
@@ -114,11 +128,26 @@ class Observation:
         found = [target for target in catalogue() if self._takes(target)]
         for api in self._selection.apis or ():
             if not any(_is_of(target, api) for target in found):
-                more = named(api)
+                more = self._named(api)
                 found += more
+                if inspect.ismodule(resolved(api)):
+                    self._whole.append(api)
                 if not more:
                     self._unseen[f"{api}: there is no such API in this process"] = None
         return found
+
+    def _named(self, api: str) -> list[Target]:
+        """The targets of a name that the catalogue lacks."""
+        found = named(api)
+        self._methods.update(
+            ((each.owner, each.attribute), each) for each in found if each.is_method
+        )
+        return found
+
+    def _loaded(self) -> None:
+        """Modules were imported: those of libraries that are observed whole are patched."""
+        for api in self._whole:
+            self._patches.add(self._named(api))
 
     def _takes(self, target: Target) -> bool:
         role = target.role
@@ -130,6 +159,11 @@ class Observation:
     def _found_class(self) -> None:
         """An optimizer was made: its class may be new."""
         self._patches.add(target for target in optimizers() if self._takes(target))
+
+    def _found_type(self, cls: type) -> None:
+        """An object of a class is used for the first time: it may override observed methods."""
+        if self._methods:
+            self._patches.add(overrides(cls, self._methods))
 
     def _note_compiled(self) -> None:
         """Note the modules that run inside compiled regions.  Called at the end of each step."""
@@ -153,9 +187,12 @@ class Observation:
 
 def _is_of(target: Target, api: str) -> bool:
     """Whether an API that was asked for is this target, or has it below it."""
-    if target.api == api or target.api.startswith(f"{api}."):
-        return True
-    return Selection((api,)).may_take(target.owner, target.method, target.api)
+    return _selection_of(api).may_take(target.owner, target.method, target.api)
+
+
+@functools.lru_cache(maxsize=1024)
+def _selection_of(api: str) -> Selection:
+    return Selection((api,))
 
 
 @contextlib.contextmanager

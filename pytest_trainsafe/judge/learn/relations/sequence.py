@@ -1,13 +1,15 @@
 """Sequence: what happens between two calls of an API, and which of two comes first in a step.
 
-"between" and "once" look at two calls of `api` that follow each other on a thread: `inner` is
-called in between, or exactly once.  This does not depend on where a program ends its steps, so
-`zero_grad` before the forward and after the optimizer's step are alike.  "order" compares the
-first calls of two APIs in each step that has both.
+"between" and "once" look at two calls of `api` that follow each other on a thread, of an optimizer
+or a scheduler those on the same object: `inner` is called in between, or exactly once.  This does
+not depend on where a program ends its steps, so `zero_grad` before the forward and after the
+optimizer's step are alike.  "order" compares the first calls of two APIs in each step that has
+both.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -24,8 +26,14 @@ from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
 
-#: Switches between training and evaluation, which programs make when they like.
-_MODE = re.compile(r"\.(train|eval)$")
+#: Switches between training and evaluation, and new objects, which programs make when they like.
+_UNORDERED = re.compile(r"\.(train|eval|__init__)$")
+
+#: APIs of objects that each go their own way: two schedulers may step between two backwards.
+_OWNED = "torch.optim."
+
+#: What each round of training does.
+_ROUNDS = ("torch.optim.*.step", "torch.Tensor.backward", ZERO_GRAD)
 
 #: The least share of examples that pass, for it to be worth a hypothesis.
 _LEAST = 0.2
@@ -106,11 +114,16 @@ class CallSequence(RelationBase):
         """Whether a loop has a scheduler, clips or steps twice is the author's choice."""
         if claim["form"] == "once":
             return OWN
-        # Schedulers step by epoch, by step or by micro-batch.
-        return -5 if "lr_scheduler" in claim.text("api") else -1
+        # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
+        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What an API is called with does not decide what a loop calls around it."""
+        """What an API is called with does not decide what a loop calls around it.
+
+        A step without gradients is another thing than one with gradients.
+        """
+        if field == "self.has_gradients":
+            return False
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
@@ -146,7 +159,7 @@ class _Entries:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.apis = sorted(
-            api for api in frame.groups if not is_architecture(api) and not _MODE.search(api)
+            api for api in frame.groups if not is_architecture(api) and not _UNORDERED.search(api)
         )
         calls = frame.calls
         code = {api: index for index, api in enumerate(frame.apis)}
@@ -180,16 +193,31 @@ class _Entries:
         """
         group = self.frame.groups[api]
         calls = self.frame.calls
-        entries, threads = calls["entry"][group.rows], calls["thread"][group.rows]
+        entries = calls["entry"][group.rows]
         before = np.full(len(entries), NONE, np.int64)
-        for thread in self.threads:
-            here = threads == thread
-            every = self._split[api, thread]
-            at = np.searchsorted(every, entries[here])
-            before[here] = np.where(at > 0, every[np.maximum(at - 1, 0)], NONE)
+        rows = self._rows[api]
+        owners = self._owners(api)
+        for thread, owner in itertools.product(self.threads, np.unique(owners)):
+            every = rows[(calls["thread"][rows] == thread) & (owners == owner)]
+            here = np.isin(group.rows, every)
+            times = calls["entry"][every]
+            at = np.searchsorted(times, entries[here])
+            if len(times):
+                before[here] = np.where(at > 0, times[np.maximum(at - 1, 0)], NONE)
         has = before != NONE
         records = Records(group.rows[has], group.codes[has], group.features)
         return records, before[has], entries[has]
+
+    def _owners(self, api: str) -> Ints:
+        """The identity of the object of each call of an API; 0 where objects do not matter."""
+        rows = self._rows[api]
+        owners = np.zeros(len(rows), np.int64)
+        group = self.frame.attempts.get(api)
+        if group is not None and api.startswith(_OWNED) and "self" in group.slots:
+            slot = group.slots["self"]
+            known = np.where(slot == NONE, 0, self.frame.values["identity"][np.maximum(slot, 0)])
+            owners[np.searchsorted(rows, group.rows)] = known
+        return owners
 
     def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
         """How many calls of `inner` were entered between the two calls of each record."""
@@ -241,8 +269,8 @@ class _Checker(Checker):
             order = watch.claim["form"] == "order"
             (self._first if order else self._pairs)[watch.claim.text("api")].append(watch)
             (self._second if order else self._inner)[watch.claim.text("inner")].append(watch)
-        #: Calls of `inner` since the last call of `api`, by watch and thread.
-        self._counts: dict[tuple[int, int], int] = {}
+        #: Calls of `inner` since the last call of `api`, by watch and thread, and by object.
+        self._counts: dict[tuple[int, int], dict[int, int]] = {}
         self._pending: dict[int, list[tuple[Watch, int]]] = {}
         self._step: object = None
         self._seen: dict[str, Call] = {}
@@ -250,14 +278,15 @@ class _Checker(Checker):
     def entered(self, call: Call) -> None:
         api = name_of(call)
         for watch in self._inner.get(api, ()):
-            key = id(watch), call.thread
-            if key in self._counts:
-                self._counts[key] += 1
+            counts = self._counts.get((id(watch), call.thread), {})
+            for owner in counts:
+                counts[owner] += 1
         for watch in self._pairs.get(api, ()):
-            key = id(watch), call.thread
-            if key in self._counts:
-                self._pending.setdefault(id(call), []).append((watch, self._counts[key]))
-            self._counts[key] = 0
+            counts = self._counts.setdefault((id(watch), call.thread), {})
+            owner = _owner(api, call)
+            if owner in counts:
+                self._pending.setdefault(id(call), []).append((watch, counts[owner]))
+            counts[owner] = 0
         if api in self._first or api in self._second:
             self._ordered(api, call)
 
@@ -289,6 +318,12 @@ class _Checker(Checker):
         """`call` should have come before `other`."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
+
+
+def _owner(api: str, call: Call) -> int:
+    """The identity of the object of a call; 0 where objects do not matter."""
+    found = call.values.get("self") if api.startswith(_OWNED) else None
+    return 0 if found is None else found.identity
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:

@@ -39,9 +39,9 @@ def recorded(draw, *modules):
 
 
 def test_the_memory_of_a_cpu_generator_gives_the_state_that_get_state_gives():
-    assert cpu_memory.readable()
     generator = torch.Generator().manual_seed(1)
-    memory = cpu_memory.CpuMemory(generator)
+    memory = cpu_memory.memory_of(generator)
+    assert memory is not None
     drawing = [
         lambda: torch.empty(9).uniform_(generator=generator),
         lambda: torch.empty(1).normal_(generator=generator),  # puts a number aside
@@ -59,6 +59,25 @@ def test_the_memory_of_a_cpu_generator_gives_the_state_that_get_state_gives():
             assert torch.equal(cpu_memory.whole_state(memory.copy()), generator.get_state())
 
 
+@pytest.mark.parametrize("aside", [False, True], ids=["", "with-a-number-aside"])
+def test_memory_that_does_not_hold_the_state_is_not_read(monkeypatch, aside):
+    generator = torch.Generator().manual_seed(1)
+    torch.empty(1).normal_(generator=generator) if aside else None
+    layout = cpu_memory._layout()
+    assert layout is not None
+    assert cpu_memory.memory_of(generator) is not None
+
+    wrong = layout._replace(engine=layout.engine + 4, aside=(0, 0))
+    monkeypatch.setattr(cpu_memory, "_layout", lambda: wrong)
+
+    assert cpu_memory.memory_of(generator) is None
+
+
+def test_a_layout_that_is_not_torchs_is_not_used(monkeypatch):
+    monkeypatch.setattr(cpu_memory, "_SEARCHED", 8)
+    assert cpu_memory._layout.__wrapped__() is None
+
+
 def test_the_memory_of_pythons_generator_gives_the_state_that_getstate_gives():
     before, reader = random.getstate(), PythonState()
     try:
@@ -72,7 +91,8 @@ def test_the_memory_of_pythons_generator_gives_the_state_that_getstate_gives():
 
 @pytest.mark.parametrize("readable", [True, False], ids=["memory", "get_state"])
 def test_a_ledger_is_the_same_where_memory_cannot_be_read(monkeypatch, readable):
-    monkeypatch.setattr("pytest_trainsafe.record.rng.unseen.readable", lambda: readable)
+    if not readable:
+        monkeypatch.setattr("pytest_trainsafe.record.rng.unseen.memory_of", lambda _: None)
     drop, x = nn.Dropout(0.5), torch.ones(3, 5)
 
     def draw():

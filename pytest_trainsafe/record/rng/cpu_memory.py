@@ -14,7 +14,13 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from pytest_trainsafe.record.rng.states import CPU_ASIDE, CPU_BLOCK, CPU_BYTES, CPU_NAMED
+from pytest_trainsafe.record.rng.states import (
+    CPU_ASIDE,
+    CPU_BLOCK,
+    CPU_BYTES,
+    CPU_NAMED,
+    state_text,
+)
 
 #: torch's engine (`at::mt19937_data_pod`): the seed, the numbers left in the block, a flag, the
 #: next number's place, and 624 numbers of 4 bytes each.
@@ -43,15 +49,13 @@ class _Layout(NamedTuple):
 
 
 class CpuMemory:
-    """The memory of one CPU generator, which must outlive this.
+    """The memory of one CPU generator, which must outlive this.  `memory_of` makes and checks it.
 
     `read` gives the position in the block and the numbers that name the block, as bytes: equal
     bytes are equal states.  Another thread must not draw meanwhile.
     """
 
-    def __init__(self, generator: torch.Generator) -> None:
-        layout = _layout()
-        assert layout is not None
+    def __init__(self, generator: torch.Generator, layout: _Layout) -> None:
         begin = generator._cdata + layout.engine  # type: ignore[attr-defined]
         size = _HEAD.size + 4 * _NUMBERS
         memory = (ctypes.c_ubyte * (size + _ASIDE)).from_address(begin)
@@ -75,9 +79,17 @@ class CpuMemory:
         return into
 
 
-def readable() -> bool:
-    """Whether this torch's CPU generators are laid out as `CpuMemory` reads them."""
-    return _layout() is not None
+def memory_of(generator: torch.Generator) -> CpuMemory | None:
+    """The memory of a CPU generator; None where reading it does not give what `get_state` gives."""
+    layout = _layout()
+    if layout is None:
+        return None
+    memory = CpuMemory(generator, layout)
+    state = generator.get_state()
+    engine = whole_state(memory.copy())[:CPU_ASIDE]
+    read, expected = memory.read(), state_text(state)
+    same = expected.count(".") == 2 if read is None else text(read) == expected
+    return memory if same and torch.equal(engine, state[:CPU_ASIDE]) else None
 
 
 @functools.lru_cache(maxsize=1024)
@@ -109,11 +121,18 @@ def _layout() -> _Layout | None:
     clear = probe.get_state()
     if len(clear) != CPU_BYTES:
         return None
-    address: int = probe._cdata  # type: ignore[attr-defined]
+    address: int | None = getattr(probe, "_cdata", None)
+    if address is None:
+        return None
     numbers = struct.unpack_from(f"<{_NAMING}Q", clear.numpy().data, CPU_BLOCK)
     begin = ctypes.string_at(address, _SEARCHED).find(_NARROW.pack(*numbers)) - _HEAD.size
     size = _HEAD.size + 4 * _NUMBERS
     if begin < 0 or not torch.equal(whole_state(ctypes.string_at(address + begin, size)), clear):
+        return None
+    # A copy that does not follow the draws would have been equal so far.
+    torch.empty(700, dtype=torch.int32).random_(generator=probe)
+    clear = probe.get_state()
+    if not torch.equal(whole_state(ctypes.string_at(address + begin, size)), clear):
         return None
 
     def changed(state: torch.Tensor) -> list[int]:

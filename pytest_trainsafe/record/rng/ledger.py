@@ -2,9 +2,6 @@
 
 Owned by the recorder.  It reads a generator's state before and after each draw that it sees, and
 at the boundaries of steps, where it finds what it did not see.
-
-A draw happens amid the work of a step, when nothing of the ledger's is in the processor's caches.
-So only what is known then alone is noted then, and events are made of it later, together.
 """
 
 from __future__ import annotations
@@ -15,7 +12,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from threading import current_thread, get_ident
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -26,9 +23,17 @@ from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
+from pytest_trainsafe.record.rng.noted import (
+    Both,
+    Draw,
+    EventSink,
+    NotedDraws,
+    Nowhere,
+    shape_of,
+)
 from pytest_trainsafe.record.rng.sharing import Sharing
-from pytest_trainsafe.record.rng.states import state_text, torch_state
-from pytest_trainsafe.record.rng.unseen import LastState, as_text
+from pytest_trainsafe.record.rng.states import readable_state, state_text, torch_state
+from pytest_trainsafe.record.rng.unseen import LastState, as_text, same_state
 from pytest_trainsafe.record.rng.workers import Workers
 from pytest_trainsafe.trace.rng.events import (
     NUMPY,
@@ -44,66 +49,30 @@ from pytest_trainsafe.trace.rng.events import (
 #: Draws in modules, of one step, that are written one by one; the others of a line are counted.
 MAX_DRAWS = 4096
 
-#: Draws that are held until their events are made, at most.
-MAX_HELD = 256
-
-
-class _Draw(NamedTuple):
-    """What is noted while something draws; `_event` makes the event of it.
-
-    `generator` is one of torch's, or the name of another.  States of torch's default generator on
-    the CPU are as `LastState` reads them, others are texts.
-    """
-
-    generator: object
-    name: str
-    operator: str
-    before: bytes | str
-    after: bytes | str
-    place: frames.Place
-    phase: Phase
-    step: int
-    microbatch: int | None
-    training: bool
-    shape: tuple[int, ...]
-    seed: int | None
-    stream: str
-    thread: str
-    shared: str
-
 
 @dataclass(slots=True)
 class _Pending:
     """The last draw, outside of modules: more of the same site are counted with it."""
 
-    draw: _Draw
+    draw: Draw
     site: object
     count: int = 1
-
-
-class EventSink(Protocol):
-    """What takes the ledger's events: a trace's writer, or a list of them in memory."""
-
-    def add(self, event: msgspec.Struct) -> None:
-        """Take one event."""
 
 
 class RngLedger:
     """Records the draws of one rank.  `recording` is entered around the program."""
 
     def __init__(self, writer: EventSink, clock: Clock) -> None:
-        self._writer = writer
+        self._last = LastState()
+        self._noted = NotedDraws(writer, self._last)
         self._clock = clock
         self._pid, self._main = os.getpid(), get_ident()
         self._functions = Functions(self._function, self._numpy_made)
         self._generators = Generators()
         self._workers = Workers()
         self._sharing = Sharing(self._main)
-        self._names: Mapping[nn.Module, str] = {}
         self._roots: Sequence[nn.Module] = ()
         self._pending: _Pending | None = None
-        self._held: list[DrawEvent | _Draw] = []
-        self._last = LastState()
         #: The states that NumPy's and Python's generators were left in.
         self._others: dict[str, str] = {}
         self._draws = 0
@@ -118,7 +87,7 @@ class RngLedger:
         with ExitStack() as around:
             why = operators.why_not()
             if why:
-                self._writer.add(LedgerGap("torch's random operators", why))
+                self._noted.sink.add(LedgerGap("torch's random operators", why))
             else:
                 around.enter_context(operators.intercepted(self._operator, self._dropout))
             around.enter_context(self._functions.installed())
@@ -137,18 +106,19 @@ class RngLedger:
     def copied(self, sink: EventSink) -> Iterator[None]:
         """Hand the events that happen until the end to `sink` as well."""
         self.boundary()
-        writer, self._writer = self._writer, _Both(self._writer, sink)
+        before = self._noted.sink
+        self._noted.sink = Both(before, sink)
         try:
             yield
         finally:
             self.boundary()
-            self._writer = writer
+            self._noted.sink = before
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Record nothing until the end: generators are set to other states on purpose."""
         self.boundary()
-        writer, self._writer = self._writer, _Nowhere()
+        before, self._noted.sink = self._noted.sink, Nowhere()
         try:
             yield
         finally:
@@ -156,12 +126,12 @@ class RngLedger:
             self._last.set(self._last.read())
             self._last.know(self._last.value)
             self._others = self._generators.others()
-            self._writer = writer
+            self._noted.sink = before
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
         """From now on draws are of these modules; `roots` are the parts of the watched model."""
         self.boundary()
-        self._names, self._roots = names, roots
+        self._noted.names, self._roots = names, roots
 
     def boundary(self) -> None:
         """Find what generators did unseen since the last boundary.  Called between draws."""
@@ -175,7 +145,7 @@ class RngLedger:
             self._find_unseen(value, torch.default_generator.get_state(), self._phase())
         self.look()
         for draw in self._workers.draws():
-            self._writer.add(draw)
+            self._noted.sink.add(draw)
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -228,9 +198,9 @@ class RngLedger:
         if generator is None or (self._pending is not None and self._count_in(generator)):
             return call(keys, *args, **kwargs)
         self._flush()
-        before = _state(generator)
+        before = readable_state(generator)
         made = call(keys, *args, **kwargs)
-        after = None if before is None else _state(generator)
+        after = None if before is None else readable_state(generator)
         if before is None or after is None:
             return made
         was, now = state_text(before), state_text(after)
@@ -238,7 +208,7 @@ class RngLedger:
             place = self._place(skip=3)
             if not place.kinds & frames.INJECTED:
                 called = self._generators.name(generator, place.user or place.at)
-                self._note(generator, called, name, was, now, place, _shape(args, made))
+                self._note(generator, called, name, was, now, place, shape_of(args, made))
         return made
 
     def _dropout(self, call: Callable[[], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
@@ -266,7 +236,7 @@ class RngLedger:
         finally:
             # A dropout that is recomputed may have drawn and then raise, once all is recomputed.
             after = last.read()
-            if before != after:
+            if not same_state(before, after):
                 place = self._place(skip=4)
                 if place.kinds & frames.INJECTED:
                     last.set(after)
@@ -275,7 +245,7 @@ class RngLedger:
                     if jumped is not None:
                         self._find_unseen(before, jumped, self._phase(place))
                     last.set(after)
-                    shape = _shape(args, made)
+                    shape = shape_of(args, made)
                     self._note(default, TORCH_CPU, name, before, after, place, shape)
         return made
 
@@ -289,7 +259,7 @@ class RngLedger:
     def _place(self, skip: int) -> frames.Place:
         # In a step's forward, what is outside of the innermost watched module tells nothing more.
         whole = self._clock.step is None or in_backward()
-        return frames.place(self._names, whole=whole, skip=skip + 1)
+        return frames.place(self._noted.names, whole=whole, skip=skip + 1)
 
     def _function(self, generator: str, name: str, call: Callable[[], Any]) -> Any:
         if os.getpid() != self._pid or self._count_in(generator):
@@ -341,7 +311,7 @@ class RngLedger:
     ) -> None:
         inside, clock, main = place.module, self._clock, get_ident() == self._main
         backward = in_backward()
-        draw = _Draw(
+        draw = Draw(
             generator,
             called,
             operator,
@@ -364,7 +334,7 @@ class RngLedger:
         if site is not None:
             self._pending = _Pending(draw, site)
         elif self._draws <= MAX_DRAWS:
-            self._hold(draw)
+            self._noted.hold(draw)
         elif self._draws == MAX_DRAWS + 1:
             what = f"the draws of step {draw.step} after the first {MAX_DRAWS}"
             self._write(LedgerGap(what, "one step draws more often than is recorded"))
@@ -384,60 +354,24 @@ class RngLedger:
             return
         draw = pending.draw
         if pending.count == 1:
-            self._hold(draw)
+            self._noted.hold(draw)
             return
         after = self._read(draw.generator)
         if draw.generator is torch.default_generator:
             self._last.set(after)
         elif draw.name in (NUMPY, PYTHON):
             self._others[draw.name] = as_text(after)
-        event = self._event(draw._replace(after=after))
-        self._held.append(msgspec.structs.replace(event, count=pending.count))
-
-    def _hold(self, draw: _Draw) -> None:
-        self._held.append(draw)
-        if len(self._held) >= MAX_HELD:
-            self._write_events()
+        self._noted.hold(draw._replace(after=after, count=pending.count))
 
     def _write_held(self) -> None:
         """Write every draw that was noted."""
         self._flush()
-        self._write_events()
+        self._noted.write()
 
     def _write(self, event: msgspec.Struct) -> None:
         """Write an event, after the draws before it."""
         self._write_held()
-        self._writer.add(event)
-
-    def _write_events(self) -> None:
-        held, self._held = self._held, []
-        for draw in held:
-            self._writer.add(self._event(draw) if isinstance(draw, _Draw) else draw)
-
-    def _event(self, draw: _Draw) -> DrawEvent:
-        before, after, place = draw.before, draw.after, draw.place
-        if draw.name == TORCH_CPU:
-            before, after = as_text(before), self._last.know(after)
-        assert isinstance(before, str)
-        assert isinstance(after, str)
-        return DrawEvent(
-            draw.name,
-            draw.phase,
-            before,
-            after,
-            draw.operator,
-            step=draw.step,
-            microbatch=draw.microbatch,
-            module=None if place.module is None else self._names[place.module],
-            training=draw.training,
-            at=place.at,
-            user=place.user,
-            shape=draw.shape,
-            seed="" if draw.seed is None else str(draw.seed),
-            stream=draw.stream,
-            thread=draw.thread,
-            shared=draw.shared,
-        )
+        self._noted.sink.add(event)
 
     def _find_unseen(self, value: bytes | str, state: torch.Tensor, phase: Phase) -> None:
         """The generator was found in this state, which no draw had left it in."""
@@ -447,7 +381,7 @@ class RngLedger:
         self._last.set(value, state)
         now = self._last.know(value)
         if count is not None:
-            self._writer.add(UnseenDraws(TORCH_CPU, phase, was, now, self._step, count))
+            self._noted.sink.add(UnseenDraws(TORCH_CPU, phase, was, now, self._step, count))
 
     # When.
 
@@ -483,23 +417,6 @@ class RngLedger:
         return self._clock.step is None and any(not root.training for root in self._roots)
 
 
-class _Nowhere:
-    """Takes events and keeps none."""
-
-    def add(self, event: msgspec.Struct) -> None: ...
-
-
-class _Both(NamedTuple):
-    """Two sinks that take the same events."""
-
-    first: EventSink
-    second: EventSink
-
-    def add(self, event: msgspec.Struct) -> None:
-        self.first.add(event)
-        self.second.add(event)
-
-
 class NoLedger:
     """Takes a ledger's place where none is kept: its methods do nothing, and the trace says so."""
 
@@ -522,19 +439,3 @@ class NoLedger:
         return {}
 
     def look(self) -> None: ...
-
-
-def _state(generator: torch.Generator) -> torch.Tensor | None:
-    """The generator's state; None where it cannot be read, as while a CUDA graph is captured."""
-    try:
-        return generator.get_state()
-    except RuntimeError:
-        return None
-
-
-def _shape(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of what an operator drew for."""
-    for value in (made, *args[:1]):
-        if isinstance(value, torch.Tensor):
-            return tuple(value.shape)
-    return ()

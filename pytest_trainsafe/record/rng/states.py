@@ -53,6 +53,14 @@ def state_text(state: torch.Tensor) -> str:
     return xxhash.xxh3_64_hexdigest(raw)
 
 
+def readable_state(generator: torch.Generator) -> torch.Tensor | None:
+    """The generator's state; None where it cannot be read, as while a CUDA graph is captured."""
+    try:
+        return generator.get_state()
+    except RuntimeError:
+        return None
+
+
 def is_fresh(state: str) -> bool:
     """Whether a generator of torch's was seeded and has drawn nothing since."""
     return state.endswith(".0")

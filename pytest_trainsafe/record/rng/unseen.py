@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.record.rng.cpu_memory import CpuMemory, readable, whole_state
+from pytest_trainsafe.record.rng.cpu_memory import memory_of, whole_state
 from pytest_trainsafe.record.rng.cpu_memory import text as text_of
 from pytest_trainsafe.record.rng.states import distance, is_fresh, torch_state
 
@@ -27,7 +27,7 @@ class LastState:
     """
 
     def __init__(self) -> None:
-        self._memory = CpuMemory(torch.default_generator) if readable() else None
+        self._memory = memory_of(torch.default_generator)
         self._engine: bytearray | None = None
         self._state: torch.Tensor | None = None
         self._known: dict[str, None] = {}
@@ -90,3 +90,8 @@ class LastState:
 def as_text(value: bytes | str) -> str:
     """The text of a state of torch's CPU generator that `LastState` read."""
     return value if isinstance(value, str) else text_of(value)
+
+
+def same_state(one: bytes | str, other: bytes | str) -> bool:
+    """Whether `LastState` read the same state twice, be it in memory or not."""
+    return one == other or (type(one) is not type(other) and as_text(one) == as_text(other))

@@ -38,14 +38,19 @@ def main() -> None:
     for number, kind in enumerate(KINDS):
         if arguments.kinds and kind.name not in arguments.kinds:
             continue
-        points = sorted(
-            random.Random(number).sample(range(1, STEPS), 2 if arguments.quick else 4)  # noqa: S311
-        )
+        points = sorted(random.Random(number).sample(range(1, STEPS), 2 if arguments.quick else 4))
         figure = judged(kind, points)
         figures.append(figure)
         rows.append(_row(kind, figure))
         print(*rows[-1], sep=" | ", file=sys.stderr, flush=True)
-    columns = ["program", "Point", "tensors", "twice from the start", "interrupted after", "resumed"]
+    columns = [
+        "program",
+        "Point",
+        "tensors",
+        "twice from the start",
+        "interrupted after",
+        "resumed",
+    ]
     show(f"Trainings of {STEPS} steps", columns, rows)
     failed = [each["kind"] for each in figures if each["findings"]]
     print(f"\n{len(rows)} programs, {len(failed)} that differ")

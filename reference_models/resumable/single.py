@@ -53,7 +53,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
         picture = picture.roll(int(torch.randint(8, ())), dims=1 + index % 2)
         if random.random() < 0.5:
             picture = picture.flip(2)
-        noise = np.random.standard_normal(64).astype(np.float32)  # noqa: NPY002
+        noise = np.random.standard_normal(64).astype(np.float32)
         return picture + 0.1 * torch.from_numpy(noise).reshape(1, 8, 8), index % 2
 
 
@@ -61,7 +61,7 @@ def cnn(ctx: Context, steps: int = STEPS, channels: int = 4) -> None:
     """Tell bars apart, in an order that each epoch shuffles."""
     torch.manual_seed(ctx.seed)
     random.seed(ctx.seed)
-    np.random.seed(ctx.seed)  # noqa: NPY002
+    np.random.seed(ctx.seed)
     model = nn.Sequential(
         nn.Conv2d(1, channels, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten()
     )
@@ -167,7 +167,11 @@ class Decoder(nn.Module):
         x = self.embedding(tokens)
         mask = nn.Transformer.generate_square_subsequent_mask(tokens.shape[1], dtype=x.dtype)
         for layer in self.layers:
-            x = checkpoint(layer, x, mask, use_reentrant=False) if self.recompute else layer(x, mask)
+            x = (
+                checkpoint(layer, x, mask, use_reentrant=False)
+                if self.recompute
+                else layer(x, mask)
+            )
         scores: Tensor = self.output(x)
         return scores
 

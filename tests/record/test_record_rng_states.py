@@ -169,3 +169,18 @@ def test_a_dropout_under_vmap_is_left_to_torch():
     function = under_vmap(lambda x: F.dropout(x, 0.5))
 
     assert function == under_vmap(lambda x: torch.dropout(x, 0.5, True))
+
+
+def test_a_dropout_that_is_compiled_stays_in_one_graph_and_is_recorded():
+    drop, found = nn.Dropout(0.5), []
+    compiled = torch.compile(drop, backend="eager", fullgraph=True)
+
+    def draw():
+        torch.manual_seed(7)
+        found.append(compiled(torch.ones(4, 6)))
+
+    draw()
+    [event] = recorded(draw, drop)
+
+    assert torch.equal(found[0], found[1])
+    assert (event.operator, event.shape) == ("bernoulli_.float", (4, 6))

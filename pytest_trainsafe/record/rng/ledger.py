@@ -361,7 +361,7 @@ class RngLedger:
             self._last.set(after)
         elif draw.name in (NUMPY, PYTHON):
             self._others[draw.name] = as_text(after)
-        self._noted.hold(draw._replace(after=after, count=pending.count))
+        self._noted.hold(draw._replace(after=after, draws=pending.count))
 
     def _write_held(self) -> None:
         """Write every draw that was noted."""

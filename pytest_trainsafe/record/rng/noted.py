@@ -25,7 +25,8 @@ class Draw(NamedTuple):
     """What is noted while something draws.
 
     `generator` is one of torch's, or the name of another.  States of torch's default generator on
-    the CPU are as `LastState` reads them, others are texts.
+    the CPU are as `LastState` reads them, others are texts.  `draws` is the number of draws of one
+    line that are noted together.
     """
 
     generator: object
@@ -43,7 +44,7 @@ class Draw(NamedTuple):
     stream: str
     thread: str
     shared: str
-    count: int = 1
+    draws: int = 1
 
 
 class EventSink(Protocol):
@@ -120,7 +121,7 @@ class NotedDraws:
             stream=draw.stream,
             thread=draw.thread,
             shared=draw.shared,
-            count=draw.count,
+            count=draw.draws,
         )
 
 

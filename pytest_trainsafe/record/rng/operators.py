@@ -81,11 +81,16 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
         *("randn", "randn.generator", "randn.out", "randn.generator_out", "randn_like"),
         *("randn_like.generator", "randn_like.out", "randn_like.generator_out"),
         *("normal.float_float", "normal.float_float_out", "normal.out", "normal_functional"),
+        # Of named tensors, which torch 2.10 has.
+        *("randn.names", "randn.names_out", "randn.generator_with_names"),
+        "randn.generator_with_names_out",
     ),
     "uniform_": (
         *("rand", "rand.generator", "rand.out", "rand.generator_out", "rand_like"),
         *("rand_like.generator", "rand_like.out", "rand_like.generator_out"),
         *("uniform", "uniform.out"),
+        *("rand.names", "rand.names_out", "rand.generator_with_names"),
+        "rand.generator_with_names_out",
     ),
     "random_.from": (
         *("randint", "randint.generator", "randint.out", "randint.generator_out", "randint.low"),

@@ -43,7 +43,7 @@ def _train(ctx: Context, model: nn.Module, steps: int) -> None:
 
 def ddp(ctx: Context, steps: int = STEPS) -> None:
     """Replicas whose gradients DistributedDataParallel averages."""
-    _train(ctx, DistributedDataParallel(_network(ctx)), steps)
+    _train(ctx, DistributedDataParallel(_network(ctx), process_group=ctx.group("dp")), steps)
 
 
 def fsdp2(ctx: Context, steps: int = STEPS) -> None:

@@ -17,6 +17,9 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.resume.save import restore_rng, rng_states
 
+#: `torch.distributed.checkpoint` of torch 2.10 uses what torch itself calls deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
+
 
 def test_functions_of_the_test_save_and_load(tmp_path):
     traces = traces_here(checkpoint_program.plain, tmp_path)

@@ -1,7 +1,8 @@
-"""Sketches of logical tensors: the sum of the ranks' sketches.
+"""Sketches of logical tensors, computed as the sum of the ranks' sketches.
 
-Called by the judges for tensors whose values were not kept.  A tensor for which `merge` would
-report a finding has no sketch here; it must be recorded in full.
+A sketch is a small matrix of random projections, kept in place of a tensor's values
+(`trace/tensors/sketch.py`).  Called by the judges for tensors whose values were not kept.  A tensor
+for which `merge` would report a finding has no sketch here; it must be recorded in full.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ Holder = tuple[RankTrace, TensorEvent]
 
 @dataclass(frozen=True, slots=True)
 class Sketched:
-    """The sketch of a logical tensor, [8, 16] in float64, and the tensor's shape."""
+    """The sketch of a logical tensor, of shape [8, 16] in float64, and the tensor's own shape."""
 
     values: Values
     shape: tuple[int, ...]
 
     @property
     def norm(self) -> float:
-        """An estimate of the Frobenius norm; NaN or infinite where an element is."""
+        """An estimate of the tensor's Frobenius norm; NaN or infinite if an element is."""
         return math.sqrt(self._power / self.values.size)
 
     @property
@@ -53,7 +54,7 @@ class Sketched:
 
 
 def is_whole(trace: Trace, id: TensorId) -> bool:
-    """Whether every rank that recorded `id` kept its values."""
+    """Whether every rank that recorded `id` kept its values and not only a sketch of them."""
     return all(event.key for _, event in trace.holders(id))
 
 

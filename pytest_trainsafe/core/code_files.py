@@ -43,7 +43,7 @@ def is_ours(file: str) -> bool:
 
 
 def passes_on(file: str) -> bool:
-    """Whether the file only forwards a collective: ours, or a framework's wrapper of torch's."""
+    """Whether the file only forwards collectives: it is ours, or wraps `torch.distributed`."""
     return is_ours(file) or any(layer in file for layer in _LAYERS)
 
 
@@ -110,7 +110,7 @@ def _is_project(file: str) -> bool:
 
 
 def is_standard(file: Path) -> bool:
-    """Whether a file belongs to the standard library, including where its links lead."""
+    """Whether a file belongs to the standard library, also by a path behind its links."""
     parts = set(file.parts)
     if {"site-packages", "dist-packages"} & parts:
         return False
@@ -144,7 +144,7 @@ def loaded_files() -> list[str]:
 
 
 def relative(source: str) -> str:
-    """A "path:line" relative to the working directory, if that is shorter."""
+    """A "path:line" relative to the working directory, if that is shorter; else unchanged."""
     path, colon, line = source.rpartition(":")
     if not (colon and path and line.isdigit()):
         return source  # not a file: "the backward pass"

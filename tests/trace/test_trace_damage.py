@@ -174,7 +174,7 @@ def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
     [
         ([{"name": "dp", "role": "rows"}], "'dp' has the role 'rows'"),
         ([{"name": "dp", "role": "dp"}] * 2, "the axis 'dp' is declared twice"),
-        ([{"name": "dp"}], "the axis 'dp' has no role, or overlaps other axes"),
+        ([{"name": "dp"}], "the axis 'dp' must have either a role or axes"),
         ([{"name": "x" * 100, "role": "dp"}], "is not the name of an axis"),
         ([{"name": "rows", "role": "dp"}], "is a world of 1 ranks, and world_size is 2"),
         ("dp", "Expected `array`"),

@@ -61,10 +61,10 @@ def _coordinates(at: Mapping[str, int], sizes: OverMesh) -> OverMesh:
 
 
 def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
-    """All sets of ranks that differ only in their coordinate along an axis, in that order.
+    """All sets of ranks that differ only in their coordinate along an axis, sorted by it.
 
-    Along an overlapping axis of n ranks, a set is n neighbours along the mesh axes that it lies
-    over.
+    Along an overlapping axis of size n, a set consists of n neighbours along the mesh axes that
+    the axis overlaps.
     """
     over = sizes.mesh.members(axis)
     lines: dict[tuple[object, ...], list[tuple[int, int]]] = {}
@@ -79,7 +79,7 @@ def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
 def moved(
     at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
 ) -> Mapping[str, int]:
-    """The coordinates of the rank with another coordinate along a mesh axis or a role."""
+    """The coordinates `at` with the one along `axis`, a mesh axis or role, set to `number`."""
     there, rest = dict(at), number
     for name in reversed(mesh_of(sizes).members(axis)):
         rest, there[name] = divmod(rest, sizes[name])

@@ -87,7 +87,7 @@ def test_statistics_of_each_dp_rank_are_no_fault(candidate_trace, reference_trac
     assert_trainsafe(candidate_trace, reference_trace)
     told = notes(request)
     assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in told
-    assert "buffer rank: its values on rank 1 are different from the start" in told
+    assert "buffer rank: its initial values on rank 1 differ from the reference's" in told
     assert "average" not in told
     assert "table" not in told
 
@@ -160,7 +160,7 @@ def test_a_wrong_batch_starts_at_the_models_input(
 def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace)
     assert "starts at input.0 · input · step 0 · micro-batch 2" in text
-    assert "it is the reference's input of micro-batch 0" in text
+    assert "it equals the reference's input of micro-batch 0" in text
     assert "the data that kinds_program.read passes to its model is wrong" in text
     assert "inputs agree" not in text
 

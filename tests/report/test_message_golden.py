@@ -131,7 +131,7 @@ def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None
     ]
     first = difference(
         check="slice",
-        message="only index 7 of dimension 0 is wrong, of 24",
+        message="only index 7 of the 24 in dimension 0 is wrong",
         error=4.1e-5,
         pattern=confined,
     )
@@ -143,7 +143,7 @@ trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
   starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
                 float32
                 error 4.1e-05, rounding allows 3.2e-06    (13 times too large)
-  detail        only index 7 of dimension 0 is wrong, of 24
+  detail        only index 7 of the 24 in dimension 0 is wrong
   where         wrong only in row 7 of dimension 0, of 24
   also          replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on every
                 rank

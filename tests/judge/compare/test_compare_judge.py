@@ -102,8 +102,16 @@ def test_first_failing_step_is_the_last_that_is_judged(bench: Bench) -> None:
     ("kind", "path", "words"),
     [
         ("activation", "fc1.output", "the module is never called"),
-        ("param_grad", "norm.weight", "the parameter has none, or it has another name"),
-        ("main_grad", "norm.weight", "the parameter has none, or it has another name"),
+        (
+            "param_grad",
+            "norm.weight",
+            "it is missing for this parameter, or the parameter has another name",
+        ),
+        (
+            "main_grad",
+            "norm.weight",
+            "it is missing for this parameter, or the parameter has another name",
+        ),
     ],
 )
 def test_missing_tensor_of_a_kind_that_is_recorded_fails(
@@ -347,7 +355,7 @@ def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench
 
     finding = only_failure(compare(rung(stale)))
     assert (finding.check, finding.where) == ("master-copy", parameter("param", "norm.weight", 1))
-    assert "not the rounded master copy" in finding.message
+    assert "does not equal its rounded master copy" in finding.message
 
     def half(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "master_param" and record.id.path == "norm.weight":
@@ -480,7 +488,9 @@ def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     found = compare(Rung("float32", candidate, rung.reference, rung.perturbed))
     finding = only_failure(found)
     assert finding.check == "steps"
-    assert "the candidate recorded 1 steps and the reference 2" in finding.message
+    assert (
+        "the candidate recorded 1 steps on rank 0, but the reference recorded 2" in finding.message
+    )
 
 
 def test_annotation_that_matches_on_no_rank_is_named(bench: Bench) -> None:
@@ -562,7 +572,7 @@ def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> N
     found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
     assert [f.check for f in found.findings] == ["reference"]
     assert (
-        "the parts of the reference do not merge: replicas over dp differ"
+        "the parts of the reference cannot be merged: replicas over dp differ"
         in found.findings[0].message
     )
 

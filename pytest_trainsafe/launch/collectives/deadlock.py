@@ -28,7 +28,7 @@ _NEED_ALL = {
 
 
 class Wait(NamedTuple):
-    """A call in which a rank waits, and the ranks that have not made their matching call.
+    """A call in which a rank waits, and the `absent` ranks, which have not made a matching call.
 
     If `needs_all` is set, the call returns only after all of the `absent` ranks have called;
     otherwise one of them may suffice.
@@ -42,7 +42,7 @@ class Wait(NamedTuple):
 def deadlock(
     ledgers: Ledgers, wait_states: Sequence[WaitState], ended: Sequence[bool]
 ) -> dict[int, Wait]:
-    """The ranks that wait forever, with their calls; empty if there are none.
+    """For each rank that waits forever, the call in which it waits; empty if there is none.
 
     `ended` says for each rank whether its program has ended, for whatever reason.
     """
@@ -78,7 +78,7 @@ class _Calls:
             self._made.append(made)
 
     def wait(self, rank: int, wait_state: WaitState) -> Wait | None:
-        """The wait of a rank; None if the rank may go on, or if that is not known.
+        """The call in which a rank waits; None if the rank can continue, or if that is not known.
 
         If the number of the call is unknown, the rank's first unmatched call is assumed.
         """

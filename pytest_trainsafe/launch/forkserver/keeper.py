@@ -19,10 +19,10 @@ from pathlib import Path
 
 from pytest_trainsafe.launch.supervise import reaper
 
-#: Exit code of a server that found itself unsafe to fork from; its log has the reason.
+#: Exit code of a server that found that it is not safe to fork; its log has the reason.
 UNSAFE = 78
 
-#: The number of servers in a row that may die before they are ready.
+#: The keeper gives up when so many servers in a row died before they were ready.
 _ATTEMPTS = 3
 
 

@@ -35,34 +35,41 @@ class Engine(Protocol):
 
     @property
     def module(self) -> Any:
-        """The model that it trains; this is the model that is recorded."""
+        """The model that the engine trains, which is the model to record."""
 
     @property
     def optimizer(self) -> Any:
-        """Its optimizer, watched if the program passes none."""
+        """The engine's optimizer, which is recorded if the program passes none to `ctx.watch`."""
 
     def annotations(self, names: Mapping[nn.Module, str]) -> dict[str, Any]:
-        """The annotations that the engine implies; the user's own take precedence."""
+        """The annotations that follow from the engine's settings.
+
+        `names` maps each module to its name.  The user's own annotations take precedence.
+        """
 
     def reduces_in(self) -> str:
-        """The dtype in which it reduces gradients over ranks; "" if it is not configured."""
+        """The dtype in which the engine reduces gradients over ranks; "" if none is configured."""
 
     def attach(self) -> None:
-        """Called once, after the recorder's hooks are on the modules."""
+        """Called once, after the recorder has installed its hooks on the modules."""
 
     def listen(self, before: Callable[[bool], None], after: Callable[[], None]) -> None:
-        """Calls `before(False)` between reduction and clipping, `after()` after the step."""
+        """Arranges callbacks around every optimizer step of the engine.
+
+        `before(False)` is called between the reduction of the gradients and their clipping, and
+        `after()` after the step.
+        """
 
     def unscaled(self, grad: torch.Tensor) -> torch.Tensor:
-        """A gradient of the running backward without the loss scale."""
+        """Returns a gradient of the running backward with the loss scale removed."""
 
     def skipped(self) -> str:
-        """Why it skipped its last step; "" if it did not."""
+        """Why the engine skipped its last step; "" if it did not skip the step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """A model that a program watches: its parts, and the recorder's objects to work with."""
+    """The model that a program passed to `ctx.watch`, and the recorder's objects for adapters."""
 
     parts: Parts
     point: Point
@@ -72,14 +79,15 @@ class Watched:
 
 
 class Adapter:
-    """The answers for plain PyTorch.  A framework's adapter overrides those that differ.
+    """The base class of adapters, whose methods answer the recorder's questions for plain PyTorch.
 
-    An adapter must not import its framework, because it is called for every program, including
-    those that do not use the framework.
+    A framework's adapter overrides the methods whose answers differ.  An adapter must not import
+    its framework, because it is called for every program, including those that do not use the
+    framework.
     """
 
     def engine(self, model: object) -> Engine | None:
-        """The engine, if the model passed to `ctx.watch` is this framework's; else None."""
+        """The Engine of the model passed to `ctx.watch`; None if the framework has none for it."""
         return None
 
     def parameter_adapter(self, optimizer: Any, point: Point) -> ParameterAdapter | None:
@@ -87,11 +95,14 @@ class Adapter:
         return None
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
-        """A function from a rank's names to the whole model's; None if names agree."""
+        """A function that maps names in this rank's parts to names in the whole model.
+
+        None if the names are the same.  `coordinates` are those of this rank.
+        """
         return None
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
-        """Prefixes of names of modules whose outputs have no counterpart on a single device."""
+        """Prefixes of the names of modules whose outputs have no counterpart on a single device."""
         return ()
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
@@ -102,15 +113,19 @@ class Adapter:
         return None
 
     def rng_stream(self) -> str:
-        """The name under which the framework stores the random state that is in use.
+        """The name of the framework's stream of random numbers that is in use now.
 
-        For trackers of several streams, such as Megatron-LM's ("model-parallel-rng"); "" if
-        the default stream is in use, or there is no tracker. Called at every draw.
+        For frameworks that switch between several named streams, such as Megatron-LM's
+        "model-parallel-rng"; "" if the default stream is in use or the framework has no named
+        streams. Called whenever a random number is drawn.
         """
         return ""
 
     def find_wrappers(self, watched: Watched) -> None:
-        """Finds the wrappers that average gradients over ranks, if the model has no engine."""
+        """Finds the wrappers that average gradients over ranks, such as DistributedDataParallel.
+
+        Called by `ctx.watch` if the model has no Engine.
+        """
 
     def listen_to_unsharded(
         self,
@@ -118,7 +133,11 @@ class Adapter:
         parameters: Mapping[str, nn.Parameter],
         hook: GradientHook,
     ) -> None:
-        """Hooks the gradients of tensors that replace sharded parameters in a backward."""
+        """Installs hooks on the gradients of the unsharded copies of sharded parameters.
+
+        FSDP2, for example, computes with such copies.  `hook(name)` returns the function to call
+        with the gradients of the parameter `name`.
+        """
 
 
 #: The adapters of the Run that this process records.
@@ -126,18 +145,18 @@ _active: tuple[Adapter, ...] = ()
 
 
 def activate(paths: Iterable[str]) -> None:
-    """Sets the adapters of this process, from import paths ("package.module:Class")."""
+    """Creates the adapters of this process from import paths ("package.module:Class")."""
     global _active
     _active = tuple(map(_made, paths))
 
 
 def adapters() -> Iterator[Adapter]:
-    """The adapters of this process, a project's own before those of this package."""
+    """The adapters of this process; a project's own come before those of this package."""
     return reversed(_active)
 
 
 def renaming(parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename:
-    """A function from a rank's names of modules and parameters to the whole model's."""
+    """A function that maps names of modules and parameters on this rank to the whole model's."""
     found = [adapter.renaming(parts, point, coordinates) for adapter in adapters()]
     chosen = [rename for rename in found if rename is not None]
 
@@ -154,8 +173,9 @@ def _made(path: str) -> Adapter:
         made = resolve_name(path)()
     except (ImportError, AttributeError, TypeError) as error:
         raise ProgramError(
-            f"the adapter {path!r} cannot be created ({error}); pytest_trainsafe_adapters takes "
-            '"package.module:Class", a class without arguments that ranks can import'
+            f"the adapter {path!r} cannot be created ({error}); pytest_trainsafe_adapters must "
+            'return import paths "package.module:Class" of classes that every rank can import and '
+            "create without arguments"
         ) from error
     if not isinstance(made, Adapter):
         raise ProgramError(

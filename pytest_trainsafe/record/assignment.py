@@ -10,11 +10,13 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """Sent to every rank of a group.
+    """The job that every rank of a group receives.
 
-    `trace` is the folder that the ranks record into, and `replayed` the trace of `spec.replay`,
-    "" for none.  `checkpoint` is the folder of the checkpoint of `spec.resume`.  `checkpoints` is
-    the folder of the Run's replay checkpoints, "" for one beside the trace.
+    `spec` is the Run to make, and `device` the kind of device to use.  `trace` is the folder that
+    the ranks record into.  `replayed` is the folder of the trace that `spec.replay` names, or "" if
+    nothing is replayed.  `checkpoint` is the folder of the checkpoint that the Run saves or resumes
+    from, if `spec.resume` is set.  `checkpoints` is the folder for the Run's replay checkpoints, or
+    "" for a folder beside the trace.
     """
 
     spec: RunSpec

@@ -1,6 +1,6 @@
 """Tracks the training program's position: step, micro-batch, and the call number of a module.
 
-Owned by the recorder.  Its errors report programs that mark time wrongly.
+Owned by the recorder.  Raises ProgramError if a program marks steps or micro-batches incorrectly.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ class ProgramError(TrainsafeError):
 
 @dataclass(slots=True)
 class _Step:
-    """The state of one step: micro-batches by number, calls by micro-batch and module.
+    """The state of one step: what happened so far in its micro-batches, and its module calls.
 
-    `entries` counts how often a micro-batch was entered; `forwarded` has the entry in which a
-    part of the model was called, and `reached` the micro-batch of each backward (None if there
-    are several).
+    `entries` counts how often each micro-batch was entered.  `forwarded` maps a micro-batch and a
+    part of the model to the number of the entry in which the part ran forward.  `reached` maps
+    each backward to the micro-batch that it reached, or to None if it reached several.
     """
 
     entries: dict[int, int] = field(default_factory=dict)
@@ -44,9 +44,9 @@ class Clock:
 
     A pipeline schedule runs forwards of one micro-batch while others wait for their backward.  So
     a micro-batch may be entered several times, and a backward belongs to the micro-batch whose
-    outputs it reaches, wherever it runs.  `resumed` is set while a backward continues an earlier
-    one of the same micro-batch: deferred weight gradients.  `recomputed` is set once a backward
-    has run a part of a forward again.
+    outputs it reaches, wherever it runs.  `resumed` is True while a backward computes weight
+    gradients that an earlier backward of the same micro-batch deferred.  `recomputed` is True once
+    a backward has run forward code again (activation recomputation).
     """
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Clock:
         self.open: int | None = None
         self.resumed = False
         self.steps_done = 0
-        #: Whether every dp rank computes a slice of each micro-batch.
+        #: Whether every dp rank computes a slice of each micro-batch (`order="split"`).
         self.split = False
         self.recomputed = False
         self._nodes: dict[int, int] = {}
@@ -62,7 +62,7 @@ class Clock:
 
     @property
     def microbatch(self) -> int | None:
-        """The current micro-batch: in a backward the one it reached, else the open one."""
+        """The current micro-batch: the one that a running backward reached, else the open one."""
         reached = self._seen.reached.get(_backward())
         return self.open if reached is None else reached
 
@@ -72,7 +72,7 @@ class Clock:
         return len(self._seen.entries)
 
     def start_step(self) -> int:
-        """Enters the next step and returns its number."""
+        """Enters the next step and returns its number, counted from 0."""
         if self.step is not None:
             raise ProgramError(
                 f"ctx.step was entered inside step {self.step}; leave `with ctx.step():`, or call "
@@ -106,7 +106,10 @@ class Clock:
         self._seen.entries[index] = self._seen.entries.get(index, 0) + 1
 
     def end_microbatch(self) -> bool:
-        """Leaves the micro-batch; returns whether it is over: entered once, with its backward."""
+        """Leaves the open micro-batch, and returns whether it is finished.
+
+        It is finished if it was entered only once and a gradient of it has arrived.
+        """
         index, seen = self.open, self._seen
         assert index is not None
         self.open = None
@@ -116,16 +119,21 @@ class Clock:
         return True
 
     def forward(self, part: str) -> None:
-        """Called when the model, or this part of it, runs in the open micro-batch."""
+        """Called when the model, or this part of it, runs forward in the open micro-batch.
+
+        Raises ProgramError if the part already ran when this micro-batch was entered before.
+        """
         assert self.open is not None
         entry = self._seen.entries[self.open]
         if self._seen.forwarded.setdefault((self.open, part), entry) != entry:
             raise self._twice(self.open, "and the model ran forward each time")
 
     def backward(self, microbatch: int, *, sure: bool = True) -> None:
-        """Called when a gradient of this micro-batch arrives; `sure` if the graph identifies it.
+        """Called when a gradient of a micro-batch arrives.
 
-        A backward that reaches several micro-batches belongs to none of them.
+        `sure` says whether the autograd graph identifies the micro-batch; otherwise it is only the
+        one that was current.  A backward that reaches several micro-batches belongs to none of
+        them.
         """
         self._seen.with_backward.add(microbatch)
         self._notice_recomputation()
@@ -136,10 +144,10 @@ class Clock:
             self._seen.reached[running] = None
 
     def call(self, module: str) -> tuple[int | None, bool]:
-        """Numbers this call of a module within its micro-batch; returns also if it recomputes.
+        """Returns the number of this call of a module, and whether the call is a recomputation.
 
-        A forward inside a backward is activation recomputation: it has the number of the call
-        that it repeats, or None if it repeats none.
+        Calls are counted from 0 in each micro-batch.  A forward inside a backward is activation
+        recomputation: its number is that of the call that it repeats, or None if it repeats none.
         """
         assert self.microbatch is not None
         place = self.microbatch, module
@@ -157,7 +165,7 @@ class Clock:
         return number, recomputing
 
     def _notice_recomputation(self) -> None:
-        """Detects a forward that ran since the last gradient of the same backward.
+        """Sets `recomputed` if forward code ran since the last gradient of the same backward.
 
         Autograd numbers the nodes that a thread creates.  A backward creates none, unless it runs
         forward code.  Hooks do not see all recomputation: recomputed modules may be called
@@ -194,11 +202,11 @@ class Clock:
 
 
 def in_backward() -> bool:
-    """Whether this thread runs a backward, in which forwards are recomputations."""
+    """Whether this thread is running a backward; forwards inside one are recomputations."""
     return _backward() != -1
 
 
 def _backward() -> int:
-    """The number of the backward that runs in this thread, -1 for none."""
+    """The number of the backward that this thread is running; -1 if there is none."""
     running: int = torch._C._current_graph_task_id()
     return running

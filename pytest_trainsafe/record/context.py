@@ -31,12 +31,16 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.record.recorder import Level, Recorder
 
-#: A YAML file, or what one would hold.
+#: The path of a YAML file, or a mapping with the content of such a file; None for no annotations.
 AnnotationSource = str | os.PathLike[str] | Mapping[str, Any] | None
 
 
 class Context:
-    """One rank's view of a Run: its position, what to train on, and the recording methods."""
+    """One rank's view of a Run: its coordinates, device, dtype and seed, and how to report to it.
+
+    A training program receives it as its first argument, and marks its steps and micro-batches
+    and reports its losses with it.
+    """
 
     def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded, device: str = "cpu") -> None:
         self.point = TrackedPoint(spec.point)
@@ -51,7 +55,7 @@ class Context:
         self._mesh: DeviceMesh | None = None
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._filled: dict[int, Filled] = {}
-        #: The steps and micro-batches of `begin_step` and the like; entered around the program.
+        #: Implements `begin_step`, `end_step` and the like; encloses the whole program.
         self.marks = Marks(self.step, self.microbatch)
 
     # The position of the rank.
@@ -60,8 +64,8 @@ class Context:
     def mesh(self) -> DeviceMesh:
         """A DeviceMesh with the program's mesh axes, by default `pp dp cp tp`, outermost first.
 
-        Made on first use, with its process groups.
-        Initialises torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program did.
+        The mesh and its process groups are created on first use.  This initialises
+        torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program has done so.
         """
         if self._mesh is None:
             _start_distributed(self.device)
@@ -75,8 +79,10 @@ class Context:
     def group(self, axis: str) -> dist.ProcessGroup:
         """The process group of this rank along one mesh axis, even if the axis has size 1.
 
-        Also along a role that several axes have, such as "dp", or an overlapping axis, such as
-        "ep".  Such a group is made on first use, which all ranks must reach in the same order.
+        `axis` may also be a role that several mesh axes have, such as "dp", or an axis that
+        overlaps others, such as "ep".  The group of a role or an overlapping axis is created on
+        first use, so all ranks must make these first calls in the same order.  Raises ProgramError
+        for an unknown axis.
         """
         mesh = self.point.mesh
         if axis in mesh.axes:
@@ -122,14 +128,14 @@ class Context:
         """Records this model and optimizer from now on.  Call once, before the first step.
 
         A pipeline rank passes its part of the model: one module or a list of chunks with the
-        names of the whole model, or a dict of parts by their names in the whole model,
+        names of the whole model, or a dict of parts by their names in the whole model, such as
         `{"layers.4": ..., "layers.5": ...}`.
 
         With `level="step"` only whole steps are compared: initial parameters, the gradients that
         the optimizer uses, their norm, updates, and the losses passed to `ctx.loss`.  This is for
-        programs whose micro-batches have no counterparts in the reference.  They mark steps but no
-        micro-batches; they may divide a step as they like, as long as all dp ranks together
-        compute the same at every Point.
+        programs whose micro-batches have no counterparts in the reference.  Such a program marks
+        its steps but not its micro-batches.  It may divide a step in any way, as long as all dp
+        ranks together compute the same at every Point.
         """
         self._recorder.watch(model, optimizer, _annotations(annotations), self._filled, level)
 
@@ -137,18 +143,20 @@ class Context:
 
     @contextmanager
     def step(self) -> Iterator[int]:
-        """One optimizer step; yields its number, from 0."""
+        """Encloses one optimizer step; yields the step's number, counted from 0."""
         yield from self._recorder.step()
 
     def microbatches(self, total: int, order: MicrobatchOrder = "contiguous") -> Sequence[int]:
-        """The global numbers of this dp rank's micro-batches, of `total` per step.
+        """Returns the global numbers of the micro-batches that this dp rank computes in each step.
 
-        The reference runs all of them; dp ranks divide them.  `order` says how:
+        `total` is the number of micro-batches of a step over all dp ranks; they are numbered from
+        0.  The reference computes all of them, and dp ranks divide them as `order` says:
 
         - "contiguous": rank r of n takes the r-th block of total/n numbers;
         - "strided": rank r takes r, r+n, r+2n and so on, as a distributed sampler does;
-        - "split": every rank takes all of them, with a slice of each batch.  Annotations say
-          which dimension of an activation is split (`dp_dim`), and gradients are terms of a sum;
+        - "split": every rank takes all numbers, and computes a slice of each micro-batch.
+          Annotations say which dimension of an activation is split (`dp_dim`), and each rank's
+          gradients are terms of a sum over dp;
         - a sequence of all numbers: rank r takes its r-th block;
         - a function of a dp rank and the number of dp ranks, which returns that rank's numbers.
         """
@@ -158,27 +166,29 @@ class Context:
 
     @contextmanager
     def microbatch(self, index: int) -> Iterator[int]:
-        """One forward and backward; `index` is the micro-batch's global number in its step.
+        """Encloses the forward and backward of one micro-batch; yields `index`.
 
-        If a pipeline schedule separates them, enter it for the forward, and again for the
-        backward or for the forward of another chunk.  A backward outside of every micro-batch
-        belongs to the micro-batch whose outputs it reaches, if there is exactly one.
+        `index` is the micro-batch's global number in its step, as `microbatches` returns it.  If a
+        pipeline schedule separates forward and backward, enter the micro-batch for the forward, and
+        again for the backward or for the forward of another chunk.  A backward outside of every
+        micro-batch belongs to the micro-batch whose outputs it reaches, if there is exactly one.
         """
         yield from self._recorder.microbatch(index)
 
     def begin_step(self) -> int:
         """Begins an optimizer step, as entering `with ctx.step():` does; returns its number.
 
-        For loops that a framework owns; call `end_step` from another callback.
+        For training loops inside a framework: call this from the callback at the start of a step,
+        and `end_step` from the callback at its end.
         """
         return self.marks.begin_step()
 
     def end_step(self) -> None:
-        """Ends the step that `begin_step` began.  The optimizer must have stepped."""
+        """Ends the step that `begin_step` began.  Call it after the optimizer has stepped."""
         self.marks.end_step()
 
     def begin_microbatch(self, index: int) -> None:
-        """Begins the micro-batch of this global number, like `with ctx.microbatch`."""
+        """Begins the micro-batch with this global number, as `with ctx.microbatch(index):` does."""
         self.marks.begin_microbatch(index)
 
     def end_microbatch(self) -> None:
@@ -188,10 +198,11 @@ class Context:
     def follow(
         self, stages: Any, total: int, order: MicrobatchOrder = "contiguous"
     ) -> Sequence[int]:
-        """Marks the micro-batches that torch.distributed.pipelining runs, of `total` per step.
+        """Marks the micro-batches that a schedule of torch.distributed.pipelining runs.
 
-        Takes this rank's stage, or a list of its stages, before the first step; returns the global
-        numbers of this dp rank's micro-batches, in the `order` of `microbatches`.
+        Call it before the first step.  `stages` is this rank's stage, or a list of its stages;
+        `total` and `order` are those of `microbatches`.  Returns the global numbers of this dp
+        rank's micro-batches.
         """
         numbers = self.microbatches(total, order)
         held = stages if isinstance(stages, list | tuple) else [stages]
@@ -204,10 +215,10 @@ class Context:
     def save(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
         """Encloses the code that saves a checkpoint, between two steps.
 
-        Yields the folder to save into, or None if nothing is to be saved: in a test only
-        the Runs of `assert_resumable` save, and only after one step. Outside of tests it
-        yields `path`, the program's own. Draws inside belong to the phase "save" of the RNG
-        ledger.
+        Yields the folder to save into, or None if nothing is to be saved. In a test only the
+        Runs of `assert_resumable` save, and only after one step. Outside of tests it yields
+        `path`, the program's own folder. The RNG ledger assigns random numbers that are drawn
+        inside to the phase "save".
         """
         yield from self._recorder.save(None if path is None else Path(path))
 
@@ -215,9 +226,9 @@ class Context:
     def load(self, path: str | os.PathLike[str] | None = None) -> Iterator[Path | None]:
         """Encloses the code that loads a checkpoint, before the first step.
 
-        Yields the folder to load from, or None if the training starts from the beginning:
-        in a test only the resumed Runs of `assert_resumable` load. Outside of tests it
-        yields `path`.
+        Yields the folder to load from, or None if the training starts from the beginning. In a
+        test only the resumed Runs of `assert_resumable` load. Outside of tests it yields
+        `path`, the program's own folder.
         """
         yield from self._recorder.load(None if path is None else Path(path))
 
@@ -227,35 +238,38 @@ class Context:
         return self._spec.first_step
 
     def steps(self, total: int) -> range:
-        """The numbers of the steps to take, of `total`: `for step in ctx.steps(4):`.
+        """Returns the numbers of the steps to take, as in `for step in ctx.steps(4):`.
 
-        They start at `first_step`; a test may set another `total`.
+        `total` is the number of steps of the whole training, unless a test sets another number.
+        The range starts at `first_step`.
         """
         if type(total) is not int or total < 1:
             raise ProgramError(
-                f"ctx.steps was given {total!r}; it takes the number of steps of the whole training"
+                f"ctx.steps was given {total!r}; it takes the number of steps of the whole "
+                "training, an integer of at least 1"
             )
         return range(self.first_step, self._spec.steps or total)
 
     # What the program reports.
 
     def loss(self, value: torch.Tensor | float, microbatch: int | None = None) -> None:
-        """Records the loss of this micro-batch, or of `microbatch`, as the program reports it.
+        """Records the loss that the program reports for a micro-batch.
 
-        With `ctx.watch(..., level="step")` it is the loss of the step, either of this dp rank's
-        part or of all dp ranks together.
+        `microbatch` is the micro-batch's global number, by default that of the current one.  With
+        `ctx.watch(..., level="step")` the value is the loss of the step: either the mean over this
+        dp rank's part or the mean over all dp ranks.
         """
         self._recorder.loss(value, microbatch)
 
     def grad_norm(self, value: torch.Tensor | float) -> None:
-        """Records the global gradient norm that the program reports; once per step."""
+        """Records the global gradient norm that the program reports.  Call it once per step."""
         self._recorder.grad_norm(value)
 
     def meta(self, **values: bool | int | float | str | None) -> None:
-        """Sets meta variables of the observed API calls that follow, such as `epoch=3`.
+        """Attaches values, such as `epoch=3`, to the API calls that are observed from now on.
 
-        Variables other than `epoch` are recorded as "user.NAME", and as attributes of the
-        variable "program". Does nothing in Runs that do not observe.
+        Values other than `epoch` are recorded as "user.NAME", and as attributes of the variable
+        "program". Does nothing in Runs that do not observe API calls.
         """
         self._recorder.meta(values)
 
@@ -264,14 +278,18 @@ class Context:
     ) -> None:
         """Announces that the program is about to clip its gradients with code of its own.
 
-        Call it between the last reduction and the clipping, on every rank, with the norm and the
-        limit that the clipping uses.  torch's clip functions are detected without it.
+        Call it on every rank, between the last reduction of the gradients and the clipping, with
+        the norm and the limit that the clipping uses.  torch's clip functions are detected without
+        this call.
         """
         before_clip(norm, max_norm)
 
 
 def _start_distributed(device: torch.device) -> None:
-    """Initialises torch.distributed unless the program did; a single process is a world of 1."""
+    """Initialises torch.distributed, unless the program has done so.
+
+    A process that no launcher started (without RANK in its environment) is a world of size 1.
+    """
     if dist.is_initialized():
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

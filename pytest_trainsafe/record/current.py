@@ -35,7 +35,7 @@ def context() -> Context:
 
 
 def set_context(ctx: Context | None) -> None:
-    """Sets the context that `context()` returns.  Called around a script's Run."""
+    """Sets the context that `context()` returns.  Called before and after a script's Run."""
     global _current
     _current = ctx
 
@@ -57,7 +57,7 @@ class Unrecorded:
         """Records nothing."""
 
     def step(self) -> Iterator[int]:
-        """Counts steps."""
+        """Yields the number of the step."""
         number = self.clock.start_step()
         try:
             yield number
@@ -65,7 +65,7 @@ class Unrecorded:
             self.clock.end_step()
 
     def microbatch(self, index: int) -> Iterator[int]:
-        """Checks, like a Recorder, that micro-batch numbers are not reused."""
+        """Yields `index`; checks, like a Recorder, that micro-batch numbers are not reused."""
         self.clock.start_microbatch(index)
         try:
             yield index

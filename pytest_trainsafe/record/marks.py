@@ -1,7 +1,8 @@
 """Steps and micro-batches that are opened by one call and closed by another.
 
-For loops that a framework owns, which call the program back at the start and the end of each.
-Used by `ctx.begin_step` and the like; `with ctx.step():` does not need this.
+For training loops inside a framework, which call the program back when a step or micro-batch
+begins and when it ends.  Used by `ctx.begin_step` and the like; `with ctx.step():` does not need
+this.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from types import TracebackType
 
 from pytest_trainsafe.record.clock import ProgramError
 
-#: Enters a step, or the micro-batch with a given number; yields its number.
+#: A Step enters the next step, and a Microbatch the micro-batch with a given number; both yield
+#: the number.
 Step = Callable[[], AbstractContextManager[int]]
 Microbatch = Callable[[int], AbstractContextManager[int]]
 
@@ -20,7 +22,8 @@ Microbatch = Callable[[int], AbstractContextManager[int]]
 class Marks:
     """The open step and micro-batch.  A context manager around the whole program.
 
-    Leaving it with one open raises ProgramError, unless an exception ends the program.
+    Raises ProgramError at its end if a step or micro-batch is still open, unless an exception
+    ends the program.
     """
 
     def __init__(self, step: Step, microbatch: Microbatch) -> None:
@@ -53,7 +56,7 @@ class Marks:
         opened.__exit__(None, None, None)
 
     def begin_microbatch(self, index: int) -> None:
-        """Opens the micro-batch of this global number."""
+        """Opens the micro-batch with this global number."""
         opened = self._enter_microbatch(index)
         opened.__enter__()
         self._microbatch, self._numbers = opened, (self._numbers[0], index)
@@ -84,9 +87,7 @@ class Marks:
         step, microbatch = self._numbers
         what = f"micro-batch {microbatch} of step {step}" if inside else f"step {step}"
         call = "ctx.end_microbatch() and ctx.end_step()" if inside else "ctx.end_step()"
-        unclosed = ProgramError(
-            f"the program ended in {what}: ctx.begin_step() needs {call} before the program ends"
-        )
+        unclosed = ProgramError(f"the program ended in {what}; call {call} before the program ends")
         for opened in left:
             # Close it as if an exception had ended it, so that nothing is written.
             raised = error or unclosed

@@ -13,7 +13,7 @@ from typing import Any
 
 from pytest_trainsafe.record.clock import ProgramError
 
-#: "contiguous", "strided" or "split"; or all numbers of a step, in an order that is cut into one
+#: "contiguous", "strided" or "split"; or a sequence of all numbers of a step, which is cut into one
 #: block per dp rank; or a function of a dp rank and the number of dp ranks that returns that
 #: rank's numbers.
 MicrobatchOrder = str | Sequence[int] | Callable[[int, int], Iterable[int]]
@@ -28,9 +28,10 @@ _MAX_LISTED = 8
 def numbers_of(
     total: int, rank: int, ranks: int, order: MicrobatchOrder = "contiguous"
 ) -> Sequence[int]:
-    """The numbers that dp rank `rank` of `ranks` computes, of the `total` of a step, in order.
+    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes, in its order.
 
-    Raises ProgramError if the dp ranks would not compute each number exactly once.
+    `total` is the number of micro-batches of a step over all dp ranks.  Raises ProgramError if the
+    dp ranks would not compute each number exactly once.
     """
     given: Any = total
     if not isinstance(given, int) or total < 1:
@@ -65,16 +66,16 @@ def numbers_of(
 
 
 def permuted(numbers: Sequence[int], total: int, order: Sequence[int]) -> Sequence[int]:
-    """The numbers with order[n] in place of n; as they are if the Run permutes nothing.
+    """Replaces each number n by order[n]; returns the numbers unchanged if `order` is empty.
 
-    Raises ProgramError if `order` permutes another number of micro-batches than `total`.
+    Raises ProgramError unless `order` has `total` entries.
     """
     if not order:
         return numbers
     if len(order) != total:
         raise ProgramError(
-            f"ctx.microbatches({total}): this Run puts {len(order)} micro-batches in another "
-            "order, so every step must have as many"
+            f"ctx.microbatches({total}): this Run changes the order of the {len(order)} "
+            f"micro-batches of a step, so every step must have {len(order)} micro-batches"
         )
     return [order[number] for number in numbers]
 
@@ -82,7 +83,10 @@ def permuted(numbers: Sequence[int], total: int, order: Sequence[int]) -> Sequen
 def _own(
     total: int, rank: int, ranks: int, order: Callable[[int, int], Iterable[int]]
 ) -> Sequence[int]:
-    """The numbers from a program's function, called for all dp ranks to check them together."""
+    """The numbers that a program's function `order` returns for dp rank `rank`.
+
+    Calls the function for every dp rank, to check that together they have each number once.
+    """
     shares = []
     for each in range(ranks):
         given: Any = order(each, ranks)

@@ -1,7 +1,7 @@
-"""Marks the micro-batches of torch.distributed.pipelining, whose schedules own the loop.
+"""Marks the micro-batches of torch.distributed.pipelining, whose schedules contain the loop.
 
 Called by `ctx.follow`.  A schedule calls its stages once per micro-batch.  The first call of a
-stage may have no data and serve to infer shapes; it belongs to no micro-batch.
+stage may only infer shapes, without data; it belongs to no micro-batch.
 """
 
 from __future__ import annotations
@@ -24,7 +24,11 @@ def follow(
     clock: Clock,
     microbatch: Callable[[int], AbstractContextManager[int]],
 ) -> None:
-    """Enters `microbatch(numbers[i])` around the stages' calls for their i-th micro-batch."""
+    """Makes the stages enter `microbatch(numbers[i])` while they compute their i-th micro-batch.
+
+    Raises ProgramError for an object that is not a stage, and, when a schedule runs, for a
+    micro-batch beyond the end of `numbers`.
+    """
     for stage in stages:
         if not all(callable(getattr(stage, name, None)) for name in METHODS[:2]):
             raise ProgramError(
@@ -52,9 +56,9 @@ def _marked(
         index = int(next(iter((*args, *kwargs.values()))))
         if index >= len(numbers):
             raise ProgramError(
-                f"a pipeline stage ran its micro-batch {index}, but ctx.follow declared that this "
-                f"rank has {len(numbers)}; pass it the number of micro-batches of a step, all dp "
-                "ranks together"
+                f"a pipeline stage ran micro-batch {index} (counted from 0), but ctx.follow was "
+                f"told that this rank has only {len(numbers)} micro-batches; pass ctx.follow the "
+                "number of micro-batches of a step, summed over all dp ranks"
             )
         with microbatch(numbers[index]):
             clock.resumed = late

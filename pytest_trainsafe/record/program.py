@@ -38,7 +38,7 @@ from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
 def run(assigned: dict[str, Any]) -> dict[str, Any]:
-    """Records one Run; returns the seconds it took and the files it imported.
+    """Records one Run; returns how many seconds the program took and which files it imported.
 
     `assigned` is an Assignment as plain data.  Only rank 0 returns the files.  Raises ProgramError
     if the program recorded no step, because there is then nothing to compare.
@@ -52,10 +52,10 @@ def run(assigned: dict[str, Any]) -> dict[str, Any]:
 
 
 def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
-    """Records what `train` does with a Context; returns the seconds it took.
+    """Records what `train` does with a Context; returns how many seconds it took.
 
-    An exception of `train` propagates; the trace then has what was recorded before, without an
-    End.
+    An exception of `train` propagates.  The trace then has the events up to the exception, and no
+    End event.
     """
     spec = assignment.spec
     activate(spec.adapters)
@@ -141,7 +141,10 @@ def _train(spec: RunSpec, ctx: Context) -> None:
 
 @contextlib.contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Sets the default dtype to the rung's, so that tensors created without one match the rung."""
+    """Makes `dtype` torch's default dtype in this context, if it is float64 or float32.
+
+    Tensors that the program creates without a dtype then have the dtype of the rung.
+    """
     before = torch.get_default_dtype()
     # torch allows low-precision defaults, but constants would then lose far more precision than
     # in any recipe; so only the wide dtypes become the default.

@@ -85,7 +85,7 @@ class Recorder:
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
         self.collectives = CollectiveRecorder(self.clock, writer)
-        #: Called when a model in the Run's dtype is watched: earlier casts only initialised it.
+        #: Called when a model in the Run's dtype is watched, to forget the casts before it.
         self.initialised: list[Callable[[], None]] = []
         self.written: Writes | None = None
         self.conditions: Conditions | None = None
@@ -107,10 +107,11 @@ class Recorder:
         filled: Mapping[int, Filled] | None = None,
         level: Level = "microbatch",
     ) -> None:
-        """Installs all hooks and writes the model's modules.
+        """Installs all hooks, and writes the model's modules and initial values.
 
-        `filled` records the layouts that ctx.initialize assumed, to report any that differ now.
-        At `level` "step" no module is recorded, and no micro-batch can be entered.
+        `filled` has the layouts that ctx.initialize assumed.  At `level` "step" no output of a
+        module is recorded, and no micro-batch can be entered.  Raises ProgramError for an unknown
+        level, a second call, a model on the meta device, and layouts that differ from `filled`.
         """
         if level not in LEVELS:
             raise ProgramError(
@@ -119,8 +120,8 @@ class Recorder:
             )
         if self.parameters is not None:
             raise ProgramError(
-                "ctx.watch was called twice; it takes one model, before the first step (or a list "
-                "of its parts if a rank holds several)"
+                "ctx.watch was called twice; call it once, before the first step, with one model, "
+                "or with a list of its parts if a rank holds several"
             )
         self.checkpoints.watched(model, optimizer)
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
@@ -218,7 +219,7 @@ class Recorder:
             engine=engine,
             sites=self.sites,
         )
-        if engine is None:  # an engine that splits parameters itself does so only now
+        if engine is None:  # an engine may split the parameters after ctx.initialize
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.point)
         if engine is not None:
@@ -256,7 +257,7 @@ class Recorder:
         self.sites.write_constructed()
         self.rng.boundary()
         self.state.write()
-        if 0 < self.clock.steps_done == self.spec.first_step:  # what the checkpoint had
+        if 0 < self.clock.steps_done == self.spec.first_step:  # the values of the checkpoint
             self.parameters.write_values(self.clock.steps_done - 1)
             self.buffers.write_all(self.clock.steps_done - 1)
         rng, began = rng_hash(), time.perf_counter()
@@ -297,11 +298,11 @@ class Recorder:
         self.checkpoints.after_step()
 
     def save(self, _own: Path | None) -> Iterator[Path | None]:
-        """Implements `ctx.save`: a test's Runs do not save where the program saves by itself."""
+        """Implements `ctx.save`; a Run of a test never saves into the program's own folder."""
         yield from self.checkpoints.save()
 
     def load(self, _own: Path | None) -> Iterator[Path | None]:
-        """Implements `ctx.load`."""
+        """Implements `ctx.load`; a Run of a test never loads from the program's own folder."""
         yield from self.checkpoints.load()
 
     def microbatch(self, index: int) -> Iterator[int]:
@@ -309,7 +310,8 @@ class Recorder:
         if self.level == "step":
             raise ProgramError(
                 f"ctx.microbatch({index}) was entered in a program whose ctx.watch has "
-                "level='step', which compares whole steps only; remove one of the two"
+                "level='step', which compares whole steps only; remove ctx.microbatch or "
+                "level='step'"
             )
         if self._cuts and not self.clock.split and self.spec.point.size("dp") > 1:
             raise ProgramError(
@@ -339,7 +341,10 @@ class Recorder:
             self.parameters.write(index)
 
     def _write_gradients(self) -> None:
-        """Writes gradients of micro-batches that were entered twice, or got them after the end."""
+        """Writes the gradients that are still held at the end of a step.
+
+        They belong to micro-batches that were entered twice or whose backward ran afterwards.
+        """
         assert self.parameters is not None
         assert self.activations is not None
         self.activations.write_all()
@@ -398,8 +403,8 @@ class Recorder:
         if where in self._reported:
             unit = "step" if microbatch is None else "micro-batch"
             raise ProgramError(
-                f"ctx.{kind} was called twice in one {unit} ({where}); report one value for each: "
-                "if there are several, their sum or mean"
+                f"ctx.{kind} was called twice in one {unit} ({where}); report one value for each "
+                f"{unit}, and if there are several, their sum or mean"
             )
         self._reported.add(where)
         self.sites.note("loss" if kind == "loss" else "norm")
@@ -419,7 +424,7 @@ class Recorder:
         self.writer.add_tensor(where, local_values(value), layout, source)
 
     def _mean_over_dp(self, microbatch: int | None) -> Layout:
-        """The default layout of a loss: the mean over dp, if dp ranks compute it together.
+        """The default layout of a loss: a mean over dp, if each dp rank computes a part of it.
 
         This also holds if the ranks have already averaged it: the mean of equal values is equal.
         """

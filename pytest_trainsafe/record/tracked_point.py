@@ -1,4 +1,4 @@
-"""The Point as a program sees it: records which axes the program reads.
+"""The Point and the coordinates as a program sees them; they record which axes it reads.
 
 For an axis that affects no layout (sp, zero, recompute), reading it is the only evidence that the
 program uses it.
@@ -12,7 +12,7 @@ from pytest_trainsafe.record.clock import ProgramError
 
 
 class TrackedPoint(Point):
-    """A Point whose `axes_read` holds the axes that were read; reading `values` counts as all."""
+    """A Point that adds each axis that is read to `axes_read`; reading `values` reads all axes."""
 
     __slots__ = ("_point", "axes_read")
 
@@ -55,7 +55,10 @@ class TrackedPoint(Point):
 
 
 class TrackedCoordinates(OverMesh):
-    """Where a rank stands.  An overlapping axis, such as ep, is asked for when it is looked up."""
+    """The coordinates of a rank by axis.
+
+    Looking up an axis that overlaps others, such as ep, is recorded in the Point's `axes_read`.
+    """
 
     __slots__ = ("_point",)
 

@@ -115,8 +115,8 @@ def microbatch_left_open(ctx: Context) -> None:
         (microbatch_outside, "microbatch was entered outside ctx.step.*ctx.begin_step"),
         (microbatch_within_microbatch, r"microbatch\(1\) was entered inside micro-batch 0; .*end_"),
         (end_step_in_microbatch, "end_step was called in micro-batch 3 of step 0; call ctx.end_mi"),
-        (step_left_open, r"ended in step 1: ctx.begin_step\(\) needs ctx.end_step\(\) before"),
-        (microbatch_left_open, "ended in micro-batch 5 of step 0: .* ctx.end_microbatch"),
+        (step_left_open, r"ended in step 1; call ctx.end_step\(\) before the program ends"),
+        (microbatch_left_open, "ended in micro-batch 5 of step 0; call ctx.end_microbatch"),
     ],
 )
 def test_misuse_is_an_error_that_says_what_to_do(

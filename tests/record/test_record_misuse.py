@@ -179,7 +179,7 @@ def two_of_a_name(ctx: Context) -> None:
         (loss_twice, "ctx.loss was called twice in one micro-batch", "report one value"),
         (norm_outside, "ctx.grad_norm was called outside ctx.step", "call it once in each"),
         (norm_twice, "ctx.grad_norm was called twice in one step", "report one value"),
-        (watch_twice, "ctx.watch was called twice", "one model, before the steps"),
+        (watch_twice, "ctx.watch was called twice", "once, before the first step, with one model"),
         (loss_of_nothing, "ctx.loss was given None", "a tensor or a number"),
         (norm_in_a_dictionary, r"ctx.grad_norm was given {'norm': 1.0}", "a tensor or a number"),
         (watch_parameters, "the model was given as a list with a Parameter in it", "one nn.Module"),

@@ -1,4 +1,4 @@
-"""The recording for `assert_deterministic`.
+"""What `assert_deterministic` needs inside the ranks, and `deterministic_runtime` for programs.
 
 runtime          makes torch deterministic in a region of the program, and restores its settings
 sealed           fixes the clock, process id and system random numbers that the program reads

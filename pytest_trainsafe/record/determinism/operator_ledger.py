@@ -1,7 +1,8 @@
 """Records every operator of one step with exact hashes, to find the first result that differs.
 
-Called by the recorder in Runs whose RunSpec names a step. The step begins where the previous one
-ends, and the first one where the program begins, so that it includes its data and initial values.
+Called by the recorder in Runs whose RunSpec names a step. Here a step begins where the previous
+one ends. The first step begins where the program begins, so that it includes the preparation of
+data and initial values.
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from pytest_trainsafe.record.rng import frames
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Operators of a step that are recorded; about 300 bytes each.
+#: Maximum number of operators that are recorded; each takes about 300 bytes.
 MAX_OPERATORS = 50_000
 
-#: Different lines that read something outside of the process.
+#: Maximum number of recorded reads from outside of the process, such as of the clock.
 MAX_READS = 64
 
-#: The longest text of an operator's arguments.
+#: Maximum length of the text of an operator's arguments, in characters.
 _LONGEST = 200
 
-#: Files of torch that only hand an operator on.  A recorder's operator comes through no others.
+#: Files of torch that only pass a call on.  Between the recorder's code and an operator that it
+#: calls, the stack has no other files.
 _THIN = tuple(
     TORCH + name.replace("/", os.sep)
     for name in (
@@ -45,8 +47,8 @@ _THIN = tuple(
     )
 )
 
-#: Built-in functions whose results differ between processes: module, or that of their class,
-#: and qualified name.
+#: Built-in functions whose results differ between processes.  Maps a function's `__module__` and
+#: `__qualname__` to its name in reports.
 _OUTSIDE: dict[tuple[str | None, str], str] = {
     **{("time", name): f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns")},
     **{("time", name): f"time.{name}" for name in ("perf_counter", "perf_counter_ns")},
@@ -74,7 +76,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Records the step's operators, and the program's reads of the clock, in this context."""
+        """Records, in this context, the step's operators and its reads from outside the process."""
         before = sys.getprofile()
         if before is None:
             sys.setprofile(self._profile)
@@ -87,7 +89,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer.add(OperatorCount(self._called, self._recorded))
 
     def watch(self, names: Mapping[nn.Module, str]) -> None:
-        """Attributes operators from now on to these modules."""
+        """Attributes the operators that follow to the modules in `names`."""
         self._names = names
 
     @classmethod
@@ -111,7 +113,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         given = tree_leaves((args, dict(kwargs)))
         inputs = _digest(given)
         result = func(*args, **kwargs)
-        # What a collective makes is there only when somebody has waited for it.
+        # The result of a collective exists only after a wait, so it is not hashed.
         outputs = "" if func.namespace in ("c10d", "_c10d_functional") else _digest([result])
         whole = self._clock.step is None or in_backward()
         place = frames.place(self._names, whole=whole, skip=2)
@@ -138,7 +140,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._clock.steps_done == self._step and os.getpid() == self._pid
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """Notes a call of the program's own code to a function whose result is not reproducible."""
+        """The profile function: records a call by the program's own code to one of `_OUTSIDE`."""
         if event != "c_call" or not self._on or len(self._reads) >= MAX_READS:
             return
         name = getattr(called, "__qualname__", "")
@@ -153,7 +155,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _of_the_recorder(frame: FrameType | None) -> bool:
-    """Whether the operator is the recorder's own, which hashes, copies and sketches tensors."""
+    """Whether the recorder called the operator, to hash, copy or sketch a tensor."""
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_THIN):
@@ -166,12 +168,12 @@ def _is_view(func: Any) -> bool:
     """Whether the operator's schema says that it returns views of its arguments."""
     returns = [each.alias_info for each in func._schema.returns]
     aliases = any(alias is not None and not alias.is_write for alias in returns)
-    # What Python data becomes a tensor by has the signature of a view.
+    # `lift_fresh`, which makes a tensor of Python data, has the signature of a view.
     return aliases and "lift_fresh" not in func._schema.name
 
 
 def _digest(values: Sequence[Any]) -> str:
-    """The hash of the tensors among some values; "" if there are none, or they have no memory."""
+    """A hash of the tensors in `values`; "" if there are none, or none with readable memory."""
     digest, found = xxhash.xxh3_128(), False
     for value in tree_leaves(values):
         local = getattr(value, "_local_tensor", value)
@@ -188,7 +190,7 @@ def _digest(values: Sequence[Any]) -> str:
 
 
 def _described(given: Sequence[Any]) -> str:
-    """The arguments that are not tensors and have the same text in every process."""
+    """The text of the arguments that have the same text in every process, such as numbers."""
     plain = (bool, int, float, complex, str, torch.dtype, torch.device, torch.memory_format)
     text = ", ".join(repr(each) for each in given if isinstance(each, plain))
     if len(text) <= _LONGEST:

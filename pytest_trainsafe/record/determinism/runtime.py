@@ -17,7 +17,7 @@ import torch.utils.deterministic as memory
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError
 
-#: With either value cuBLAS uses the same workspace in every call of a stream.
+#: With either value, cuBLAS uses the same workspace for all its calls on a stream.
 _WORKSPACE, _WORKSPACES = "CUBLAS_WORKSPACE_CONFIG", (":4096:8", ":16:8")
 
 
@@ -32,9 +32,9 @@ def deterministic_runtime(seed: int = 0, *, warn_only: bool = False) -> Iterator
     benchmarks, and cuBLAS has a fixed workspace; the latter must be set before the first use of
     CUDA in the process.
 
-    What does not depend on torch is unchanged: PYTHONHASHSEED, which Python reads when a
-    process starts, the clock, and the environment. Raises ArgumentTypeError for a seed that is
-    not an integer, and ArgumentError for one out of range.
+    It does not control PYTHONHASHSEED, which Python reads when a process starts, the clock, or
+    other environment variables. Raises ArgumentTypeError for a seed that is not an integer, and
+    ArgumentError for a seed below 0 or above 2**63 - 1.
     """
     _require_seed(seed)
     with contextlib.ExitStack() as undo:
@@ -62,12 +62,12 @@ def _require_seed(seed: object) -> None:
         from pytest_trainsafe.errors import ArgumentError
 
         raise ArgumentError(
-            f"deterministic_runtime was given the seed {seed}; it takes one from 0 to 2**63 - 1"
+            f"deterministic_runtime was given the seed {seed}; a seed must be from 0 to 2**63 - 1"
         )
 
 
 def _keep_generators(undo: contextlib.ExitStack) -> None:
-    """Restores the states of the global generators at the end."""
+    """Makes `undo` restore the present states of the global generators."""
     undo.callback(random.setstate, random.getstate())
     undo.callback(np.random.set_state, np.random.get_state())
     undo.callback(torch.set_rng_state, torch.get_rng_state())
@@ -76,7 +76,7 @@ def _keep_generators(undo: contextlib.ExitStack) -> None:
 
 
 def _keep_algorithms(undo: contextlib.ExitStack) -> None:
-    """Restores torch's settings at the end."""
+    """Makes `undo` restore torch's present settings."""
     undo.callback(
         torch.use_deterministic_algorithms,
         torch.are_deterministic_algorithms_enabled(),

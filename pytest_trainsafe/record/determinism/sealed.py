@@ -18,7 +18,8 @@ from typing import Any
 
 from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib
 
-#: The time at which a sealed program begins, and how much passes with each reading of a clock.
+#: The time at which a sealed program begins, and how far each reading of a clock advances it, both
+#: in nanoseconds.
 _BEGIN, _TICK = 1_000_000_000 * 10**9, 10**6
 
 _SECONDS = ("time", "monotonic", "perf_counter", "process_time")
@@ -33,7 +34,7 @@ def is_programs(file: str) -> bool:
 
 @contextlib.contextmanager
 def sealed(wanted: bool = True) -> Iterator[None]:
-    """Gives the program's own calls fixed results in this context, if `wanted`."""
+    """If `wanted`, gives the program fixed clocks, process id and random bytes in this context."""
     if not wanted:
         yield
         return
@@ -49,7 +50,7 @@ def sealed(wanted: bool = True) -> Iterator[None]:
     def answered(original: Callable[..., Any], answer: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any) -> Any:
             frame: FrameType = sys._getframe(1)
-            # A program may have bound this function to a name of its own.
+            # A program that imported this function may still call it after the context.
             theirs = on and is_programs(frame.f_code.co_filename)
             return answer(*args) if theirs else original(*args)
 

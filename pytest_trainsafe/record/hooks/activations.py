@@ -125,7 +125,7 @@ class ActivationRecorder:
             self.rewriter.write(microbatch)
 
     def write_all(self) -> None:
-        """Writes what arrived for micro-batches that may not be over."""
+        """Writes the gradients of all micro-batches, even of those that may not be finished."""
         for microbatch in sorted(self._held):
             self.write(microbatch)
 
@@ -135,7 +135,7 @@ class ActivationRecorder:
         self._written.add(microbatch)
 
     def end_step(self) -> None:
-        """Discards the state of the step, including what an exception left."""
+        """Discards the state of the step, including gradients that were not written."""
         self._held.clear()
         self._written.clear()
         self._checked_for_dropout.clear()
@@ -219,7 +219,7 @@ class ActivationRecorder:
         return hook
 
     def _choosing(self, name: str) -> Callable[[], Decide | None]:
-        """A function that creates the `decide` of each call of a module that chooses inside."""
+        """Returns the `begin_call` of a Chooser: it creates `decide` for one call of the module."""
 
         def begin_call() -> Decide | None:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -309,7 +309,7 @@ class ActivationRecorder:
         return hook
 
     def _note_conditions(self, module: nn.Module, name: str) -> None:
-        """Notes, once each, autocast around a forward and dropout in it.
+        """Records, once each, that a forward ran under autocast or that a module applied dropout.
 
         A module is checked for dropout once per step.
         """
@@ -329,7 +329,7 @@ class ActivationRecorder:
 
 
 def dropout_of(module: nn.Module) -> float:
-    """The dropout probability of a dropout module, of attention, or of a recurrent module."""
+    """The dropout probability of a dropout, attention or recurrent module; 0 for any other."""
     if isinstance(module, nn.modules.dropout._DropoutNd):
         return module.p
     rate = getattr(module, "dropout", 0.0)

@@ -83,7 +83,7 @@ class BufferRecorder:
                 self._write(where, buffer)
 
     def end_step(self) -> None:
-        """Resets call numbers: micro-batches of the next step may have the same numbers."""
+        """Resets the counts of calls, because the next step numbers its micro-batches again."""
         self._calls.clear()
 
     def _on_forward(self, watched: nn.Module, name: str) -> Any:

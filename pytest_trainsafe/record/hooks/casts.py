@@ -1,10 +1,10 @@
 """Finds casts out of float64, and to FP8, which limit the precision at which a run can be judged.
 
-Used around a reference run.  Sees every operation that reaches the dispatcher, takes a float64
-tensor and returns a narrower float.  Every such cast counts, even if its result is only logged
-or discarded, because the later use of a tensor cannot be seen here; one cast too many only makes
-the float64 rung use that dtype's wider tolerances.  Casts before `ctx.watch` do not count if the
-model then has the Run's dtype, because they belong to its initialisation.
+Used around a reference run.  A cast is any operation at the dispatcher that takes a float64 tensor
+and returns a narrower float.  Every cast counts, even if its result is only logged or discarded,
+because the later use of a tensor cannot be seen here; one cast too many only makes the float64
+rung use that dtype's wider tolerances.  Casts before `ctx.watch` do not count if the model then
+has the Run's dtype, because they belong to its initialisation.
 `.item()` is not a cast.  Autocast does not affect float64, so it narrows nothing at this rung.
 
 Casts to FP8 are different.  They quantise in steps of up to an eighth of a value: noise that is
@@ -34,7 +34,8 @@ _WIDER = frozenset({torch.float64, *_BITS})
 class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Finds the narrowest dtype that a float64 tensor is cast to, and the file:line of the cast.
 
-    `quantised` is the file:line of the first cast to FP8, or "".
+    They are `narrowest` (None without a cast) and `where`.  `quantised` is the file:line of the
+    first cast to FP8, or "".
     """
 
     def __init__(self) -> None:
@@ -44,10 +45,10 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.quantised = ""
 
     def forget(self) -> None:
-        """Discards the casts so far: those of the initialisation.
+        """Discards the casts so far, which belong to the initialisation of the model.
 
-        What a program computes before its first step has the same bits in reference and
-        candidate, however it is rounded, because parameters must start bit-identical.
+        They cannot make a difference: however initial values are rounded, reference and candidate
+        must start with bit-identical parameters.
         """
         self.narrowest, self.where, self.quantised = None, "", ""
 

@@ -46,7 +46,7 @@ class Chooser:
         self._running: list[_Calls | None] = []
 
     def enter(self, module: nn.Module, args: object, kwargs: object) -> None:
-        """The hook before the module's forward."""
+        """Starts intercepting choices.  This is the hook before the module's forward."""
         if module is not self._module:
             return  # a deep copy of the module shares its hooks
         decide = self._begin_call()
@@ -56,7 +56,10 @@ class Chooser:
             calls.__enter__()  # type: ignore[no-untyped-call]
 
     def leave(self, module: nn.Module, args: object, kwargs: object, output: object) -> None:
-        """The hook after the forward, also if it raised.  Raises ProgramError if none was made."""
+        """Stops intercepting choices.  This is the hook after the forward, even if that raised.
+
+        Raises ProgramError if the forward returned and made no choice.
+        """
         calls = self._running.pop() if module is self._module and self._running else None
         if calls is None:
             return
@@ -70,7 +73,7 @@ class Chooser:
 
 
 class _Calls(TorchFunctionMode):
-    """Intercepts calls that choose, and lets `decide` replace the result."""
+    """Intercepts calls of topk, argmax and max that choose; `decide` may replace their results."""
 
     def __init__(self, decide: Decide) -> None:
         super().__init__()

@@ -47,7 +47,8 @@ class ModuleHooks:
         self._names: dict[nn.Module, str] = {}
         #: The compiled call that runs a module's hooks, by module.
         self._surrounded: dict[nn.Module, object] = {}
-        #: Modules whose hooks run around the current call: compiled code may still run in Python.
+        #: Modules whose hooks `_around` calls now; if their compiled code falls back to Python, the
+        #: hooks on the modules must not run a second time.
         self._running: list[nn.Module] = []
 
     @property
@@ -74,7 +75,7 @@ class ModuleHooks:
     def after(self, module: nn.Module, name: str, hook: Hook, *, always_call: bool = False) -> None:
         """Calls `hook(module, args, kwargs, output)` after each call of a module.
 
-        With `always_call` also if an exception ended the call.
+        With `always_call`, the hook is also called if an exception ended the call.
         """
         eager = _uncompiled(hook)
         self._of(module, name).after.append(eager)
@@ -100,13 +101,16 @@ class ModuleHooks:
     def _outside(
         self, module: nn.Module, name: str, eager: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The hook when Python runs the module; when the compiler traces it, only a note."""
+        """A hook that calls `eager` when Python runs the module.
+
+        When the compiler traces the module instead, the hook only adds it to `_traced`.
+        """
         traced, seen, running = self._traced, self._seen, self._running
 
         def note_traced() -> None:
             traced.add(name)
 
-        # The compiler calls it at compile time; it adds nothing to the graph.
+        # The compiler calls `note` while it compiles; the call is not part of the graph.
         note = torch.compiler.assume_constant_result(note_traced)  # type: ignore[no-untyped-call]
 
         def called(*args: Any, **kwargs: Any) -> Any:
@@ -121,7 +125,7 @@ class ModuleHooks:
         return _never_by_itself(called)
 
     def _around(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
-        """A compiled call surrounded by its module's hooks, which the region itself omits."""
+        """A function that calls a module's hooks before and after its compiled call."""
         hooks, running = self._hooks[module], self._running
         seen, name = self._seen, self._names[module]
 
@@ -146,16 +150,16 @@ class ModuleHooks:
 
 
 def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """A hook that the compiler does not compile, even after a graph break around it."""
+    """Returns the hook, marked so that the compiler never compiles it, even after a graph break."""
     eager: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
     return eager
 
 
 def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that the compiler traces only as part of its caller.
+    """Returns the function, marked so that the compiler traces it only as a part of its caller.
 
     After a graph break at a module's call, Python runs the module's hooks, and the compiler
-    would otherwise start a graph of its own in each of them.
+    would otherwise start a separate graph in each of them.
     """
     given: Any = function
     decorators: Any = torch._dynamo.decorators
@@ -164,7 +168,7 @@ def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:
-    """Whether a module is the result of `torch.compile(module)`: its calls enter a region."""
+    """Whether a module is the wrapper that `torch.compile(module)` returns."""
     wrapper = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
     return wrapper is not None and isinstance(module, wrapper)
 
@@ -179,8 +183,8 @@ def compiled_regions() -> int:
 def eager() -> Iterator[None]:
     """Disables torch.compile, so that functions and modules run as Python code.
 
-    Used for references: the program as Python runs it is the trusted one, and only there are
-    noise, casts and all modules visible.
+    Used for references.  The program as Python runs it is the trusted one, and only without
+    compilation can noise be injected and can casts and all modules be observed.
     """
     before = os.environ.get(_DISABLE)
     os.environ[_DISABLE] = "1"

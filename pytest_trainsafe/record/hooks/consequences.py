@@ -1,6 +1,7 @@
-"""The axes whose effect on a rank is visible in no tensor of its trace: recompute, compile.
+"""Finds out whether the axes recompute and compile took effect; no tensor of a trace shows it.
 
-Called when a program has returned.  `judge/compare/guards/in_effect.py` reads the notes.
+Called when a program has returned.  `judge/compare/guards/in_effect.py` reads the results from the
+trace.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 
 def consequences(clock: Clock, compiled_before: int) -> Iterator[str]:
-    """The axes that took effect on this rank: "recompute", "compile".
+    """Yields those of the axes "recompute" and "compile" that took effect on this rank.
 
     `compiled_before` is the value of `compiled_regions` before the program ran.
     """

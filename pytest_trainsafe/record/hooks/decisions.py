@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 class Replayed:
-    """The decisions of the Run at `path`, as a rank at these coordinates holds them."""
+    """The decisions in the trace at `path`, cut to the part of a rank at these coordinates."""
 
     def __init__(self, path: str, coordinates: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         self.path = Path(path)
@@ -31,7 +31,7 @@ class Replayed:
         self._trace: Trace | None = None
 
     def part(self, where: TensorId, own: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """This rank's part of the recorded decision; `own` if there is none of that shape."""
+        """This rank's part of the recorded decision; `own` if there is none of `own`'s shape."""
         if self._trace is None:
             self._trace = Trace.open(self.path)
         if not self._trace.holders(where):

@@ -1,7 +1,8 @@
 """Finds values in a module's output that are not recorded.
 
-Called by the recorder's hooks, which note each once for the report.  An object of a user's class
-may refer to anything (caches, the model itself), so it is reported but not entered.
+Called by the recorder's hooks, which add each value to the trace once, for the report.  An object
+of a user's class may refer to anything (caches, the model itself), so the search does not look for
+tensors deep inside it.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.
 
 
 def not_recorded(value: object) -> Iterator[str]:
-    """Descriptions of values in a module's output that are not recorded.
+    """Yields descriptions of the values in a module's output that are not recorded.
 
-    For example `output.cache is a Cache, with tensors in keys, values`; none for strings,
-    numbers, None and objects without tensors.
+    For example "output.cache is a Cache, with tensors in keys, values".  Strings, numbers, None
+    and objects without tensors have no description.
     """
     for key_path, leaf in leaves(value):
         what = _what(leaf)
@@ -53,7 +54,10 @@ def _kind_of(tensor: torch.Tensor) -> str:
 
 
 def _holds_tensors(value: object) -> bool:
-    """Whether a value is a tensor or contains some; parameters belong to the model."""
+    """Whether a value is a tensor or contains one.
+
+    Parameters do not count, because they are recorded with the model.
+    """
     return any(
         isinstance(leaf, torch.Tensor) and not isinstance(leaf, nn.Parameter)
         for _, leaf in leaves(value)

@@ -1,4 +1,4 @@
-"""Notes the lines at which a program calls its model, reports, steps, and constructs optimizers.
+"""Records the lines of a program that call its model, update its parameters, and the like.
 
 Reports name these lines for faults outside of the model.  Called by the recorder.
 """
@@ -20,7 +20,7 @@ from pytest_trainsafe.launch.collectives.ledger import calling_lines
 from pytest_trainsafe.trace.facts import Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: Maximum number of lines noted per kind.
+#: Maximum number of lines that are recorded for each kind (`What`).
 MAX_SITES = 8
 
 
@@ -29,7 +29,7 @@ _STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
 
 
 class Sites:
-    """The noted lines of one rank, without duplicates."""
+    """The recorded lines of one rank, without duplicates."""
 
     def __init__(self, writer: RankWriter) -> None:
         self._writer = writer
@@ -41,7 +41,10 @@ class Sites:
     def note(
         self, what: What, when: object = None, name: str = "", site: Site | None = None
     ) -> None:
-        """Notes the program's line on the stack, or `site`; with `when`, only once per `when`."""
+        """Records `site`, by default the program's innermost line on the stack.
+
+        For each value of `when` that is not None, only the first line of a kind is recorded.
+        """
         if self._counts[what] >= MAX_SITES or (what, when) in self._seen:
             return
         if when is not None:
@@ -51,7 +54,7 @@ class Sites:
             self.add(site)
 
     def here(self, what: What, name: str = "") -> Site | None:
-        """The program's line on the stack, without noting it; None if there is none."""
+        """The program's innermost line on the stack; None if there is none.  Does not record it."""
         at, user = calling_lines()
         # On a GPU, hooks of a backward run in a thread without the program's frames.
         if at.startswith((TORCH, "<")) or passes_on(at):
@@ -59,7 +62,7 @@ class Sites:
         return Site(what, at, user, name)
 
     def write_constructed(self) -> None:
-        """Notes the optimizers and wrappers that were constructed so far."""
+        """Records the lines that have constructed optimizers and wrappers so far."""
         for site in self._constructed:
             self.add(site)
         self._constructed.clear()
@@ -94,7 +97,7 @@ class Sites:
         return watched
 
     def add(self, site: Site) -> None:
-        """Notes a line, unless it was noted before or there are too many of its kind."""
+        """Records a line, unless it is already recorded or its kind has MAX_SITES lines."""
         if not site.at or site in self._noted or self._counts[site.what] >= MAX_SITES:
             return
         self._noted.add(site)

@@ -1,4 +1,7 @@
-"""Finds where a class, or a forward that replaces its own, is defined.  Called by the recorder."""
+"""Finds where a class is defined, and a forward that replaces that of its class.
+
+Called by the recorder.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ def source_of(cls: type) -> str:
 
 
 def _only_line(cls: type, file: str) -> int | None:
-    """The number of the line that defines the class if only one line can; else None.
+    """The number of the only line that can define the class; None if there is no such line.
 
     `inspect` parses the whole file for each class, which would take longer than a training step.
     """
@@ -53,14 +56,15 @@ def _apart(line: str) -> bool:
 
 
 def described_class(cls: type) -> type:
-    """The class from the user's code: FSDP2 and parametrizations derive classes from it."""
+    """The first class in the MRO that FSDP2 or torch's parametrizations did not derive."""
     return next(each for each in cls.__mro__ if not each.__module__.startswith(_MADE_BY))
 
 
 def replaced_forward(module: nn.Module) -> str:
-    """`file:line` of a forward that replaces the class's own; "" if there is none.
+    """`file:line` of a forward that replaces the one of the module's class; "" if there is none.
 
-    It may be set on the instance, or on the class from another file; torch's own do not count.
+    It may be set on the instance, or on the class by code in another file.  Functions of torch do
+    not count.
     """
     own = vars(module).get("forward")
     cls: Any = type(module if own is None else own)
@@ -96,7 +100,7 @@ def _code(function: Any) -> CodeType | None:
 
 
 def described(module: nn.Module, name: str) -> ModuleEvent:
-    """The event of a module: its class, where that or its forward is defined, its parameters."""
+    """The event that describes a module: its class and parameters, and where they are defined."""
     cls = described_class(type(module))
     parameters = tuple(each for each, _ in module.named_parameters(recurse=False))
     return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters, replaced_forward(module))

@@ -1,1 +1,1 @@
-"""Changes to a running program: noise of the size of rounding, and rewritten values."""
+"""Changes the values of a running program: adds noise as small as rounding, or replaces them."""

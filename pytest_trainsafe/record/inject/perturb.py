@@ -1,4 +1,4 @@
-"""Noise of the size of rounding, injected into a reference to measure its response.
+"""Noise as small as rounding errors, injected into a reference to measure its response.
 
 TTrace (section 4.5) perturbs the model's input by a relative machine epsilon and takes the
 response as the error that rounding may cause.  An input perturbation does not include rounding in
@@ -35,9 +35,10 @@ class Noise:
         self.seed = seed
 
     def __call__(self, key: str, tensor: torch.Tensor) -> torch.Tensor:
-        """The perturbed values, rounded to the tensor's dtype.
+        """Returns the perturbed values, rounded to the tensor's dtype.
 
-        Zeros, infinities and NaN are unchanged; so are tensors of other than real floating dtypes.
+        Zeros, infinities and NaN are unchanged, and so are tensors whose dtype is 8-bit or not a
+        real floating-point type.
         """
         if not tensor.is_floating_point() or tensor.dtype.itemsize == 1:
             return tensor  # an 8-bit float has no arithmetic
@@ -50,13 +51,13 @@ class Noise:
         return torch.where(noisy.isfinite(), noisy, values)
 
     def output(self, name: str, value: T, given: object = ()) -> T:
-        """A module's output with noise on every tensor, and on the gradients that reach them.
+        """Returns a module's output with noise on every tensor and on the gradients that reach it.
 
-        Some tensors are perturbed in place or not at all, instead of being replaced.  An input
-        (in `given`) that is returned next to other outputs stays the same tensor: the program may
-        use either, and gradients must reach both.  An output from which others are computed (the
-        logits next to a router's weights) also stays the same tensor, because gradients that
-        reach it through the others would not reach a noisy copy.
+        Usually a tensor is replaced by a noisy one.  There are two exceptions.  An input (in
+        `given`) that the module returns next to other outputs is not perturbed, because the
+        program may use the input or the output, and gradients must reach both.  An output from
+        which other outputs are computed (the logits next to a router's weights) is perturbed in
+        place, because gradients that reach it through the others would not reach a noisy copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}
@@ -72,8 +73,8 @@ class Noise:
                 return tensor
             key = f"{name}/{key_path}"
             if id(tensor) in behind:
-                if not any(stride == 0 for stride in tensor.stride()):  # no memory of its own
-                    # `.data` keeps the version: values that others saved are off only by rounding.
+                if not any(stride == 0 for stride in tensor.stride()):  # else elements share memory
+                    # `.data` keeps the version counter, so that autograd accepts saved values.
                     tensor.data.copy_(self(key, tensor))
                 on_gradient(tensor, lambda grad: self(f"{key}/grad", grad))
                 return tensor

@@ -1,8 +1,8 @@
-"""Noise of the size of rounding on the result of every operation that rounds.
+"""Noise as small as rounding errors, on the result of every operation that rounds.
 
 Noise at the outputs of modules (`perturb.py`) does not show how a module responds to rounding
-inside it: a softmax that saturates, the gates of an LSTM.  This module intercepts operations at
-the dispatcher, forward and backward.  Called by the recorder, inside the ranks.
+inside it, such as in a saturated softmax or the gates of an LSTM.  This module intercepts
+operations at the dispatcher, forward and backward.  Called by the recorder, inside the ranks.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ _BACKWARD = ("_backward_data", "_backward", "_data")
 
 
 class OperationNoise(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Multiplies the floating-point results of operations that round by 1 + eps * u, as `Noise`.
+    """Applies a `Noise` to the floating-point results of all operations that round.
 
     Does not change views, nor tensors that an operation modifies in place.
     """

@@ -1,12 +1,12 @@
 """Rewrites the values that flow between modules, so that an error in one cannot reach the next.
 
-TTrace (section 4.3) rewrites the inputs of every module with tensors of its consistent generator.
-Here a module's *outputs* are rewritten when it returns them, and the gradients that reach them
-when they arrive, each after it was recorded.  The layout of an output is known (annotations,
-DTensor); that of an input often only through the module that computed it.  So every module gets
-the same logical inputs at every Point, except for errors of the code between two modules, which
-end at the next output.  Inputs, and the gradients that leave through them, are recorded to
-distinguish that code from the module.
+TTrace (section 4.3) replaces the inputs of every module by tensors of its consistent generator.
+Here a module's *outputs* are replaced when it returns them, and the gradients of outputs when they
+arrive, in both cases after they were recorded.  The reason is that the layout of an output is known
+from annotations or DTensor placements, and the layout of an input often only from the module that
+computed it.  So every module gets the same logical inputs at every Point, unless the code between
+two modules is wrong; such an error does not spread beyond the next output.  Inputs and their
+gradients are recorded as well, to tell an error in the code between modules from one in a module.
 
 Used by the recorder's hooks, in the Runs of a localisation.
 """
@@ -45,13 +45,13 @@ from pytest_trainsafe.trace.writer import RankWriter
 #: The attribute that marks a tensor as the output of a module: its `Origin`.
 _ORIGIN = "_trainsafe_origin"
 
-#: The layout source of an input whose layout is not known.
+#: The layout source that is recorded for an input whose layout is not known.
 UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The module that a tensor is an output of, and the layouts of output and gradient."""
+    """The module that returned a tensor, and the layouts of the tensor and of its gradient."""
 
     module: str
     layout: Layout
@@ -59,13 +59,16 @@ class Origin:
 
     @property
     def source(self) -> str:
-        """The layout source for an input: the module that computed it."""
+        """The layout source that is recorded for an input: the module that computed it."""
         return f"output of {self.module}"
 
 
 @dataclass(slots=True)
 class _Call:
-    """A module's call while it runs; later it identifies the gradients of its inputs."""
+    """A call of a module, with its inputs until they are written.
+
+    `base` identifies the call once the module has returned; the gradients of its inputs use it.
+    """
 
     module: nn.Module
     name: str
@@ -74,7 +77,7 @@ class _Call:
 
 
 class Rewriter:
-    """Rewrites one rank's outputs and gradients to the values that `spec.rewrite` describes."""
+    """Replaces one rank's outputs and gradients by the values that `spec.rewrite` describes."""
 
     def __init__(
         self,
@@ -100,7 +103,10 @@ class Rewriter:
         self._calls: Counter[tuple[int, int | None, str]] = Counter()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
-        """Installs the hooks on inputs; after the recorder's hooks, which call `outputs`."""
+        """Installs the hooks on inputs; call it after the recorder's hooks are installed.
+
+        These call `outputs`, which needs the state of the module's call.
+        """
         for module, name in names.items():
             hooks.before(module, name, self._enter(name))
             hooks.after(module, name, self._leave, always_call=True)
@@ -108,10 +114,11 @@ class Rewriter:
     def outputs(
         self, base: TensorId, output: object, recomputing: bool, passes_on: bool = False
     ) -> object:
-        """The values that a module returns in place of `output`; `base` is its call.
+        """Returns the values that a module returns in place of `output`; `base` names its call.
 
-        Gradients are rewritten where they arrive at `output`, so call this after installing the
-        hooks that record them.  With `passes_on` (an `nn.Identity`) nothing is rewritten.
+        Also installs the hooks that rewrite the gradients of `output`; call this after installing
+        the hooks that record them.  `recomputing` is whether the call is a recomputation.  With
+        `passes_on` (for an `nn.Identity`) nothing is rewritten.
         """
         if recomputing:
             # If the module was called only once, that call is the one being repeated.
@@ -132,7 +139,7 @@ class Rewriter:
         return replace_tensors(output, rewritten)
 
     def write(self, microbatch: int) -> None:
-        """Writes the gradients that left through inputs; ignores those that come later."""
+        """Writes the gradients of a micro-batch's inputs; ignores those that arrive later."""
         for where, (values, layout, source) in list(self._held.items()):
             if where.microbatch == microbatch:
                 self.writer.add_tensor(where, values, layout, source)
@@ -155,7 +162,7 @@ class Rewriter:
             self._rewrite_gradient(gradient, tensor, origin.gradient, order)
         if values is not None:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
-        if not order:  # otherwise the layout is not that of the tensor as it is returned
+        if not order:  # otherwise the layout describes the tensor after the permutation
             setattr(tensor, _ORIGIN, origin)
         return tensor
 
@@ -177,7 +184,7 @@ class Rewriter:
                 for index, grad in enumerate(grads)
             )
 
-        # On the node, not the tensor: hooks on tensors, which record, run first.
+        # Hook the node and not the tensor: the tensor's hooks run first, and they record.
         node.register_prehook(arriving)
 
     def _values(
@@ -185,7 +192,7 @@ class Rewriter:
     ) -> torch.Tensor | None:
         """The tensor to use in place of `like`; None if it is not to be rewritten.
 
-        `order` is the permutation that restores the dimensions of `like`.
+        `order` is the permutation that brings the dimensions of `like` into their logical order.
         """
         if order:
             values = self._values(where, like.permute(order), layout)
@@ -200,7 +207,7 @@ class Rewriter:
         except (LayoutError, IndexError):
             return None
         if len(target.shape) != local.ndim or tuple(local.shape) != expected:
-            return None  # its shape is already wrong, and recorded so
+            return None  # its shape is wrong, and it has been recorded with that shape
         values = consistent_tensor(
             f"rewritten {where}",
             target.shape,
@@ -237,7 +244,6 @@ class Rewriter:
         return layout + self.annotations.unreduced(self.point) if gradient else layout
 
     # Inputs.
-    # Inputs.
     def _enter(self, name: str) -> Callable[..., Any]:
         def hook(module: nn.Module, args: Any, kwargs: Any) -> Any:
             call = _Call(module, name)
@@ -259,9 +265,10 @@ class Rewriter:
             self.writer.add(Caller(name, self._running[-1].name))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Keeps the inputs' values, and observes the gradient of each input separately.
+        """Keeps the inputs' values, and replaces each input by an alias to observe its gradient.
 
-        The hooks of a tensor get the gradient summed over all its uses; an alias has only this use.
+        A tensor's own hooks would get the gradient summed over all uses of the tensor; the alias
+        is used in this call only.
         """
         aliases: dict[int, torch.Tensor] = {}
         # Key paths of arguments: positions, then keywords.

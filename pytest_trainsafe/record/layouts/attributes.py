@@ -4,7 +4,7 @@ Called by `resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_di
 `partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
 layers.py).  Two attributes are our own: `partition_blocks`, the logical sizes of fused blocks,
 because Megatron-LM before 0.16 leaves the stride of gated projections at 1; and `expert_tp_size`,
-because Megatron-LM marks experts' weights alike, whatever their tensor-parallel size is.
+because Megatron-LM's own marks of experts' weights do not tell their tensor-parallel size.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def attribute_layout(
     if not isinstance(dim, int) or not 0 <= dim < parameter.dim():
         raise LayoutError(
             f"{name} is marked tensor_model_parallel and has partition_dim {dim!r}; "
-            f"it must be 0 to {parameter.dim() - 1}"
+            f"partition_dim must be from 0 to {parameter.dim() - 1}"
         )
     length = parameter.shape[dim] * tp
     blocks = tuple(getattr(parameter, "partition_blocks", ()) or ())
@@ -44,8 +44,8 @@ def attribute_layout(
         blocks = (length // stride,) * stride
     if blocks and sum(blocks) != length:
         raise LayoutError(
-            f"{name} has {length} rows in dimension {dim} over {tp} tp ranks, but its blocks "
-            f"{list(blocks)} (partition_blocks, or partition_stride {stride}) add up to "
-            f"{sum(blocks)}"
+            f"{name} has {length} rows in dimension {dim}, over all {tp} tp ranks, but its blocks "
+            f"{list(blocks)} (from partition_blocks, or partition_stride {stride}) add up to "
+            f"{sum(blocks)}; they must add up to {length}"
         )
     return nested(dim, axes, sizes, blocks)

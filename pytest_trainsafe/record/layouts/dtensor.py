@@ -1,8 +1,8 @@
 """Layouts from DTensor placements.
 
-Called by the recorder for DTensor parameters and outputs.  The placements are recomputed with
-our own index arithmetic and checked against the local tensor, so that a placement which cannot
-be expressed is an error here and not a false alarm in a judge.
+Called by the recorder for DTensor parameters and outputs.  The shape of the local tensor is
+recomputed from the placements and checked, so that a placement that a Layout cannot express is an
+error here and not a false alarm in a judge.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ def dtensor_layout(
     """The layout of a DTensor's local tensor.
 
     With the Point's `sizes`, a mesh dimension is identified by the axes along which its global
-    ranks vary.  Otherwise it is identified by its name: `axes` maps names, in addition to
-    AXIS_NAMES.  A dimension that is not exactly one axis (HSDP's two halves of dp, dp and cp
-    flattened) gives Slices.
-    Raises LayoutError for what no layout expresses: unknown names, maxima, NormPartial.
+    ranks vary.  Otherwise it is identified by its name: `axes` maps names to axes, in addition to
+    AXIS_NAMES.  If a mesh dimension that shards the tensor is not exactly one axis (HSDP's two
+    parts of dp; dp and cp flattened into one), the layout has Slices.
+    Raises LayoutError for an unknown name, and for placements that no layout expresses, such as
+    maxima over ranks or NormPartial.
     """
     mesh = tensor.device_mesh
     where = mesh.get_coordinate()
@@ -66,8 +67,8 @@ def dtensor_layout(
     ranges = [list(contiguous_ranges(array)) for array in arrays]
     if any(len(each) > 1 for each in ranges):
         raise LayoutError(
-            f"a DTensor placed {tensor.placements} on {mesh} is not a rectangle on this rank, and "
-            "its mesh dimensions are not axes of the Point"
+            f"a DTensor placed {tensor.placements} on {mesh} has no layout: this rank's part is "
+            "not contiguous in every dimension, and the mesh dimensions are not axes of the Point"
         )
     offsets = tuple(start for ((start, _),) in ranges)
     lengths = tuple(length for ((_, length),) in ranges)
@@ -75,10 +76,10 @@ def dtensor_layout(
 
 
 def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
-    """The mesh dimensions that split, outermost first, each with its Shard.
+    """Maps each mesh dimension that shards the tensor to its Shard, outermost first.
 
-    The axis of a Shard is the mesh's own dimension.  Its blocks, if any, have the sizes that the
-    previous splits leave.
+    The axis of a Shard is the name of the mesh dimension (`_own_axis`).  The sizes of its blocks,
+    if any, are those within one shard of the preceding mesh dimensions.
     """
     mesh = tensor.device_mesh
     cuts: dict[int, Shard] = {}
@@ -92,7 +93,8 @@ def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
             if tensor.shape[dim] % parts:
                 raise LayoutError(
                     f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} "
-                    f"splits blocks of shards of dimension {dim} that are not all equally long"
+                    f"has no layout: its shards of dimension {dim} have unequal lengths and are "
+                    "split again in blocks"
                 )
             left = tensor.shape[dim] // parts
             size = -(-left // blocks)  # as torch.chunk does
@@ -107,7 +109,10 @@ def _own_axis(number: int) -> str:
 
 
 def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> list[Indices]:
-    """The index arrays of this rank, over the mesh's own dimensions, checked."""
+    """The indices that this rank holds in each dimension of the tensor, from the placements.
+
+    Raises LayoutError if they do not fit the local tensor's shape.
+    """
     mesh = tensor.device_mesh
     own = [_own_axis(number) for number in range(mesh.ndim)]
     arrays = index_arrays(
@@ -126,12 +131,12 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
 
 
 def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, int]]:
-    """The mesh dimensions that split, in order of splitting, each with its number of blocks.
+    """The mesh dimensions that shard the tensor, in order, each with its number of blocks.
 
-    The order is left to right, except that a `_StridedShard` splits after (inside) later mesh
+    The order is left to right, except that a `_StridedShard` is applied after (inside) later mesh
     dimensions; its split factor is the product of their sizes (FSDP2 over tensor parallelism).
-    A remaining factor is a number of blocks that are split independently: a fused projection,
-    or a flattened view of a tensor that is split in another dimension.
+    If the factor is larger, the rest is a number of blocks that are sharded independently, as in a
+    fused projection or a flattened view of a tensor that is sharded in another dimension.
     """
     order: list[tuple[int, int]] = []
     for number in range(len(placements) - 1, -1, -1):
@@ -148,7 +153,7 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
             if factor % mesh.size(inner):
                 raise LayoutError(
                     "cannot determine the order in which mesh dimensions shard the tensor: the "
-                    f"split factor of {placement} in {placements} is no product of their sizes"
+                    f"split factor of {placement} in {placements} is not a product of their sizes"
                 )
             factor //= mesh.size(inner)
             at += 1
@@ -160,7 +165,8 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
 class MeshDim:
     """The axes of the Point that one dimension of a mesh corresponds to.
 
-    `exact`: it is one axis, in order.  `whole`: it contains all ranks along its axes.
+    `exact` is whether the dimension is one whole axis, with its ranks in order.  `whole` is whether
+    it contains all ranks along its axes.
     """
 
     axes: tuple[str, ...]
@@ -210,7 +216,13 @@ def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[Mesh
 def _partial(placement: Any, dim: MeshDim) -> list[Placement]:
     op = getattr(placement, "reduce_op", None)
     if op not in ("sum", "avg") or type(placement).__name__ != "Partial":
-        raise LayoutError(f"{placement} is not a sum or mean of the ranks' terms; it has no layout")
+        raise LayoutError(
+            f"the placement {placement} has no layout, because it is neither a sum nor a mean "
+            "over ranks"
+        )
     if not dim.whole:
-        raise LayoutError(f"{placement} is over a part of the axis {', '.join(dim.axes)} only")
+        raise LayoutError(
+            f"the placement {placement} has no layout, because it covers only a part of the ranks "
+            f"along {', '.join(dim.axes)}"
+        )
     return [Partial(axis, op) for axis in dim.axes]

@@ -1,4 +1,4 @@
-"""Which range of a flattened parameter this rank's optimizer holds, from an attribute.
+"""Reads from an attribute which range of a flattened parameter this rank's optimizer holds.
 
 Called by the recorder.  Megatron-LM's distributed optimizer keeps a rank's piece of the master
 weights under `main_param`, as a vector, but only the optimizer knows which elements of the

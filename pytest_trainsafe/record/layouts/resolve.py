@@ -1,4 +1,4 @@
-"""The layout of a parameter, from the first source that knows it.
+"""Finds the layout of a parameter, from the first of several sources that has one.
 
 Called by the recorder and by `ctx.initialize`, inside the ranks.
 """
@@ -23,11 +23,12 @@ def parameter_layout(
 ) -> tuple[Layout, str]:
     """The layout of a parameter and its source.
 
-    In this order: DTensor placements, a framework's adapter, the attribute
-    `tensor_model_parallel`, the annotations, and else whole on every rank.  If the attribute is
-    False, an annotation takes precedence, because Megatron-LM sets it to False on every parameter
-    that it knows nothing about.  At Points with ep, only its owners hold a parameter that has
-    `allreduce = False` (Megatron-LM's mark of an expert) or is annotated `expert_parallel`.
+    The sources are, in this order, DTensor placements, a framework's adapter, the attribute
+    `tensor_model_parallel` and the annotations.  A parameter that none of them describes is whole
+    on every rank.  If the attribute is False, an annotation takes precedence, because Megatron-LM
+    sets it to False on every parameter that it knows nothing about.  At Points with ep, a parameter
+    that has `allreduce = False` (Megatron-LM's mark of an expert) or is annotated `expert_parallel`
+    exists only on the ranks that own the expert.
     """
     size = _expert_tp_size(name, parameter, annotations)
     axes = _axes(name, parameter, point, annotations)
@@ -42,16 +43,16 @@ def parameter_layout(
 
 
 def _of_experts(point: Point) -> tuple[str, ...]:
-    """The axes over which experts of a tensor-parallel size of their own are numbered.
+    """The axes that order the ranks of experts which have a separate tensor-parallel size.
 
-    The fastest first: those of the role tp, then what ep lies over.
+    The fastest varying axis comes first: the axes of the role tp, then those that ep overlaps.
     """
     mesh = point.mesh
     return (*reversed(mesh.members("tp")), *reversed(mesh.overlaps["ep"]))
 
 
 def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
-    """The tensor-parallel size of an expert's parameter, if it has one of its own; else None.
+    """The tensor-parallel size that is declared for an expert's parameter; None without one.
 
     The attribute `expert_tp_size` (our own) takes precedence over the annotation of that name.
     """
@@ -69,8 +70,9 @@ def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int 
 def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
     """The axes of tensor parallelism that split a parameter, outermost first.
 
-    For an expert with a size of its own, these are the first of tp and the axes of ep (by default
-    cp, then dp) whose product is that size: Megatron-LM numbers the ranks of experts in that order.
+    Usually tp alone.  For an expert with a separate tensor-parallel size, take tp, then the axes of
+    ep (by default cp, then dp), until the product of their sizes is that size: Megatron-LM numbers
+    the ranks of experts in that order.  Raises LayoutError if no such product has that size.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:
@@ -119,7 +121,7 @@ def _dimensions(parameter: Any) -> int:
 def gradient_partial_axes(
     name: str, parameter: Any, point: Point, annotations: Annotations
 ) -> tuple[str, ...]:
-    """The axes over which one micro-batch's raw gradient is a partial sum.
+    """The axes over which the gradient of one micro-batch, before any reduction, is a partial sum.
 
     - cp, because each rank has only its part of the sequence;
     - tp with sequence parallelism, for parameters that are whole on every tp rank (Megatron's
@@ -141,7 +143,7 @@ def gradient_partial_axes(
 def contradictions(
     parameters: Mapping[str, Any], point: Point, annotations: Annotations
 ) -> Iterator[str]:
-    """Messages about parameters' annotations that contradict the layout in use.
+    """Yields a message for each annotation of a parameter that contradicts the layout in use.
 
     Such an annotation has no effect; the user has to decide which of the two is right.
     """

@@ -54,14 +54,16 @@ def consistent_tensor(
     sizes: Sizes | None = None,
     representable: torch.dtype | None = torch.bfloat16,
 ) -> torch.Tensor:
-    """This rank's part of the logical tensor `key` of `shape`, approximately normal.
+    """Returns this rank's part of a logical tensor of `shape` with approximately normal values.
 
-    A value is the sum of four 16-bit fields of its hash, shifted and scaled; it is within
-    mean +- 3.47 std.  It is rounded to a value of the dtype `representable` (None: not rounded),
-    so that the logical values are the same in every dtype at least as wide; bfloat16, float16
-    and float32 are supported.
-    For a Partial layout, coordinate 0 gets the values and the others get zeros.
-    ArgumentError for an argument that it does not take.
+    The values depend only on `key`, `seed` and their position.  A value is the sum of four 16-bit
+    fields of its hash, shifted and scaled; it is within mean +- 3.47 std.  It is rounded to a value
+    of the dtype `representable` (None: not rounded), so that the logical values are the same in
+    every dtype at least as wide; bfloat16, float16 and float32 are supported.
+    If `layout` is a sum over an axis (Partial), the rank at coordinate 0 gets the values and the
+    others get zeros.
+    Raises ArgumentTypeError if `dtype` is not a torch dtype, and ArgumentError for an unsupported
+    `representable` or if `coordinates` or `sizes` lack an axis of `layout`.
     """
     if not isinstance(dtype, torch.dtype):
         raise ArgumentTypeError(
@@ -75,8 +77,9 @@ def consistent_tensor(
     axes = {placement.axis for placement in layout if isinstance(placement, Shard | Partial)}
     if lacking := sorted(axes - {*(coordinates or {})} | axes - {*(sizes or {})}):
         raise ArgumentError(
-            f"consistent_tensor was given a layout over {listing(lacking)} without this rank's "
-            "place there; give coordinates=ctx.coordinates and sizes=ctx.point.sizes"
+            f"consistent_tensor was given a layout over {listing(lacking)}, but not this rank's "
+            "coordinates and the sizes of the axes; pass coordinates=ctx.coordinates and "
+            "sizes=ctx.point.sizes"
         )
     scale = std / _SUM_STD
 
@@ -102,9 +105,9 @@ def consistent_integers(
     coordinates: Coordinates | None = None,
     sizes: Sizes | None = None,
 ) -> torch.Tensor:
-    """This rank's part of a logical int64 tensor of `shape`, uniform in 0 to `high` - 1.
+    """Returns this rank's part of a logical int64 tensor of `shape`, uniform in 0 to `high` - 1.
 
-    `high` is at most 2**32.  For token ids, labels, positions.
+    `high` is at most 2**32.  Use it for token ids, labels and positions.
     """
     assert 0 < high <= 2**32, high
 
@@ -152,7 +155,7 @@ def _flat_indices(arrays: Sequence[Indices], shape: Sequence[int]) -> Iterator[I
         return
     strides = [math.prod(shape[dim + 1 :]) for dim in range(len(shape))]
     offsets = [array * stride for array, stride in zip(arrays, strides, strict=True)]
-    # Join trailing dimensions while they fit a block; iterate over the leading ones.
+    # Join trailing dimensions while they fit into a block; iterate over the leading ones.
     tail = np.zeros(1, dtype=np.int64)
     while len(offsets) > 1 and len(tail) * len(offsets[-1]) <= BLOCK:
         tail = (offsets.pop()[:, None] + tail).reshape(-1)

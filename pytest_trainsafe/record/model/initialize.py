@@ -1,4 +1,4 @@
-"""Consistent initial parameters: values depend on a parameter's name and not on its layout."""
+"""Fills parameters with initial values that depend on their names and not on their layouts."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """A parameter after `fill`: the layout that `fill` assumed, its shape and its version."""
+    """The layout that `fill` assumed for a parameter, and its shape and version at that time."""
 
     layout: Layout
     shape: torch.Size
@@ -41,7 +41,11 @@ class Filled:
 
 
 def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """Weights: std 1/sqrt(fan_in); biases: std 0.02; scales of norms: mean 1, std 0.1."""
+    """The default mean and standard deviation of a parameter.
+
+    With two or more dimensions: mean 0, std 1/sqrt(fan_in).  With fewer: mean 1, std 0.1 for a
+    parameter named `weight`, which is the scale of a norm; mean 0, std 0.02 for others (biases).
+    """
     if len(shape) >= 2:
         return 0.0, 1.0 / math.sqrt(math.prod(shape[1:]))
     if split(name)[1] == "weight":
@@ -58,7 +62,10 @@ def fill(
     std: Std,
     annotations: Annotations,
 ) -> dict[int, Filled]:
-    """Fills every parameter with its part of its logical tensor; returns records by id."""
+    """Fills every parameter with this rank's part of the parameter's logical tensor.
+
+    Returns a Filled for each parameter, by the parameter's `id()`.
+    """
     filled = {}
     parts = parts_of(model)
     rename = renaming(parts, point, coordinates)
@@ -92,7 +99,7 @@ def fill(
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The result of `std` for a parameter.  Raises ArgumentTypeError for an invalid function."""
+    """The result of `std` for a parameter.  Raises ArgumentTypeError if `std` is invalid."""
     allowed = (
         "std must be a function of a parameter's name and logical shape that returns its mean "
         "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"
@@ -115,10 +122,10 @@ def require_filled_as_watched(
     layouts: Mapping[str, tuple[Layout, str]],
     point: Point,
 ) -> None:
-    """Raises ProgramError if `fill` assumed another layout than the one that is recorded.
+    """Raises ProgramError if `fill` assumed another layout for a parameter than `ctx.watch` has.
 
     Such a parameter has the values of other elements, which would be reported as a fault of the
-    program.  Parameters that the program has changed since are ignored.
+    program.  Parameters that the program has changed since `fill` are ignored.
     """
 
     def cut(layout: Layout) -> Layout:

@@ -39,19 +39,23 @@ class ModelInputs:
         self._entered: tuple[str, tuple[str, ...], dict[object, object], Site | None] | None = None
 
     def start_step(self) -> None:
-        """Forget the calls of the step before."""
+        """Forgets the calls of the previous step."""
         self._calls = 0
         self._given.clear()
         self._entered = None
 
     def start_microbatch(self) -> None:
-        """Starts a micro-batch, which may be inside a forward that marks it itself."""
+        """Starts a micro-batch.
+
+        If the model is running already, because its forward marks the micro-batch, writes the
+        inputs of that forward.
+        """
         self._fed = ""
         if self._entered is not None:
             self._feed(*self._entered)
 
     def on_input(self, part: nn.Module, key: str, level: str) -> Any:
-        """A hook before a part's forward; `key` names the part, and `level` is that of the Run."""
+        """The hook to call before a part's forward; `key` names the part, `level` is the Run's."""
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
@@ -75,7 +79,7 @@ class ModelInputs:
         return hook
 
     def on_return(self) -> Any:
-        """A hook after a part's forward."""
+        """The hook to call after a part's forward."""
 
         def hook(*_: object) -> None:
             self._entered = None
@@ -91,7 +95,7 @@ class ModelInputs:
     ) -> None:
         """Writes the inputs of a part in the open micro-batch, if it is the first part to run.
 
-        `called` is the line that called it, if that is not on the stack now.
+        `called` is the program's line that called the part; None if that line is on the stack.
         """
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None
@@ -107,8 +111,9 @@ class ModelInputs:
             self._write_inputs(step, microbatch, given)
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
-        """Writes the inputs that the program passes to its model: positions, then keywords.
+        """Writes the inputs that the program passes to its model.
 
+        `given` has the arguments of the forward, by position and by keyword.
         On a later stage of a pipeline only integer inputs are the program's (tokens, labels); the
         others come from the previous stage.
         """

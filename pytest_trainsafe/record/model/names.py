@@ -1,7 +1,8 @@
-"""Canonical names: the module and parameter names a single device would use.
+"""Canonical names: the module and parameter names that a single device would use.
 
-Wrappers add a level of their own to every name.  The recorder and `ctx.initialize` remove it, so
-that names in a wrapped candidate match those in its bare reference.
+Wrappers such as DistributedDataParallel add a level to every name.  The recorder and
+`ctx.initialize` remove it, so that names in a wrapped candidate match those in its reference, which
+has no wrappers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ WRAPPERS = frozenset(
 def canonical(name: str) -> str:
     """Removes the levels that wrappers add: `module._orig_mod.layers.0` becomes `layers.0`.
 
-    `module` is a wrapper's level only at the root; further down a model may use that name itself.
+    `module` is removed only at the root, because a model may use that name further down.
     """
     levels = name.split(".") if name else []
     kept: list[str] = []

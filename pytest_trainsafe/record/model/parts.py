@@ -1,4 +1,4 @@
-"""A model in parts: what one rank holds of it, under the names of the whole model.
+"""The parts of a model that one rank holds, under their names in the whole model.
 
 Called by `ctx.watch` and `ctx.initialize`.  A pipeline rank holds one stage, or several chunks.
 """
@@ -21,7 +21,10 @@ Model = nn.Module | Sequence[nn.Module] | Mapping[str, nn.Module]
 
 
 def parts_of(model: Model) -> list[tuple[str, nn.Module]]:
-    """The parts with their prefixes; "" for a part that uses the whole model's own names."""
+    """The parts with their prefixes; "" for a part that uses the whole model's own names.
+
+    Raises ProgramError for anything that is not a Model.
+    """
     given: Any = model
     parts: list[tuple[str, Any]]
     if isinstance(given, Mapping):
@@ -47,10 +50,10 @@ def _no_model(given: object, what: str) -> ProgramError:
 
 
 def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
-    """Each module's canonical name; a wrapper gives its name to the module it wraps.
+    """The canonical name of each module.  A wrapped module takes the name of its wrapper.
 
     The exception is the wrapper from `torch.compile(module)`, which keeps the name: calls of the
-    module inside are compiled, so only the wrapper's can be seen.
+    module inside are compiled, so only calls of the wrapper can be recorded.
     """
     named: dict[nn.Module, str] = {}
     for prefix, part in parts:
@@ -78,7 +81,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def named_parameters(
     parts: Sequence[tuple[str, nn.Module]],
 ) -> Iterator[tuple[str, nn.Parameter]]:
-    """Every parameter under its canonical name; tied parameters once per part."""
+    """Yields every parameter with its canonical name; tied parameters occur once per part."""
     for prefix, part in parts:
         for name, parameter in part.named_parameters():
             yield _joined(prefix, canonical(name)), parameter

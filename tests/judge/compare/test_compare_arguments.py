@@ -101,7 +101,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: consistent_tensor("w", (2,), layout=(Shard(0, "tp"),)),
         ValueError,
-        "a layout over tp without this rank's place there; give coordinates=ctx.coordinates",
+        "a layout over tp, but not this rank's coordinates and the sizes of the axes; pass coord",
     ),
     (
         lambda: logical_tensor(CANDIDATE, None),  # type: ignore[arg-type]

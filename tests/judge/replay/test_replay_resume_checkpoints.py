@@ -236,5 +236,8 @@ def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path
     torch.save({**held, "ranks": 2}, tmp_path / "rank0.pt")
 
     assert made.load_rng(tmp_path) is False
-    with pytest.raises(ArgumentError, match="another number of ranks than the 1 here, and reader"):
+    with pytest.raises(
+        ArgumentError,
+        match="a different number of ranks than the 1 that load it, and the state of reader",
+    ):
         made.load(tmp_path)

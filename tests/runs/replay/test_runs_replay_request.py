@@ -214,7 +214,7 @@ def test_a_program_that_draws_otherwise_is_found_in_its_first_step(record, repla
 
     with pytest.raises(
         ReplayMismatchError,
-        match=r"replay of step 4 from .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
+        match=r"of step 4 from .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
     ):
         replay(original, 5, draws=2)
 

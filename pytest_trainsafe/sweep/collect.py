@@ -82,7 +82,7 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def choose(items: list[T]) -> list[T]:
-    """The items of a test without those whose Point their own marker does not declare.
+    """Drops the items whose Point is not declared by the item's own marker; returns the others.
 
     The marker of an item is that of its parameter set, or else the test's.  Raises MarkerError if
     it has several, or none.
@@ -201,7 +201,7 @@ def _complaint(
 def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
     """The error where no collected test has enough axes for a covering design, or None.
 
-    Among other tests, a test with too few axes keeps its whole sweep, which covers everything.
+    If other tests have enough axes, one with too few keeps its whole sweep, which covers all.
     """
     if any(cell.cover is not None for cell in found) or all(cell.invalid for cell in found):
         return None

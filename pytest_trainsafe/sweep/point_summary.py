@@ -51,7 +51,7 @@ class FirstSummary(TypedDict, total=False):
 
 
 class PlaceSummary(TypedDict):
-    """The faulty code that localisation found: "file:line", and a name."""
+    """The faulty code that localisation found: its "file:line", and a phrase that describes it."""
 
     source: str
     what: str

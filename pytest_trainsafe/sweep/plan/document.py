@@ -74,7 +74,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(found: Sequence[tuple[str, Cell]], others: int, seconds: Mapping[str, float]) -> Plan:
-    """The plan of collected tests, each a node id and its Cell; `seconds` are of earlier runs."""
+    """The plan of collected tests, each given by its node id and Cell.
+
+    `others` counts the tests without the marker; `seconds` maps node ids to earlier durations.
+    """
     points = [
         _planned(nodeid, cell, seconds.get(nodeid)) for nodeid, cell in found if not cell.invalid
     ]

@@ -45,7 +45,7 @@ def read_seconds(folder: Path) -> dict[str, float]:
 
 
 def update_seconds(folder: Path, measured: Mapping[str, float]) -> None:
-    """Adds measured seconds to the file.  If it is full, the tests that ran longest ago go.
+    """Adds measured seconds to the file.  If it is full, tests that ran longest ago are dropped.
 
     The file is replaced atomically.  Nothing happens if the folder cannot be written, because the
     seconds are only a hint for later runs.

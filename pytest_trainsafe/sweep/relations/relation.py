@@ -58,7 +58,7 @@ class Setting:
         return self.arguments[name]
 
     def number(self, name: str, least: int = 1) -> int:
-        """The value of an axis or an argument that is an integer of at least `least`."""
+        """An axis' or argument's value; raises RelationError unless it is an int >= `least`."""
         found = self.value(name)
         if type(found) is not int or found < least:
             raise RelationError(
@@ -112,7 +112,7 @@ class Relation(ABC):
 
     `unless` returns why the relation does not hold in a setting, or None.  `ignore` has `fnmatch`
     patterns of modules and parameters whose tensors are not compared.  With `exact`, the two Runs
-    must have equal bits; by default they may differ by rounding, as measured on the first one.
+    must have equal bits; by default they may differ by rounding, as measured on the unchanged one.
     """
 
     #: The name by which tests refer to the relation.

@@ -57,9 +57,9 @@ class _Search:
         return self._known[point]
 
     def _without_others(self) -> None:
-        """Gives all axes outside the mesh their cheapest values, if the test still fails then.
+        """Sets all axes outside the mesh to their cheapest values at once, if the test still fails.
 
-        This saves many Points, because most failures need few of these axes.
+        Most failures need few of these axes, so this saves many Points.
         """
         values = dict(self.smallest)
         values.update({name: self.space.values[name][0] for name in self.space.other_axes})
@@ -140,7 +140,7 @@ class _Search:
         return True
 
     def _without_axis(self, axis: str, reference: Point) -> Result:
-        """How the test ends without `axis`, the only parallel axis: as Points with another one do.
+        """How the test ends without `axis`, the only parallel axis of the smallest failing Point.
 
         The Point without any parallel axis is the reference itself, which passes whatever the
         failure needs.  So Points at which one other mesh axis is parallel are run instead.  If one

@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def no_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """The rule that stands for the project's if it has none: every Point is valid."""
+    """The rule of a project that declares none: every Point is valid."""
     return None
 
 

@@ -117,9 +117,10 @@ class Examples:
             attach_summary(self._item, self._summary())
 
     def _declared(self, given: Point) -> Point | None:
-        """The Point in this test's space; None if the command line leaves it out.
+        """The given Point, completed to one in this test's space; None if options exclude it.
 
-        The Point of an `@example` may lack axes, which take their cheapest value.
+        The Point of an `@example` may lack axes, which then take their cheapest value.  Raises
+        SweepError if the test does not declare one of its axes or values, or if it is invalid.
         """
         space = self._source.space
         named = dict(given)

@@ -150,7 +150,7 @@ def test_a_plan_of_a_test_that_is_gone_is_an_error_at_collection(planned):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "1 of the points of the plan are not collected: a test is gone or renamed, *",
+            "the plan * does not fit this run: 1 of its points are not collected. A test is *",
             "  test_swept.py::test_mesh[[]gone]",
         ]
     )

@@ -248,7 +248,7 @@ class _Blame:
         return all(not event.dtype.startswith(_NUMBERS) for event in events)
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
-        """The code between the modules that `target` calls, or the transfer between its stages."""
+        """The fault in the code between the modules that `target` calls, or between its stages."""
         handed, caller = None, target
         while caller in self.stages.cut:
             handed = wrong_transfer(self.stages.candidate, caller, phase)
@@ -376,7 +376,7 @@ def _parameter(id: TensorId) -> str:
 
 
 def _callers(trace: Trace) -> dict[str, str]:
-    """The first caller of each module."""
+    """Maps each module to its first caller."""
     found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
     return {fact.module: fact.by for fact in reversed(found)}
 

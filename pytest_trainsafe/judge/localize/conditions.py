@@ -18,9 +18,7 @@ Condition = Literal["", "altered", "evaluated", "trained"]
 
 
 class Conditions:
-    """The conditions that the modules of a rewritten rung's candidate do not share with the
-    reference's.
-    """
+    """The conditions of a rewritten rung under which only the candidate's modules run."""
 
     def __init__(self, rung: Rung) -> None:
         self._altered = _altered(rung.candidate) - _altered(rung.reference)

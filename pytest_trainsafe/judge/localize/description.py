@@ -219,7 +219,7 @@ class _Description:
         )
 
     def unsummed(self, group: Sequence[Fault]) -> str:
-        """A clause that says so if every gradient of a group is an unreduced sum; else ""."""
+        """A clause that names the axis over which a group's gradients are never summed; else ""."""
         axis = self.unsummed_axis(group)
         return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
@@ -236,7 +236,7 @@ class _Description:
         return axes.pop() if alone else ""
 
     def reductions(self, group: Sequence[Fault]) -> list[str]:
-        """The reductions that the program performs, if one is wrong or missing."""
+        """The program's reductions as texts for the report; [] if none is wrong or missing."""
         phase = group[0].phase
         if phase not in ("reduction", "weights", "norm"):
             return []

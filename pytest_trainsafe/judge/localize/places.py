@@ -161,7 +161,7 @@ class Places:
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
         """The line that reduces the gradients of `targets`, or applies a wrapper that does.
 
-        A missing reduction has no line.  Instead the result is then the line that reduces the same
+        A missing reduction has no line.  For one, the result is the line that reduces the same
         gradients over another axis, or else a line that reduces, writes or uses any gradient.
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]

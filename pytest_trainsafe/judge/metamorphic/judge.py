@@ -39,8 +39,8 @@ JUDGE = "relation"
 class RelationJudgement(FindingsJudgement):
     """The Judgement on one relation.  `compared` is the Judgement on the comparison alone.
 
-    `changes` is a text on the changed values, with the unchanged Run's.  `draws` is whether the
-    steps of the unchanged Run drew from torch's default random generators.
+    `changes` is a text such as `batch=8 instead of batch=4`.  `draws` is whether the steps of the
+    unchanged Run drew from torch's default random generators.
     """
 
     compared: LadderJudgement | None = None

@@ -41,8 +41,9 @@ class OutputEntry:
 
     A field ending in `_dim` is the dimension that is split over an axis; one ending in `_partial`
     says that each rank along the axis holds one term of a sum.
-    At Points that use an axis in `local`, the output has no logical counterpart.  `permuted` holds, by axis, the permutation that restores the
-    order of dimensions at Points that use the axis.
+    At Points that use an axis in `local`, the output has no logical counterpart.  `permuted`
+    holds, by axis, the permutation that restores the order of dimensions at Points that use the
+    axis.
     `decision` is "output" for a module that returns the indices it chose by scores, and "topk"
     for one that chooses inside its forward.  `dp_dim` is the dimension that is split over dp, for
     programs whose dp ranks share every micro-batch.

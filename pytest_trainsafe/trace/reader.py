@@ -320,7 +320,9 @@ def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
 
 def _require_hashed_sketches(rank: RankTrace, name: str) -> None:
     if name not in rank.sketches:
-        raise PayloadError(f"the last event of rank {rank.rank} has no hash of the sketches in it")
+        raise PayloadError(
+            f"the last event of rank {rank.rank} has no hash of the sketches in this file"
+        )
 
 
 def _reason(error: Exception) -> str:

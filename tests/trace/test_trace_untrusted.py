@@ -271,7 +271,7 @@ def test_sketches_whose_hash_the_end_does_not_say_are_refused(whole: Path) -> No
     end["sketches"] = {}
     (whole / EVENTS).write_bytes(b"\n".join([*data[:-1], json.dumps(end).encode(), b""]))
     forge(whole, lines(whole))
-    assert "has no hash of the sketches in it" in refused(whole)
+    assert "has no hash of the sketches in this file" in refused(whole)
     assert SKETCHED in Trace.open(whole, allow_incomplete=True).ranks[0].tensors
 
 

@@ -56,7 +56,7 @@ class TensorCheck:
         self._known: dict[Layout, _Facts] = {}
 
     def fault(self, event: TensorEvent) -> str | None:
-        """What is wrong with an event by itself; None if it is valid."""
+        """What is wrong with an event, checked without others; None if it is valid."""
         if event.dtype not in DTYPES:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
         if event.id.kind == "update":

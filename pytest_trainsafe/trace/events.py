@@ -96,6 +96,6 @@ def decoder() -> msgspec.json.Decoder[Any]:
 
 
 def fault_of(event: msgspec.Struct) -> str:
-    """What is wrong with an event by itself; "" for a valid one."""
+    """What is wrong with an event, checked without others; "" if it is valid."""
     check = getattr(event, "fault", None)
     return str(check()) if check is not None else ""

@@ -34,7 +34,7 @@ class Annotations(msgspec.Struct, frozen=True, tag="annotations", omit_defaults=
 
 
 class Cast(msgspec.Struct, frozen=True, tag="cast"):
-    """The narrowest cast of the program on a rank: to FP8 ("float8"), or out of float64.
+    """The program's cast to the narrowest dtype on a rank: to FP8 ("float8"), or out of float64.
 
     `at` is the "file:line" of the cast.
     """

@@ -59,7 +59,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point; raises TraceError unless its mesh sizes are valid and match."""
+    """The manifest's Point; raises TraceError if its mesh sizes are invalid or contradict it."""
     try:
         mesh = Mesh.of(manifest.spec.mesh)
     except SweepError as error:

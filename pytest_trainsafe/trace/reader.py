@@ -98,7 +98,7 @@ class RankTrace:
         return [event for event in self.events if isinstance(event, RngEvent)]
 
     def events_of(self, kind: type[_Fact]) -> list[_Fact]:
-        """The events of one type, in order; not for tensors, modules, inputs and steps."""
+        """The events of one type, in order; empty for tensors, modules, inputs and steps."""
         return cast(list[_Fact], self.facts.get(kind, []))
 
 

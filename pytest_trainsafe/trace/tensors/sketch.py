@@ -222,7 +222,7 @@ class Sketcher:
 
 
 def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
-    """The part as real matrices."""
+    """The part as real matrices: one, or one for each range of a vector, with padding."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     if not place.contiguous_ranges:
         return [real.reshape(-1, len(place.columns))]

@@ -80,7 +80,7 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 
 
 def _shared_out(layout: Layout, sizes: Sizes) -> bool:
-    """Whether ranks hold parts or terms; a split over an axis of size 1 does not count."""
+    """Whether ranks hold parts of a tensor, or terms of a sum; axes of size 1 do not count."""
     return any(isinstance(p, Slices | Flat | Owned) or sizes.get(p.axis, 2) > 1 for p in layout)
 
 

@@ -171,7 +171,7 @@ class _Merger:
         )
 
     def consistent(self) -> bool:
-        """Whether the ranks agree on the layout, as far as a merge requires."""
+        """Whether the ranks agree on the layout as far as a merge needs; adds findings if not."""
         first = self.parts[0]
         for part in self.parts[1:]:
             if part.tensor.dtype != first.tensor.dtype:
@@ -197,7 +197,10 @@ class _Merger:
         return True
 
     def check_lengths(self, whole: tuple[int, ...]) -> bool:
-        """Whether every part has the length that the layout gives, in each dimension."""
+        """Whether every part has the length that its layout gives, in each dimension.
+
+        Adds a finding for each dimension in which parts are too long or too short.
+        """
         if len(whole) != self.parts[0].tensor.ndim:
             self.fail(
                 "layout",
@@ -371,7 +374,10 @@ class _Merger:
         return _pick(part.coordinates, _split_axes(part.layout))
 
     def check_coverage(self, count: torch.Tensor) -> None:
-        """Checks for elements that rectangles omit or hold twice; other layouts cannot do so."""
+        """Adds findings for elements that no rectangle holds, or that more than one holds.
+
+        Only rectangles (Slices) need this check: in other layouts each element has one place.
+        """
         for check, verb, wrong in (
             ("overlap", "held by more than one part", count > 1),
             ("hole", "held by no rank", count == 0),

@@ -59,7 +59,7 @@ def is_whole(trace: Trace, id: TensorId) -> bool:
 
 
 def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
-    """The sketch of a logical tensor.
+    """The sketch of a logical tensor, or None.
 
     None if parts are missing, replicas differ in a bit, or ranks disagree on the tensor's shape,
     dtype or layout.
@@ -133,7 +133,7 @@ def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
 
 
 def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) -> bool:
-    """Whether no rank lacks its part, and rectangles cover the tensor."""
+    """Whether every rank that should hold a part holds one; rectangles must cover the tensor."""
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)
     if rectangle is not None:
@@ -160,7 +160,7 @@ def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) ->
 def _ranges_complete(
     trace: Trace, held: Sequence[Holder], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
-    """Whether each set of ranks that splits a tensor holds all of it, in the same ranges."""
+    """Whether each set of ranks that splits a tensor holds all of it, and all split it alike."""
     mesh = trace.sizes.mesh
     axes = mesh.expand(axes)
     named = mesh.expand(axis for p in held[0][1].layout for axis in axes_of(p))

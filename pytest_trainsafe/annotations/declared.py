@@ -90,7 +90,7 @@ class Annotations:
         return found
 
     def fact(self) -> AnnotationsFact:
-        """The event that records the file, its model and its cp_order, for proposed annotations."""
+        """The event that tells the judges the annotation file, its model and its cp_order."""
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
         return AnnotationsFact(file, order, self.model)
@@ -122,7 +122,7 @@ class Annotations:
         return found is not None and found[0].expert_parallel
 
     def expert_tp_size(self, name: str) -> int | None:
-        """The declared number of ranks that an expert's parameter is split over; None for tp's."""
+        """The declared number of ranks that an expert's parameter is split over; None for tp."""
         found = self._parameters.find(name)
         return found[0].expert_tp_size if found is not None else None
 
@@ -228,7 +228,7 @@ class Annotations:
         return (*terms, *means), "loss"
 
     def unreduced(self, point: Point) -> Layout:
-        """The placements of gradients that a reduction has yet to average: Scaled over its axes."""
+        """The Scaled placements that gradients have before the reduction that averages them."""
         axes = self.entries.mean_gradients
         if axes is None:
             axes = self._averaged
@@ -300,7 +300,7 @@ def _is_local(entry: OutputEntry, point: Point) -> bool:
 
 
 def in_use(axis: str, point: Point) -> bool:
-    """Whether an axis is in use at a Point: its size is more than 1, or it is on."""
+    """Whether an axis has a size of more than 1 at a Point; for sp, whether it is on and tp has."""
     if axis == "sp":
         return bool(point.get("sp", False)) and point.size("tp") > 1
     return (int(point.get(axis, 1)) if axis == "vpp" else point.size(axis)) > 1

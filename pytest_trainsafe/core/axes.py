@@ -34,8 +34,8 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 class Axis:
     """A named dimension of a sweep and the values it takes.
 
-    `types` holds the accepted types, exactly: True is not an int here.  `choices`, where not
-    empty, lists the only values; `minimum` bounds the integers.
+    `types` holds the accepted types; True is not accepted as an int.  `choices`, if not empty,
+    lists the only values that are allowed.  `minimum` is the smallest integer that is allowed.
     """
 
     name: str

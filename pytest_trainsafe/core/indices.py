@@ -215,7 +215,7 @@ def insert(
     arrays: Sequence[Indices],
     add: bool = False,
 ) -> None:
-    """Writes (or adds) a part into the full tensor at its `index_arrays`, in place."""
+    """Copies a part into the full tensor at the indices `arrays`, in place; `add` adds it."""
     for block in itertools.product(*(placed_ranges(array) for array in arrays)):
         target, source = full, part
         for dim, (there, here, length) in enumerate(block):
@@ -259,7 +259,7 @@ def _chunk(length: int, parts: int, index: int) -> slice:
 
 
 def contiguous_ranges(array: Indices) -> Iterator[tuple[int, int]]:
-    """The maximal contiguous ranges of an increasing array: (start, length)."""
+    """Yields the start and the length of each maximal contiguous range of an increasing array."""
     if len(array) == 0:
         yield 0, 0
     elif array[-1] - array[0] + 1 == len(array):

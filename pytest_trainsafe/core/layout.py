@@ -70,10 +70,9 @@ class Flat(msgspec.Struct, frozen=True, tag="flat"):
     The flattened tensor is this rank's part after the preceding placements and has shape `shape`;
     the local tensor is a vector of `length` elements.  For optimizers that split a flat buffer of
     many parameters (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).
-    It must be the last placement that splits.
-    Each rank has its own range; equal ranges are replicas,
-    and a rank with an empty range may hold no tensor at all.  `axes` names the mesh axes whose
-    ranks' ranges together make up the tensor.
+    It must be the last placement that splits.  Each rank has its own range; equal ranges are
+    replicas, and a rank with an empty range may hold no tensor at all.  `axes` names the mesh axes
+    along which the ranges of the ranks together make up the tensor.
     """
 
     offset: Count

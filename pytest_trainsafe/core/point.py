@@ -83,7 +83,7 @@ class Point:
         """The value of an axis as an attribute: `point.recompute`.
 
         An axis that the Point does not name has its trivial value.  Raises UnknownAxisError if
-        neither the Point nor pytest-trainsafe has an axis of this name; `get` takes a default.
+        neither the Point nor pytest-trainsafe has an axis of this name; `get` returns a default.
         """
         if axis.startswith("_") or axis in ("values", "mesh"):
             raise AttributeError(axis)

@@ -27,7 +27,7 @@ class OverMesh(dict[str, int]):
 
 
 def mesh_of(numbers: Mapping[str, int]) -> Mesh:
-    """The mesh of sizes or coordinates; DEFAULT for a plain mapping."""
+    """The mesh that sizes or coordinates belong to; DEFAULT if they are a plain mapping."""
     return numbers.mesh if isinstance(numbers, OverMesh) else DEFAULT
 
 
@@ -102,7 +102,7 @@ def elsewhere(at: Mapping[str, int], axes: Iterable[str]) -> tuple[tuple[str, in
 
 
 def number_over(axes: Sequence[str], at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The number of a rank among those along `axes`, the last of which varies fastest."""
+    """The number of a rank when ranks are counted along `axes`, the last varying fastest."""
     number = 0
     for axis in axes:
         number = number * sizes[axis] + at[axis]

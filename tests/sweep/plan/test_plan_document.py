@@ -93,8 +93,8 @@ def test_a_plan_has_exactly_the_collected_points():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0/4", "is '0/4', and 4 shards have the numbers 1 to 4"),
-        ("5/4", "is '5/4', and 4 shards have the numbers 1 to 4"),
+        ("0/4", "is '0/4', but 4 shards are numbered from 1 to 4"),
+        ("5/4", "is '5/4', but 4 shards are numbered from 1 to 4"),
         ("1/0", "takes 1 to 1000 shards, not '1/0'"),
         ("1/9999", "takes 1 to 1000 shards, not '1/9999'"),
         ("half", "takes the number of a shard and the count of shards, such as 1/4, not 'half'"),

@@ -112,7 +112,7 @@ trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
 
 
 def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None:
-    confined = Pattern("confined", "wrong only in row 7 of dimension 0, of 24")
+    confined = Pattern("confined", "wrong only in row 7 of 24 in dimension 0")
     replicas = difference(
         judge="align",
         check="replicas",
@@ -144,7 +144,7 @@ trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
                 float32
                 error 4.1e-05, rounding allows 3.2e-06    (13 times too large)
   detail        only index 7 of the 24 in dimension 0 is wrong
-  where         wrong only in row 7 of dimension 0, of 24
+  where         wrong only in row 7 of 24 in dimension 0
   also          replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on every
                 rank
   then          decoder.layers.0.input_layernorm.weight · main_grad · step 0

@@ -193,7 +193,7 @@ trainsafe: gpt.train at dp=2: inconclusive, so not a pass
 
 def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     routers = Loosen("*.router.weight", 100, "top-k routing flips in low precision")
-    accepted = doubt("dropout", "dropout 0.1 is on, but drew no numbers on rank 0")
+    accepted = doubt("dropout", "dropout 0.1 is on, but drew no random numbers on rank 0")
     text = report(
         judged(
             difference(pattern=SUM, source="", message=""),
@@ -209,7 +209,7 @@ def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     assert text.endswith(
         """
   compared      138 tensors in float32, with dp=2
-  accepted      dropout: dropout 0.1 is on, but drew no numbers on rank 0
+  accepted      dropout: dropout 0.1 is on, but drew no random numbers on rank 0
   loosened      *.router.weight by 100 (mlp.router.weight for one): top-k routing flips in low
                 precision"""
     )

@@ -550,8 +550,8 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
         assert (judged.usable_shadow() is None) == bool(flaw)
         told = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
         said = (
-            "rounding in float32 is measured by noise alone, not by its distance from float64: "
-            f"the reference {flaw} in float64"
+            "rounding in float32 is measured by noise alone, not by the distance from a float64 "
+            f"run: the reference {flaw} in float64"
         )
         assert told == ([said] if flaw else [])
 

@@ -73,8 +73,8 @@ TEXTS = {
     "factor": ("the value is 1.37 times the reference", "a factor is wrong"),
     "another shard": (
         (
-            "rank 0 holds the part of tp rank 1 instead of tp rank 0, and 7 more ranks hold another "
-            "rank's part"
+            "rank 0 holds the part of tp rank 1 instead of tp rank 0, and 7 more ranks hold "
+            "another rank's part"
         ),
         "the order or the offset of the parts along tp is wrong",
     ),

@@ -14,7 +14,7 @@ _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
 def module_code(modules: Mapping[str, ModuleEvent], path: str) -> tuple[str, str]:
     """The class and the "file:line" of a module, or of its nearest parent that is not torch's own.
 
-    If the forward of the instance was replaced, its "file:line" is returned instead.  Both are ""
+    If the module's forward was replaced, the "file:line" is that of the replacement.  Both are ""
     if neither the module nor a parent has known code.
     """
     while True:

@@ -148,7 +148,7 @@ def test_initial_parameters_must_be_equal_bit_by_bit(bench: Bench) -> None:
     assert "1 of 16 values differ" in finding.message
     assert "ctx.initialize(model)" in finding.message
     assert finding.pattern is not None
-    assert "row 11 of dimension 0" in finding.pattern.text
+    assert "row 11 of 16 in dimension 0" in finding.pattern.text
     assert found.compared == {"param": 4}
 
 
@@ -237,7 +237,7 @@ def test_update_whose_sign_rounding_decides_is_not_judged_there(bench: Bench) ->
     assert finding.where is not None
     assert finding.where.kind == "update"
     assert finding.pattern is not None
-    assert "row 5 of dimension 0" in finding.pattern.text
+    assert "row 5 of 8 in dimension 0" in finding.pattern.text
 
 
 def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: Bench) -> None:
@@ -263,7 +263,7 @@ def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: 
     candidate = write(bench.path(), records(0.1), edit=undecayed)
     finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
     assert finding.pattern is not None
-    assert "row 3 of dimension 0" in finding.pattern.text
+    assert "row 3 of 8 in dimension 0" in finding.pattern.text
 
 
 def test_update_of_a_zero_gradient_that_the_candidate_rounds_is_not_judged_there(
@@ -397,7 +397,8 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     assert (finding.judge, finding.check) == ("align", "replicas")
     assert finding.pattern is not None
     assert finding.pattern.name == "stale"
-    assert finding.pattern.text == "on tp rank 1: the value is the reference's of the step before"
+    stale = "on tp rank 1: the value equals the reference's value of the previous step"
+    assert finding.pattern.text == stale
 
 
 def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
@@ -409,7 +410,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
 
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert finding.pattern is not None
-    assert finding.pattern.text == "micro-batch 3 of 4 is not in it"
+    assert finding.pattern.text == "micro-batch 3 of 4 is missing from the sum"
 
 
 def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
@@ -426,7 +427,8 @@ def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert finding.where == TensorId(0, 1, "activation", "fc2", "output")
     assert finding.pattern is not None
-    assert finding.pattern.text == "the value is the reference's of micro-batch 0, the one before"
+    stale = "the value equals the reference's value of the previous micro-batch, 0"
+    assert finding.pattern.text == stale
 
 
 def test_hole_is_told_by_align_alone(bench: Bench) -> None:
@@ -548,8 +550,8 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
         assert (judged.usable_shadow() is None) == bool(flaw)
         told = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
         said = (
-            "rounding in float32 is measured by noise alone, not by its distance from float64: "
-            f"the reference {flaw} in float64"
+            "rounding in float32 is measured by noise alone, not by the distance from a float64 "
+            f"run: the reference {flaw} in float64"
         )
         assert told == ([said] if flaw else [])
 

@@ -1,4 +1,4 @@
-"""Routing over ranks: counts and places are those of the whole micro-batch, on all cp and sp ranks."""
+"""Routing over ranks: counts and places are those of the whole micro-batch, over cp and sp."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or goes on from one.
+"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or resumes from one.
 
 Importing this module imports neither torch nor DeepSpeed.
 """
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MICROBATCHES = 4
 
-#: Names of checkpoints in their folder: as DeepSpeed saves it, and converted for other layouts.
+#: The names of checkpoints in their folder: one as DeepSpeed saves it, and one that is converted
+#: so that it can be loaded with another parallel layout.
 SAVED, UNIVERSAL = "saved", "universal"
 
 
@@ -29,10 +30,11 @@ def train(
     universal: bool = False,
     heads: int = 2,
 ) -> None:
-    """Train `before` steps of a small GPT that are not recorded, then `steps` that are.
+    """Trains a small GPT for `before` steps that are not recorded, then `steps` recorded steps.
 
-    What is between the two is saved in the folder `save`, or comes from the folder `load` instead
-    of from training.  `universal` converts the checkpoint that is saved, and loads such a one.
+    The state between the two parts is saved in the folder `save`, unless that is "".  If `load` is
+    given, the state is loaded from this folder instead of trained.  With `universal`, the
+    checkpoint that is saved is also converted to a universal one, and a universal one is loaded.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -66,11 +68,11 @@ def train(
                     ctx.loss(learn(step, index))
 
 
-give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # DeepSpeed's masters are float32
+give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # master weights are float32
 
 
 def _convert(folder: str, rank: int) -> None:
-    """Make a universal checkpoint of the one that all ranks have saved."""
+    """Converts the checkpoint that all ranks have saved to a universal one, on rank 0."""
     import argparse
 
     import torch.distributed as dist
@@ -92,7 +94,10 @@ def _convert(folder: str, rank: int) -> None:
 
 
 def config(ctx: Context, universal: bool) -> dict[str, Any]:
-    """AdamW behind a warm-up, clipping that acts, and what the Point says."""
+    """DeepSpeed's config for this Point: AdamW with a warm-up, and gradient clipping.
+
+    With `universal`, a universal checkpoint can be loaded.
+    """
     warmup = {"warmup_min_lr": 1e-3, "warmup_max_lr": 1e-2, "warmup_num_steps": 4}
     made: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,

@@ -159,7 +159,7 @@ def test_the_module_drops_in_training_alone():
         ({"examples": KEYS[:2]}, ArgumentError, "pass 4 keys, one for each entry"),
         ({"examples": KEYS.int()}, ArgumentTypeError, "int64 keys .*, not torch.int32"),
         ({"examples": [1, 2, 3, 4]}, ArgumentTypeError, "int64 keys"),
-        ({"x": dtensor()}, ArgumentTypeError, "not a DTensor: pass x.to_local()"),
+        ({"x": dtensor()}, ArgumentTypeError, "not a DTensor; pass x.to_local"),
         ({"batch_dim": 3}, ArgumentError, "batch_dim=3 is not a dimension of x"),
         ({"positions": {1: torch.arange(4)}}, ArgumentError, r"pass integers of shape \[8\]"),
         ({"positions": {1: torch.rand(8)}}, ArgumentError, "tensor of torch.float32"),

@@ -1,4 +1,4 @@
-"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or goes on from one.
+"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or continues from one.
 
 Importing this module imports neither torch nor DeepSpeed.
 """
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 MICROBATCHES = 4
 
-#: Names of checkpoints in their folder: as DeepSpeed saves it, and converted for other layouts.
+#: The names in the folder of the checkpoint that DeepSpeed saves, and of its universal version.
 SAVED, UNIVERSAL = "saved", "universal"
 
 
@@ -29,10 +29,11 @@ def train(
     universal: bool = False,
     heads: int = 2,
 ) -> None:
-    """Train `before` steps of a small GPT that are not recorded, then `steps` that are.
+    """Train a small GPT for `before` steps that are not recorded, then for `steps` that are.
 
-    What is between the two is saved in the folder `save`, or comes from the folder `load` instead
-    of from training.  `universal` converts the checkpoint that is saved, and loads such a one.
+    If `save` is a folder, save a checkpoint there between the two parts.  If `load` is a folder,
+    load a checkpoint from there instead of training the first part.  With `universal`, convert the
+    saved checkpoint to DeepSpeed's universal format, and load one of that format.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -70,7 +71,7 @@ give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # DeepSpeed's master
 
 
 def _convert(folder: str, rank: int) -> None:
-    """Make a universal checkpoint of the one that all ranks have saved."""
+    """Convert the checkpoint that all ranks have saved to a universal one.  All ranks call this."""
     import argparse
 
     import torch.distributed as dist
@@ -92,7 +93,10 @@ def _convert(folder: str, rank: int) -> None:
 
 
 def config(ctx: Context, universal: bool) -> dict[str, Any]:
-    """AdamW behind a warm-up, clipping that acts, and what the Point says."""
+    """The DeepSpeed config: AdamW with warm-up, effective clipping, and the settings of the Point.
+
+    `universal` makes the engine load a universal checkpoint.
+    """
     warmup = {"warmup_min_lr": 1e-3, "warmup_max_lr": 1e-2, "warmup_num_steps": 4}
     made: dict[str, Any] = {
         "train_micro_batch_size_per_gpu": 2,

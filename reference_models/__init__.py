@@ -1,4 +1,4 @@
-"""Trusted single-device models, their parallel versions, and bugs planted in the latter.
+"""Trusted single-device models, their parallel versions, and bugs to plant in the parallel ones.
 
 Start with a program: `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  Their parts:
 
@@ -7,7 +7,7 @@ Start with a program: `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  Th
     training/       the training loops, AdamW, master weights
     datasets/       the training data
     parallel/       the same models over many ranks
-    plain/          independent second implementations, which candidates are compared with
+    plain/          independent second implementations, with which candidates are compared
     bugs/           bugs that can be planted in `parallel/`
     corpus          the Points at which tests and benchmarks judge the models
 

@@ -1,6 +1,7 @@
-"""A reference program beside the language models: train a small CNN to tell shapes apart.
+"""The reference program of a CNN: train a small one to tell shapes apart.
 
-Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+Importing this module does not import torch, because pytest imports it to collect the tests that
+name it.
 """
 
 from __future__ import annotations
@@ -20,19 +21,19 @@ if TYPE_CHECKING:
 
 
 def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Group normalisation needs several values in a group."""
+    """Return why a group to normalise would have only one value, or None if it has several."""
     channels, size = int(str(arguments["channels"])), int(str(arguments["size"]))
     if channels < 2 or channels % 2:
-        return f"channels={channels} are not an even number of at least 2, for two groups"
+        return f"channels={channels} is not an even number of at least 2, for two groups"
     if size < 3 and channels == 2 and int(str(arguments["batch_size"])) == 1:
         return (
-            f"size={size} leaves one value a group to normalise, with channels=2 and batch_size=1; "
-            "one of them must be larger"
+            f"size={size} with channels=2 and batch_size=1 leaves one value per group, which group "
+            "normalisation cannot use; increase one of the three"
         )
     return None
 
 
-@relations.hold(relations.Order())  # pictures are drawn for a whole micro-batch, so no Split
+@relations.hold(relations.Order())  # Split does not hold: data is drawn by micro-batch
 @requires(
     divides("microbatches", "dp"),
     only_data_parallel("compile"),
@@ -57,13 +58,11 @@ def train(
 ) -> None:
     """Train a CNN for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    `channels` is even; pictures are `size` by `size`.
-
-    On one rank it is the single-device model, unchanged.  Axes: dp, zero, compile, microbatches and
-    dtype.
-    `clip` is the largest gradient norm let through (0 lets all through).  `bucket` and the
-    arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
-    that concerns them.
+    One rank trains the single-device model without changes.  Axes: dp, zero, compile, microbatches
+    and dtype.  `channels` must be even; pictures have `size` by `size` pixels.  `clip` is the
+    maximum gradient norm; 0 turns clipping off.  `bucket` and the arguments from there to
+    `compile_backend` are explained in `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`
+    that concerns dp or zero.
     """
     from pytest_trainsafe.reference_models.datasets import images
     from pytest_trainsafe.reference_models.networks.cnn import CNN

@@ -1,4 +1,4 @@
-"""The sizes of the reference models.  Knows nothing of torch."""
+"""The sizes of the reference models.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ VOCABULARY = 256
 
 @dataclass(frozen=True, slots=True)
 class TransformerConfig:
-    """What every model has; `hidden` is a multiple of `heads`, `seq_len` its longest sequence."""
+    """The sizes that every transformer has.
+
+    `hidden` is a multiple of `heads`.  `seq_len` is the length of the longest sequence.
+    """
 
     layers: int = 2
     hidden: int = 64
@@ -38,9 +41,10 @@ class TransformerConfig:
 
 @dataclass(frozen=True, slots=True)
 class GPTConfig(TransformerConfig):
-    """The sizes of a GPT: as many keys and values as queries, an MLP four times as wide.
+    """The sizes of a GPT, whose MLP is four times as wide as its hidden states.
 
-    `tied` lets the output layer share the weight of the word embeddings.
+    There are as many heads of keys and of values as of queries.  With `tied`, the output layer
+    shares the weight of the word embeddings.
     """
 
     tied: bool = False
@@ -60,8 +64,9 @@ class GPTConfig(TransformerConfig):
 
 @dataclass(frozen=True, slots=True)
 class LlamaConfig(TransformerConfig):
-    """The sizes of a Llama: `kv_heads` heads of keys and of values, each for several heads of
-    queries, and an MLP of width `ffn` inside, gated.
+    """The sizes of a Llama, which has a gated MLP of inner width `ffn`.
+
+    `kv_heads` is the number of heads of keys and of values; several heads of queries share each.
     """
 
     kv_heads: int = 2
@@ -78,17 +83,18 @@ class LlamaConfig(TransformerConfig):
             )
         if self.head_dim % 2:
             raise ValueError(
-                f"hidden={self.hidden} over heads={self.heads} gives heads of {self.head_dim}, "
-                "and rotary positions turn pairs; choose sizes that give an even width"
+                f"hidden={self.hidden} over heads={self.heads} gives heads of width "
+                f"{self.head_dim}, but rotary positions rotate pairs of elements; choose sizes "
+                "that give heads of even width"
             )
 
 
 @dataclass(frozen=True, slots=True)
 class MoEConfig(LlamaConfig):
-    """The sizes of a Llama with `experts` MLPs a layer, of which each token visits `top_k`.
+    """The sizes of a Llama whose layers have `experts` MLPs; each token goes to `top_k` of them.
 
-    An expert takes `capacity_factor` times its even share of a micro-batch's choices, or, at 0,
-    all that come.  `balance` is the coefficient of the balancing loss.
+    An expert takes at most `capacity_factor` times its even share of the tokens' choices in a
+    micro-batch; with 0 there is no limit.  `balance` is the coefficient of the balancing loss.
     """
 
     experts: int = 4
@@ -104,11 +110,11 @@ class MoEConfig(LlamaConfig):
 
 @dataclass(frozen=True, slots=True)
 class MixedConfig(MoEConfig):
-    """The structure of a model that is put together from the blocks of all others.
+    """The structure of a model that combines the blocks of all other models.
 
     `norm` is one of NORMS.  `mixtures`, one of MIXTURES, says which layers are mixtures of experts.
-    `tied` lets the output layer share the weight of the embedding, and `unused` adds a layer that
-    is never called.
+    With `tied`, the output layer shares the weight of the embedding.  `unused` adds a layer that is
+    never called.
     """
 
     gated: bool = True  # type: ignore[misc]  # a class variable of the other configurations
@@ -126,10 +132,11 @@ class MixedConfig(MoEConfig):
                 raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}")
 
 
-#: The norms of a MixedConfig.
+#: The norms that a MixedConfig can have.
 NORMS = ("rms", "layer")
 
-#: Which layers of a MixedConfig are mixtures of experts: each n-th, and with 0 none.
+#: Which layers of a MixedConfig are mixtures of experts.  The value n means every n-th layer; 0
+#: means none.
 MIXTURES = {"none": 0, "all": 1, "second": 2}
 
 #: The configurations whose attention and MLP are built by the same code.
@@ -143,5 +150,8 @@ def qkv_blocks(config: AnyConfig) -> tuple[int, int, int]:
 
 
 def fc1_blocks(config: AnyConfig) -> tuple[int, ...]:
-    """The widths of what the MLP's first layer yields: where it is gated, gates and values."""
+    """The widths of the blocks in the output of the MLP's first layer.
+
+    These are gates and values for a gated MLP, else one block.
+    """
     return (config.ffn,) * (2 if config.gated else 1)

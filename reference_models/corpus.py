@@ -1,6 +1,6 @@
-"""The Points at which the reference models are judged: clean, and with bugs planted.
+"""The Points at which the reference models are judged, without bugs and with planted bugs.
 
-Read by the tests and the benchmarks; imports no torch.
+Used by the tests and the benchmarks; does not import torch.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RANKS: dict[str, Axes] = {
     "mixed": EXPERTS,
 }
 
-#: Further axes and arguments of a program, which say how to train, not on how many ranks.
+#: By program, further sweeps of axes with arguments, which vary how the program trains.
 WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
     "gpt": [
         ({"recompute": ["selective", "full"], "tp": [1, 2], "cp": [1, 2]}, {}),
@@ -81,7 +81,7 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
 }
 
 
-#: What a bug needs beside the ranks.
+#: Further axes to sweep for the bugs whose description `when` contains this word.
 _MORE: dict[str, Axes] = {
     "recompute": {"recompute": ["none", "full"]},
     "zero": {"zero": [0, 1]},
@@ -89,7 +89,7 @@ _MORE: dict[str, Axes] = {
 
 
 def planted(bug: Bug, settings: Settings) -> list[Case]:
-    """The Cases of a bug: at the valid Points of its program that trigger it, and all others."""
+    """The Cases of a bug, at all valid Points of its program, whether they trigger it or not."""
     axes = {**RANKS[bug.program]}
     for word, more in _MORE.items():
         if word in bug.when:
@@ -104,9 +104,10 @@ def points(
     settings: Settings,
     candidate_arguments: Mapping[str, object] | None = None,
 ) -> Iterator[Case]:
-    """The valid Cases of a program of `reference_models` at the product of `axes`.
+    """Yield the valid Cases of a program of `reference_models` at the product of `axes`.
 
-    Points that differ only in an axis without effect (sp without tp) occur once.
+    Both sides get `arguments`, and the candidates get `candidate_arguments` as well.  Points that
+    differ only in an axis without effect (sp without tp) occur once.
     """
     module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
     free = {name: list(values) for name, values in axes.items() if name not in arguments}
@@ -118,7 +119,10 @@ def points(
 
 
 def clean(program: str, settings: Settings, dtype: str) -> Iterator[Case]:
-    """Every clean Case of a program: over its ranks, and in its ways; judged down to `dtype`."""
+    """Yield the Cases of a program without a bug: at the Points of RANKS and of WAYS.
+
+    `dtype` is the value of the axis dtype, the narrowest dtype in which a Case is judged.
+    """
     sweeps = [(RANKS[program], {}), *WAYS[program]]
     for axes, arguments in sweeps:
         for case in points(program, {**axes, "dtype": [dtype]}, arguments, settings):

@@ -1,7 +1,7 @@
-"""The reference program: train a small GPT, on one device or in parallel, as the Point says.
+"""The reference program of a GPT: train a small one, on one device or in parallel.
 
 A test names it, `@pytest.mark.trainsafe(gpt.train, tp=[1, 2])`, and it runs inside the ranks.
-Importing this module imports no torch, for pytest imports it to collect that test.
+Importing this module does not import torch, because pytest imports it to collect that test.
 """
 
 from __future__ import annotations
@@ -68,12 +68,13 @@ def train(
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, pp, vpp, zero,
-    recompute, compile, microbatches and dtype.  `clip` is the largest gradient norm let through
-    (0 lets all through).  There are `vocabulary` tokens, at most 256.  `tied` shares the weight of
-    the embedding with the output layer.  `schedule` is one of `parallel/pipeline/schedules.py`, for
-    pipelines.  `cp_method` ("all_gather" or "ring") and the arguments after it are those of
-    `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`.
+    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, pp, vpp, zero,
+    recompute, compile, microbatches and dtype.  `clip` is the maximum gradient norm; 0 turns
+    clipping off.  `vocabulary` is the number of tokens, at most 256.  `tied` shares the weight of
+    the embedding with the output layer.  `schedule` is a pipeline schedule of
+    `parallel/pipeline/schedules.py`.  `cp_method` ("all_gather" or "ring") and the arguments from
+    there to `compile_backend` are explained in `parallel/techniques.py`.  `bug` plants one of
+    `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes

@@ -1,7 +1,7 @@
 """The reference program of a Llama: rotary positions, grouped queries, RMSNorm, SwiGLU.
 
 A test names it, `@pytest.mark.trainsafe(llama.train, tp=[1, 2])`, and it runs inside the ranks.
-Importing this module imports no torch, for pytest imports it to collect that test.
+Importing this module does not import torch, because pytest imports it to collect that test.
 """
 
 from __future__ import annotations
@@ -66,12 +66,13 @@ def train(
 ) -> None:
     """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, zero, recompute,
-    compile, microbatches and dtype.  `kv_heads` heads of keys and values serve `heads` heads of
-    queries; `ffn` is the width inside the MLP.  `clip` is the largest gradient norm let through
-    (0 lets all through).  There are `vocabulary` tokens, at most 256.  `cp_method`
-    ("all_gather" or "ring") and the arguments after it are those of `parallel/techniques.py`.
-    `bug` plants one of `bugs.NAMES`.
+    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, pp, vpp, zero,
+    recompute, compile, microbatches and dtype.  `heads` heads of queries share `kv_heads` heads of
+    keys and values; `ffn` is the inner width of the MLP.  `clip` is the maximum gradient norm; 0
+    turns clipping off.  `vocabulary` is the number of tokens, at most 256.  `schedule` is a
+    pipeline schedule of `parallel/pipeline/schedules.py`.  `cp_method` ("all_gather" or "ring") and
+    the arguments from there to `compile_backend` are explained in `parallel/techniques.py`.  `bug`
+    plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
     from pytest_trainsafe.reference_models.parallel.axes import Axes

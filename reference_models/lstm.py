@@ -1,6 +1,7 @@
-"""A reference program beside the transformers: train a small LSTM on text, one token a byte.
+"""The reference program of an LSTM: train a small one on text, with one token per byte.
 
-Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+Importing this module does not import torch, because pytest imports it to collect the tests that
+name it.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ def train(
 ) -> None:
     """Train an LSTM for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, zero, microbatches and dtype.
-    `clip` is the largest gradient norm let through (0 lets all through).  There are
-    `vocabulary` tokens, at most 256.  `bucket` and the
-    arguments after it are those of `parallel/techniques.py`; `bug` plants one of `bugs.NAMES`
-    that concerns them.
+    One rank trains the single-device model without changes.  Axes: dp, zero, microbatches and
+    dtype.  `clip` is the maximum gradient norm; 0 turns clipping off.  `vocabulary` is the number
+    of tokens, at most 256.  `bucket`, `overlap_grad_reduce` and `overlap_param_gather` are
+    explained in `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES` that concerns dp or
+    zero.
     """
     from pytest_trainsafe.reference_models.datasets import text
     from pytest_trainsafe.reference_models.networks.lstm import LSTM

@@ -1,7 +1,7 @@
 """The reference program of a mixture of experts: a Llama with several MLPs in every layer.
 
 A test names it, `@pytest.mark.trainsafe(moe.train, dp=2, ep=[1, 2])`, and it runs in the ranks.
-Importing this module imports no torch, for pytest imports it to collect that test.
+Importing this module does not import torch, because pytest imports it to collect that test.
 """
 
 from __future__ import annotations
@@ -25,26 +25,34 @@ if TYPE_CHECKING:
 
 
 def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """Ranks that share experts out see different tokens: those of dp and cp do."""
+    """Return why experts cannot be divided over the ranks of dp and cp; None if they can.
+
+    Ranks that hold different experts must have different tokens, as those of dp and cp have.
+    """
     ranks, ep = point.size("dp") * point.size("cp"), int(point.get("ep", 1))
     return f"ep={ep} does not divide dp*cp={ranks}" if ranks % ep else None
 
 
 def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """A layer's balancing loss is no output of the layer: stages do not hand it on, and
-    recomputing a layer loses it.
+    """Return why the balancing loss would be lost; None if it would not be.
+
+    A layer's balancing loss is not one of its outputs, so a pipeline stage does not pass it on,
+    and it is lost if the layer is recomputed.
     """
     if point.get("recompute", "none") in (True, "full"):
-        return "recompute=full would lose the balancing loss; selective recomputes attention"
+        return "recompute=full would lose the balancing loss; use recompute=selective"
     if point.size("pp") > 1:
         return "pipeline stages would lose the balancing loss; this model has no pp"
     return None
 
 
 def balanced_over_micro_batches(setting: Setting) -> str | None:
-    """Which experts are full or chosen too often is counted over a micro-batch."""
+    """Return why a relation that changes the content of micro-batches does not hold.
+
+    The choices of experts are counted over a micro-batch, for the balancing loss and the capacity.
+    """
     if setting.arguments["balance"] or setting.arguments["capacity_factor"]:
-        return "the balancing loss and the capacity are those of a micro-batch, whatever its size"
+        return "the balancing loss and the capacity depend on the content of a micro-batch"
     return None
 
 
@@ -87,15 +95,14 @@ def train(
 ) -> None:
     """Train a mixture of experts for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, ep (it divides
-    dp*cp), zero, recompute ("selective"), microbatches and dtype.  Each token visits `top_k` of
-    `experts` experts of width `ffn`; an expert takes `capacity_factor` times its even share of a
-    micro-batch, 0 drops nothing.  `balance` is the coefficient of the balancing loss, which is
-    part of the loss.  Capacity and balance are those of one micro-batch over all its ranks, so
-    they mean the same at every Point.
-    `clip` is the largest gradient norm let through (0 lets all through).  There are `vocabulary`
-    tokens, at most 256.  `bug` plants one of
-    `bugs.NAMES`.
+    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, ep (which must
+    divide dp*cp), zero, recompute ("selective"), microbatches and dtype.  Each token goes to
+    `top_k` of `experts` experts, which are MLPs of width `ffn`.  An expert takes at most
+    `capacity_factor` times its even share of a micro-batch's choices; with 0 there is no limit.
+    `balance` is the coefficient of the balancing loss, which is part of the loss.  Capacity and
+    balancing loss are computed over all ranks of a micro-batch, so they are the same at every
+    Point.  `clip` is the maximum gradient norm; 0 turns clipping off.  `vocabulary` is the number
+    of tokens, at most 256.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.parallel.experts.apply_moe import parallel_moe
     from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts

@@ -1,4 +1,7 @@
-"""Rules of Points that the reference programs share.  Imports no torch."""
+"""Rules, shared by the reference programs, that say which Points and arguments are valid.
+
+A rule returns the reason why they are invalid, or None if they are valid.  Does not import torch.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from pytest_trainsafe.reference_models.parallel.pipeline.schedules import TORCHS
 from pytest_trainsafe.sweep.relations import Setting
 from pytest_trainsafe.sweep.validity import Rule
 
-#: What is no parallelism: the values of each axis that change nothing about how a model is trained.
+#: By axis, the values with which the axis has no effect on how a model is trained.
 _TRIVIAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), (1,)),
     "sp": (False,),
@@ -21,7 +24,7 @@ _TRIVIAL: dict[str, tuple[object, ...]] = {
 
 
 def only_data_parallel(*others: str) -> Rule:
-    """A rule: of the ways to train in parallel there are dp and ZeRO-1, and the axes `others`."""
+    """Return the rule of a program that supports only dp, ZeRO-1 and the axes `others`."""
 
     *first, last = ("dp", "zero", *others)
 
@@ -38,7 +41,11 @@ def only_data_parallel(*others: str) -> Rule:
 
 
 def compiled_alone(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """A compiled model is one graph, or breaks at its own collectives; nothing else is mixed in."""
+    """Return why compile=True is not supported with the other settings; None if it is.
+
+    A compiled model is one graph, or several that end at its own collectives; it cannot contain
+    code of a pipeline, recomputation, FP8 or overlapped gathers.
+    """
     if not point.get("compile", False):
         return None
     recompute = point.get("recompute", "none")
@@ -49,11 +56,11 @@ def compiled_alone(point: Point, arguments: Mapping[str, object]) -> str | None:
         "overlap_param_gather=True": bool(arguments.get("overlap_param_gather")),
     }
     odd = next((name for name, on in others.items() if on), None)
-    return f"this program has no compile=True together with {odd}" if odd else None
+    return f"this program does not support compile=True together with {odd}" if odd else None
 
 
 def sizes_of(config: type[TransformerConfig]) -> Rule:
-    """A rule: the sizes among a program's arguments make a model of this configuration."""
+    """Return the rule that the sizes among a program's arguments are valid for a configuration."""
     names = [field.name for field in fields(config)]
 
     def rule(_point: Point, arguments: Mapping[str, object]) -> str | None:
@@ -68,22 +75,22 @@ def sizes_of(config: type[TransformerConfig]) -> Rule:
 
 
 def fp8_scales_follow_micro_batches(setting: Setting) -> str | None:
-    """Why a relation that changes what is in a micro-batch does not hold: FP8's first scales."""
+    """Return why a relation that changes the content of micro-batches does not hold with FP8."""
     if setting.arguments.get("fp8"):
-        return "with fp8, the scales of the first step depend on what is in a micro-batch"
+        return "with fp8, the scales of the first step depend on the content of a micro-batch"
     return None
 
 
 def known_vocabulary(_point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Tokens are bytes, or several bytes are one token."""
+    """Return why the vocabulary has an invalid size; None if its size is valid."""
     size = int(str(arguments.get("vocabulary", VOCABULARY)))
     if not 1 <= size <= VOCABULARY:
-        return f"vocabulary={size} is not from 1 to {VOCABULARY}, as tokens are bytes"
+        return f"vocabulary={size} is not from 1 to {VOCABULARY}, the number of bytes"
     return None
 
 
 def vocabulary_over_tp(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """The vocabulary is cut over tp."""
+    """Return why the vocabulary cannot be divided evenly over tp; None if it can."""
     size = int(str(arguments.get("vocabulary", VOCABULARY)))
     if size % point.size("tp"):
         return f"the vocabulary of {size} is not divisible by tp={point.size('tp')}"
@@ -91,37 +98,47 @@ def vocabulary_over_tp(point: Point, arguments: Mapping[str, object]) -> str | N
 
 
 def sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Zig-zag cuts the sequence in 2 * cp chunks; sp cuts what a cp rank holds over tp."""
+    """Return why the sequence cannot be divided evenly; None if it can.
+
+    With cp > 1 it is divided in zigzag order into 2 * cp chunks.  With sp, the part of each cp rank
+    is divided over tp.
+    """
     length, cp, tp = int(str(arguments["seq_len"])), point.size("cp"), point.size("tp")
     if cp > 1 and length % (2 * cp):
         return f"seq_len={length} is not divisible by 2*cp={2 * cp}"
     if point.get("sp", False) and length // cp % tp:
-        return f"seq_len/cp={length // cp} is not divisible by tp={tp}, as sp needs"
+        return f"seq_len/cp={length // cp} is not divisible by tp={tp}, which sp requires"
     return None
 
 
 def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Every stage has a layer."""
+    """Return why the layers are too few for the pipeline stages; None if each stage gets one."""
     layers = int(str(arguments["layers"]))
     stages = point.size("pp") * int(point.get("vpp", 1))
-    return f"layers={layers} are fewer than pp*vpp={stages}" if layers < stages else None
+    return f"layers={layers} is less than pp*vpp={stages}" if layers < stages else None
 
 
 def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """The interleaved schedules take pp micro-batches at a time."""
+    """Return why vpp > 1 is impossible with the schedule or the micro-batches; None if it is not.
+
+    Interleaved schedules run pp micro-batches at a time.
+    """
     pp, total = point.size("pp"), int(str(arguments["microbatches"]))
     schedule, each = arguments.get("schedule"), total // point.size("dp")
     if int(point.get("vpp", 1)) == 1 or schedule == "gpipe":
         return None
     if schedule == "torch-gpipe":
-        return "torch's GPipe has one chunk a rank, and vpp has several"
+        return "schedule='torch-gpipe' has one chunk per rank, but vpp > 1 gives a rank several"
     if each % pp:
         return f"microbatches/dp={each} is not divisible by pp={pp}"
     return None
 
 
 def torch_schedules_fit(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """What the schedules of torch.distributed.pipelining need beside `microbatches_interleave`."""
+    """Return why a schedule of torch.distributed.pipelining is impossible; None if it is not.
+
+    `microbatches_interleave` checks further requirements.
+    """
     pp, schedule = point.size("pp"), str(arguments.get("schedule", ""))
     if pp == 1 or schedule not in TORCHS:
         return None
@@ -134,16 +151,19 @@ def torch_schedules_fit(point: Point, arguments: Mapping[str, object]) -> str | 
     if arguments.get("fp8"):
         return (
             f"fp8=True is not possible with schedule={schedule!r}, which first runs each stage on "
-            "uninitialized tensors to learn its shapes, and they would enter the scales of FP8; "
-            "use schedule='1f1b' or 'gpipe'"
+            "uninitialized tensors to learn its shapes, so that their values would affect the "
+            "scales of FP8; use schedule='1f1b' or 'gpipe'"
         )
     each = int(str(arguments["microbatches"])) // point.size("dp")
     if schedule == "torch-1f1b" and each < pp:
-        return f"microbatches/dp={each} is less than pp={pp}, and schedule={schedule!r} needs pp"
+        return (
+            f"microbatches/dp={each} is less than pp={pp}; schedule={schedule!r} needs at least "
+            f"{pp} micro-batches"
+        )
     if schedule == "torch-zero-bubble" and each % max(1, each // pp):
         rounds = each // pp
         return (
-            f"microbatches/dp={each} cannot be divided into {rounds} equal rounds, as "
-            f"schedule={schedule!r} needs at pp={pp}; use a multiple of pp"
+            f"microbatches/dp={each} cannot be divided into {rounds} equal rounds, which "
+            f"schedule={schedule!r} needs at pp={pp}; use a multiple of {pp}"
         )
     return None

@@ -1,7 +1,7 @@
-"""The layers that the networks are made of, on a single device.  One concept a file.
+"""The layers of the networks, on a single device.  One concept per file.
 
-embedding  attention  mlp  loss     a GPT's
-rotary  norm                        what a Llama has instead
+embedding  attention  mlp  loss     the layers of a GPT
+rotary  norm                        rotary positions and RMSNorm, for a Llama
 routing  experts  moe_layer         a mixture of experts
 deepspeed_moe                       DeepSpeed's mixture of experts; imports DeepSpeed
 """

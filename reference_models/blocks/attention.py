@@ -11,10 +11,10 @@ from pytest_trainsafe.reference_models.config import AnyConfig, qkv_blocks
 
 
 class SelfAttention(nn.Module):
-    """[batch, sequence, hidden] to the same shape.
+    """Causal self-attention: maps [batch, sequence, hidden] to the same shape.
 
-    `linear_qkv` yields all queries, then all keys, then all values; within each, head by head.
-    A head of keys and values serves `queries_per_key` consecutive heads of queries.
+    The output of `linear_qkv` has all queries, then all keys, then all values; within each, head by
+    head.  `queries_per_key` consecutive heads of queries share a head of keys and values.
     """
 
     def __init__(self, config: AnyConfig) -> None:
@@ -31,7 +31,10 @@ class SelfAttention(nn.Module):
         return mixed
 
     def project(self, hidden: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of the hidden states, of all heads or of a part of them."""
+        """Return the queries, keys and values of the hidden states.
+
+        Under tensor parallelism these are only the heads of this rank.
+        """
         projected = self.linear_qkv(hidden)
         narrow = projected.shape[-1] // (self.queries_per_key + 2)
         query, key, value = projected.split([self.queries_per_key * narrow, narrow, narrow], dim=-1)
@@ -39,9 +42,11 @@ class SelfAttention(nn.Module):
 
 
 class CoreAttention(nn.Module):
-    """Queries, keys and values [batch, sequence, heads * head_dim] to the mixed values, as queries.
+    """Causal attention: maps queries, keys and values to the weighted sums of the values.
 
-    The numbers of heads are read from the widths, so they may be a part of the model's heads.
+    All have the shape [batch, sequence, heads * head_dim]; keys and values may have fewer heads.
+    The result has the shape of the queries.  The numbers of heads follow from the widths, so the
+    inputs may have only some of the model's heads.
     """
 
     def __init__(self, head_dim: int) -> None:
@@ -54,10 +59,11 @@ class CoreAttention(nn.Module):
 
 
 def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: Tensor) -> Tensor:
-    """Causal attention; `positions` [queries] are the queries' positions in the sequence.
+    """Return causal attention over a whole sequence of keys and values, for some of its queries.
 
-    Keys and values are complete and in order: key j has position j.  If they have fewer heads than
-    the queries, each serves several query heads.  The softmax is computed in float32, or in
+    `positions`, of shape [queries], has the position of each query in the sequence.  Keys and
+    values are complete and in order: key j has position j.  If there are fewer heads of keys than
+    of queries, several heads of queries share one.  The softmax is computed in float32, or in
     float64 for float64 inputs.
     """
     query, key, value = heads_of(query, key, value, head_dim)
@@ -71,12 +77,15 @@ def attend(query: Tensor, key: Tensor, value: Tensor, head_dim: int, positions: 
 def heads_of(
     query: Tensor, key: Tensor, value: Tensor, head_dim: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """All three as [batch, heads, sequence, head_dim], with as many heads of each."""
+    """Return all three as [batch, heads, sequence, head_dim].
+
+    Heads of keys and values are repeated, so that all three have the same number of heads.
+    """
     query, key, value = (_split_heads(part, head_dim) for part in (query, key, value))
     shared = query.shape[1] // key.shape[1]
     return query, key.repeat_interleave(shared, dim=1), value.repeat_interleave(shared, dim=1)
 
 
 def _split_heads(tensor: Tensor, head_dim: int) -> Tensor:
-    """[batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim]."""
+    """Reshape [batch, sequence, heads * head_dim] to [batch, heads, sequence, head_dim]."""
     return tensor.view(*tensor.shape[:2], -1, head_dim).transpose(1, 2)

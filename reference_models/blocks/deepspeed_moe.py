@@ -1,4 +1,7 @@
-"""DeepSpeed's MoE layer, giving its output alone.  Imported in ranks that train by DeepSpeed."""
+"""DeepSpeed's MoE layer, which returns only its output here.
+
+Imported in ranks that train with DeepSpeed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ class Routed(MoE):  # type: ignore[misc]
         )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] to the same; the gate's own loss is left out."""
+        """Map [batch, sequence, hidden] to the same shape; the gate's auxiliary loss is dropped."""
         given: Any = super().forward(x)
         out: torch.Tensor = given[0]
         return out

@@ -1,4 +1,4 @@
-"""Embeddings of tokens, with learned positions added or without: a model's first module."""
+"""Embeddings of tokens, with or without learned positions: the first module of a model."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_trainsafe.reference_models.config import TransformerConfig
 
 
 class TokenEmbedding(nn.Module):
-    """Tokens [batch, sequence] to [batch, sequence, hidden]."""
+    """Maps tokens [batch, sequence] to [batch, sequence, hidden]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class TokenEmbedding(nn.Module):
 
 
 class Embedding(nn.Module):
-    """Tokens [batch, sequence] and positions [1, sequence] to [batch, sequence, hidden]."""
+    """Maps tokens [batch, sequence] and positions [1, sequence] to [batch, sequence, hidden]."""
 
     def __init__(self, config: TransformerConfig) -> None:
         super().__init__()

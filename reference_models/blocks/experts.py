@@ -10,11 +10,11 @@ from pytest_trainsafe.reference_models.config import MoEConfig
 
 
 class Experts(nn.ModuleDict):
-    """Hidden states, choices and weights to the weighted sum of the chosen experts' outputs.
+    """Maps hidden states, choices and weights to the weighted sums of the chosen experts' outputs.
 
-    Hidden is [batch, sequence, hidden], the others [batch, sequence, top_k].  An expert's key is
-    its number; a choice of a number that no expert has adds nothing.  An expert without tokens is
-    called all the same, so that it has gradients: zeros.
+    The hidden states are [batch, sequence, hidden], choices and weights [batch, sequence, top_k].
+    The key of an expert in this dict is its number.  A choice that is no expert's number adds
+    nothing.  An expert without tokens is called as well, so that its gradients exist and are zero.
     """
 
     def __init__(self, config: MoEConfig) -> None:

@@ -1,4 +1,4 @@
-"""Cross entropy of every token, not yet averaged: the last module of the GPT."""
+"""The cross entropy of every token, not averaged.  It is the last module of a language model."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 
 class CrossEntropy(nn.Module):
-    """Logits [batch, sequence, vocabulary] and targets [batch, sequence] to losses, as targets.
+    """Maps logits [batch, sequence, vocabulary] and targets [batch, sequence] to losses.
 
-    Computed and returned in float32, or in float64 where the logits are.
+    The losses have the shape of the targets.  They are computed and returned in float32, or in
+    float64 if the logits are float64.
     """
 
     def forward(self, logits: Tensor, targets: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks
 
 
 class MLP(nn.Module):
-    """[..., hidden] to the same shape: GELU between the two layers, or SwiGLU where gated."""
+    """Maps [..., hidden] to the same shape, with GELU between two layers, or SwiGLU if gated."""
 
     def __init__(self, config: AnyConfig) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class MLP(nn.Module):
 
 
 class SwiGLU(nn.Module):
-    """All gates, then all values, [..., 2 * width] to [..., width] (Shazeer 2020)."""
+    """Maps [..., 2 * width], all gates and then all values, to [..., width] (Shazeer 2020)."""
 
     def forward(self, gates_and_values: Tensor) -> Tensor:
         gates, values = gates_and_values.chunk(2, dim=-1)

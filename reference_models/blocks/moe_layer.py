@@ -1,4 +1,4 @@
-"""A mixture of experts in the place of a layer's MLP: each token goes to the best few of many.
+"""A mixture of experts instead of a layer's MLP: each token goes to a few of many experts.
 
 (Shazeer et al. 2017; Lepikhin et al. 2020, "GShard"; Fedus et al. 2021, "Switch Transformers".)
 """
@@ -13,9 +13,10 @@ from pytest_trainsafe.reference_models.config import MoEConfig
 
 
 class MoELayer(nn.Module):
-    """[batch, sequence, hidden] to the same shape.
+    """Maps [batch, sequence, hidden] to the same shape.
 
-    After a call, `imbalance` [batch, sequence] is each token's part of the balancing loss.
+    After a call, the attribute `imbalance`, of shape [batch, sequence], has each token's part of
+    the balancing loss.
     """
 
     def __init__(self, config: MoEConfig) -> None:

@@ -1,4 +1,4 @@
-"""RMSNorm: scale to a root mean square of one, without centring (Zhang and Sennrich 2019)."""
+"""RMSNorm: scales to a root mean square of one, without centring (Zhang and Sennrich 2019)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ EPSILON = 1e-5
 
 
 class RMSNorm(nn.Module):
-    """[..., hidden] to the same shape.  Computed in float32, or in float64 where the input is."""
+    """Maps [..., hidden] to the same shape.
+
+    Computed in float32, or in float64 if the input is float64; the output has the input's dtype.
+    """
 
     def __init__(self, hidden: int) -> None:
         super().__init__()

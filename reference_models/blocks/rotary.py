@@ -1,6 +1,7 @@
 """Rotary positions: queries and keys are rotated by angles proportional to their positions.
 
-Their product then depends only on their distance (Su et al. 2021, "RoFormer").
+The product of a query and a key then depends only on the distance of their positions (Su et al.
+2021, "RoFormer").
 """
 
 from __future__ import annotations
@@ -11,15 +12,15 @@ from torch import Tensor, nn
 from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
 from pytest_trainsafe.reference_models.config import LlamaConfig
 
-#: The slowest pair of a head turns once in about 2 pi * BASE positions.
+#: The slowest pair of elements of a head rotates once in about 2 pi * BASE positions.
 BASE = 10_000.0
 
 
 class RotaryTables(nn.Module):
-    """Positions [1, sequence] to the cosines and sines of their angles, each [1, sequence, pairs].
+    """Maps positions [1, sequence] to the cosines and sines of their angles.
 
-    Once for all layers, and in float64 whatever the model is in: an angle of some thousands has
-    no digits left in bfloat16.
+    Both results have the shape [1, sequence, pairs]; all layers share them.  They are float64 in
+    every model, because an angle of some thousands has no digits left in bfloat16.
     """
 
     def __init__(self, config: LlamaConfig) -> None:
@@ -44,9 +45,10 @@ class RotaryAttention(SelfAttention):
 
 
 def turn(tensor: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
-    """Turn each head of [batch, sequence, heads * head_dim]; element i pairs with i + half.
+    """Rotate pairs of elements in each head of a tensor [batch, sequence, heads * head_dim].
 
-    Computed in float32, or in float64 where the tensor is.
+    Element i of a head is paired with element i + head_dim / 2.  Computed in float32, or in float64
+    if the tensor is float64; the result has the tensor's dtype.
     """
     wide = torch.promote_types(tensor.dtype, torch.float32)
     pairs = tensor.to(wide).reshape(*tensor.shape[:2], -1, 2, cosine.shape[-1])

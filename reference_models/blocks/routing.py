@@ -1,7 +1,8 @@
-"""Which experts a token goes to: scores, choice, balance, capacity.  Used by `moe_layer.py`.
+"""Decides which experts a token goes to: scores, choice, balance, capacity.
 
-Balance and capacity are counted over one micro-batch, the whole of it: neither then depends on
-how many ranks share out the micro-batches (dp), and over cp and sp the counts are summed.
+Used by `moe_layer.py`.  Balance and capacity are counted over one whole micro-batch.  So they do
+not depend on the number of dp ranks, which divide the micro-batches; over cp and sp, which divide a
+micro-batch, the counts are summed.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pytest_trainsafe.reference_models.config import MoEConfig
 
 
 class Router(nn.Module):
-    """[batch, sequence, hidden] to the probabilities of all experts, [batch, sequence, experts].
+    """Maps [batch, sequence, hidden] to the experts' probabilities [batch, sequence, experts].
 
-    Computed in float32, or in float64 where the hidden states are.
+    Computed in float32, or in float64 if the hidden states are float64.
     """
 
     def __init__(self, config: MoEConfig) -> None:
@@ -31,7 +32,7 @@ class Router(nn.Module):
 
 
 class Selection(nn.Module):
-    """Probabilities to the numbers of the `top_k` most probable experts, best first."""
+    """Maps probabilities to the numbers of the `top_k` most probable experts, best first."""
 
     def __init__(self, config: MoEConfig) -> None:
         super().__init__()
@@ -42,11 +43,12 @@ class Selection(nn.Module):
 
 
 class Balance(nn.Module):
-    """Probabilities and choices to each token's part of the balancing loss, [batch, sequence].
+    """Maps probabilities and choices to each token's part of the balancing loss.
 
-    Their mean over the micro-batch is `coefficient * experts * sum over e of f(e) * p(e)`, with
-    f the share of choices that fell on expert e and p its mean probability (Fedus et al. 2021,
-    section 2.2).  It is least, and equal to the coefficient, when all are chosen alike.
+    The result has the shape [batch, sequence].  Its mean over the micro-batch is `coefficient *
+    experts * sum over e of f(e) * p(e)`, where f(e) is the share of the choices that expert e got,
+    and p(e) its mean probability (Fedus et al. 2021, section 2.2).  The mean equals the coefficient
+    if all experts are chosen equally often.
     """
 
     def __init__(self, config: MoEConfig) -> None:
@@ -59,15 +61,15 @@ class Balance(nn.Module):
         return self.coefficient * self.experts * (probabilities * share).sum(dim=-1)
 
     def count(self, chosen: Tensor) -> Tensor:
-        """How often each expert was chosen in the micro-batch, int64 [experts]."""
+        """Return how often each expert was chosen in the micro-batch, int64 of shape [experts]."""
         return torch.bincount(chosen.flatten(), minlength=self.experts)
 
 
 class Capacity(nn.Module):
-    """Choices to the same, those that find their expert full replaced by the number of none.
+    """Replaces the choices of experts that are full by `experts`, which is no expert's number.
 
-    An expert takes `capacity_factor` times its even share of a micro-batch's choices.  All first
-    choices come before all second ones, and earlier tokens before later ones, row by row
+    An expert takes at most `capacity_factor` times its even share of a micro-batch's choices.  All
+    first choices come before all second ones, and earlier tokens before later ones, row by row
     (Lepikhin et al. 2020, algorithm 1).  A factor of 0 drops nothing.
     """
 
@@ -81,7 +83,7 @@ class Capacity(nn.Module):
         return chosen.masked_fill(~self.fits(chosen), self.experts)
 
     def fits(self, chosen: Tensor) -> Tensor:
-        """Which choices of a whole micro-batch, [batch, sequence, top_k], find room."""
+        """Return which of the choices [batch, sequence, top_k] of a whole micro-batch find room."""
         room = math.ceil(self.factor * chosen.numel() / self.experts)
         in_order = chosen.movedim(-1, 0).flatten()
         places = F.one_hot(in_order, self.experts).cumsum(dim=0).gather(1, in_order[:, None])

@@ -1,4 +1,4 @@
-"""The catalogue's entry of one planted bug.  Does not import torch."""
+"""The description of one bug that can be planted.  Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,18 @@ from pytest_trainsafe.core.tensor_id import Kind
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug: what goes wrong, where it came from, at which Points, and where it shows first.
+    """One bug: what goes wrong, where the bug comes from, when it acts, and where it shows first.
 
-    `program` is the module of `reference_models` whose `train(..., bug=name)` plants it, called
-    with `arguments` as well.  `category` is TTrace's: WD wrong data, WC wrong communication, MC
-    missing communication.  `module`, `tensor` and `kind` name the first wrong tensor, in step
-    `step` and, where the kind has one, micro-batch 0; `pattern` names what it is in relation to
-    the right one, "" for nothing simple.  `phase` and `faults` are where a localisation must end:
-    `fnmatch` patterns of the modules or parameters at fault, of which each found one matches one.
+    `program` is the module of `reference_models` whose `train(..., bug=name)` plants it; it is
+    called with `arguments` as well.  `ttrace` is the bug's number in TTrace, and `category` its
+    category there: WD for wrong data, WC for wrong communication, MC for missing communication.
+    `what` says what goes wrong, `origin` is the address of the report, and `when` says at which
+    Points the bug acts; `triggers` decides that for a Point.  `module`, `tensor` and `kind` name
+    the first wrong tensor, which is in step `step` and, if its kind has micro-batches, in
+    micro-batch 0.  `pattern` is the relation of the wrong tensor to the correct one, such as
+    "scaled", or "" if there is no simple one.  `phase` is the phase in which a localisation must
+    find the fault, and `faults` has `fnmatch` patterns; every module or parameter that the
+    localisation finds must match one of them.
     """
 
     name: str
@@ -41,7 +45,7 @@ class Bug:
     arguments: Mapping[str, object] = field(default_factory=dict)
 
     def localised(self, found: Iterable[Sequence[str]]) -> bool:
-        """Whether a localisation's (phase, target) pairs all match this bug; False if empty."""
+        """Whether all (phase, target) pairs of a localisation match this bug; False if none."""
         pairs = [(phase, target) for phase, target in found]
         return bool(pairs) and all(
             phase == self.phase and any(fnmatchcase(target, each) for each in self.faults)

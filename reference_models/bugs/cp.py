@@ -12,8 +12,9 @@ BUGS = (
         origin="https://github.com/NVIDIA/Megatron-LM/issues/673",
         what=(
             "The loss to differentiate is multiplied by the size of cp, although it is already "
-            "divided by the tokens of the whole step. The reported loss stays right, and AdamW, "
-            "which ignores the scale of gradients, hides the rest."
+            "divided by the number of tokens of the whole step. The reported loss is right, and "
+            "the parameters' updates are nearly right, because AdamW ignores the scale of "
+            "gradients."
         ),
         when="cp > 1",
         triggers=lambda point: point.size("cp") > 1,
@@ -34,7 +35,7 @@ BUGS = (
             "contiguous. It is a transposed view, so heads and tokens are mixed up in the "
             "gradients of queries, keys and values."
         ),
-        when="cp > 1 with cp_method=ring, and more than one head a rank",
+        when="cp > 1 with cp_method=ring, and more than one head per rank",
         triggers=lambda point: point.size("cp") > 1 and point.size("tp") < 4,
         module="decoder.layers.1.self_attention.linear_qkv",
         tensor="output",
@@ -49,9 +50,10 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/1677",
         what=(
-            "Under cp the parameters of the layer norms are marked `sequence_parallel`, since "
-            "the sequence is cut. The mark asks for a sum over tp, where every rank has the "
-            "whole gradient already, so it is multiplied by tp. AdamW hides it from the updates."
+            "Under cp the parameters of the layer norms are marked `sequence_parallel`, because "
+            "the sequence is divided. The mark requests a sum over tp, but every tp rank has the "
+            "whole gradient already, so the gradient is multiplied by the size of tp. The "
+            "parameters' updates hardly show it, because AdamW ignores the scale of gradients."
         ),
         when="tp > 1 and cp > 1 without sp",
         triggers=lambda point: (

@@ -12,8 +12,9 @@ BUGS = (
         origin="https://github.com/NVIDIA/Megatron-LM/issues/906",
         what=(
             "Gradients in the buckets are divided by the size of dp before they are summed over "
-            "dp and cp, so that every main gradient is cp times too large. Losses and activation "
-            "gradients are right, and AdamW, which ignores the scale of gradients, hides the rest."
+            "dp and cp, so every main gradient is too large by a factor of the size of cp. Losses "
+            "and activation gradients are right, and the parameters' updates are nearly right, "
+            "because AdamW ignores the scale of gradients."
         ),
         when="cp > 1, with gradients reduced in buckets",
         triggers=lambda point: point.size("cp") > 1,

@@ -11,9 +11,10 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/335",
         what=(
-            "The largest values that make the scales are reduced over the group of data "
-            "parallelism, so tp ranks quantise their parts of one tensor with scales of their "
-            "own. With sp, parts are gathered as codes and read with the wrong scale."
+            "The largest absolute values, from which the scales are computed, are reduced over "
+            "the group of data parallelism only, so tp ranks quantise their parts of one tensor "
+            "with different scales. With sp, a rank gathers the other ranks' FP8 values and reads "
+            "them with its own, wrong scale."
         ),
         when="fp8 with tp > 1",
         triggers=lambda point: point.size("tp") > 1,
@@ -30,9 +31,9 @@ BUGS = (
         category="WD",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/539",
         what=(
-            "The weight is cast to FP8 anew only where autograd is on. The first pass through a "
-            "recomputed layer is without, so it computes with the weight of the step before; "
-            "recomputation then casts it, and the gradients are those of another forward."
+            "The weight is cast to FP8 again only while autograd records. The first forward of a "
+            "recomputed layer runs without autograd, so it uses the weight of the previous step. "
+            "The recomputation casts the new weight, so the gradients belong to another forward."
         ),
         when="fp8 with recompute=full, from the second step on",
         triggers=lambda point: point.get("recompute", "none") in ("full", True),

@@ -12,8 +12,8 @@ BUGS = (
         origin="https://github.com/NVIDIA/Megatron-LM/issues/1446",
         what=(
             "The parameters of the layer norms lack the mark `sequence_parallel`, so their "
-            "gradients are never summed over tp: each rank keeps the term of its shard of the "
-            "sequence, and the ranks' weights drift apart."
+            "gradients are never summed over tp. Each rank keeps the term of its shard of the "
+            "sequence, so the ranks' weights drift apart."
         ),
         when="sp with tp > 1",
         triggers=lambda point: bool(point.get("sp", False)) and point.size("tp") > 1,

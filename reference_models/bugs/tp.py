@@ -11,10 +11,10 @@ BUGS = (
         category="WD",
         origin="https://github.com/awslabs/slapo/pull/80",
         what=(
-            "The mask that blanks tokens of other ranks is made a second time for the output, "
-            "from ids that the first mask has already shifted. Rank 0 then blanks nothing, and "
-            "tokens of other ranks come out as its row 0; the other ranks blank all or most of "
-            "their own."
+            "Each rank masks the tokens whose embeddings other ranks hold. For the output, the "
+            "mask is computed a second time, from ids that the first mask has already shifted. "
+            "So rank 0 masks nothing and returns its row 0 for tokens of other ranks, and the "
+            "other ranks mask all or most of their own tokens."
         ),
         when="tp > 1",
         triggers=lambda point: point.size("tp") > 1,
@@ -30,9 +30,9 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/1616",
         what=(
-            "The gradient of a column-parallel layer's input is reduced over tp while that of "
-            "its weight is computed, and then the buffer that went into the reduction is handed "
-            "on instead of the one that comes out: each rank goes on with its own term."
+            "The gradient of a column-parallel layer's input is all-reduced over tp while the "
+            "gradient of its weight is computed. Then the buffer before the reduction is passed "
+            "on instead of the reduced one, so each rank continues with its own term of the sum."
         ),
         when="tp > 1 with tp_overlap",
         triggers=lambda point: point.size("tp") > 1,

@@ -1,1 +1,4 @@
-"""Training data, generated or read where the tests run: `text` for language models, `images`."""
+"""Training data: `text` for language models, and `images` for the CNN.
+
+The data is generated, or read from the installed Python, so nothing is downloaded.
+"""

@@ -1,6 +1,6 @@
-"""Pictures to classify: shapes of four kinds, drawn anywhere and half buried in noise.
+"""Pictures to classify: shapes of four kinds at random places, with noise added.
 
-Drawn when they are asked for, the same for the same number and seed.  `cnn.train` calls `batch`.
+The pictures depend only on the number of the micro-batch and the seed.  `cnn.train` calls `batch`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ from torch import Tensor
 
 KINDS = ("disk", "square", "cross", "ring")
 
-#: Brightness comes in so many levels, which every floating-point dtype can hold.
+#: Brightness is a multiple of 1 / LEVELS, which every floating-point dtype can represent.
 LEVELS = 128
 
 
 def batch(index: int, batch_size: int, size: int, seed: int = 0) -> tuple[Tensor, Tensor]:
-    """Pictures [batch_size, 1, size, size], float32 in 0 to 1, and their kinds, int64, of
-    micro-batch number `index`.
+    """Return the pictures of micro-batch number `index`, and their kinds.
+
+    The pictures are float32 in 0 to 1, of shape [batch_size, 1, size, size], and the kinds int64,
+    of shape [batch_size].
     """
     generator = torch.Generator().manual_seed(seed * 1_000_003 + index)
     kinds = torch.randint(len(KINDS), (batch_size,), generator=generator)
@@ -25,7 +27,7 @@ def batch(index: int, batch_size: int, size: int, seed: int = 0) -> tuple[Tensor
 
 
 def _draw(kind: int, size: int, generator: torch.Generator) -> Tensor:
-    # In one dtype whatever the default: another draws other numbers.
+    # Always draw in float32: torch draws other numbers in another dtype.
     drawn = torch.rand(3, generator=generator, dtype=torch.float32)
     radius = size / 6 + float(drawn[0]) * size / 12
     middle = radius + drawn[1:] * (size - 1 - 2 * radius)

@@ -127,7 +127,7 @@ def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
         (
             Point.of(pp=2, dp=2),
             {"schedule": "torch-1f1b"},
-            "microbatches/dp=1 is less than pp=2, and schedule='torch-1f1b' needs pp",
+            "microbatches/dp=1 is less than pp=2; schedule='torch-1f1b' needs at least 2",
         ),
         (
             Point.of(pp=2),

@@ -101,7 +101,7 @@ def test_all_annotations_match_something() -> None:
 def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"heads=4 cannot share kv_heads=3"):
         LlamaConfig(kv_heads=3)
-    with pytest.raises(ValueError, match=r"gives heads of 3"):
+    with pytest.raises(ValueError, match=r"gives heads of width 3"):
         LlamaConfig(hidden=12)
     with pytest.raises(ValueError, match=r"kv_heads=2 must be a multiple of 4"):
         parallel_llama(LlamaConfig(), Axes(tp=Axis(4)))

@@ -87,8 +87,12 @@ def test_they_declare_which_points_make_sense(program, point, reason) -> None:
 @pytest.mark.parametrize(
     ("program", "arguments", "reason"),
     [
-        (cnn, {"channels": 3}, "channels=3 are not an even number of at least 2"),
-        (cnn, {"channels": 2, "batch_size": 1, "size": 2}, "size=2 leaves one value a group"),
+        (cnn, {"channels": 3}, "channels=3 is not an even number of at least 2"),
+        (
+            cnn,
+            {"channels": 2, "batch_size": 1, "size": 2},
+            "size=2 with channels=2 and batch_size=1 leaves one value per group",
+        ),
         (cnn, {"channels": 2, "batch_size": 1, "size": 3}, None),
         (cnn, {"channels": 2, "batch_size": 2, "size": 1}, None),
         (lstm, {"vocabulary": 0}, "vocabulary=0 is not from 1 to 256"),

@@ -1,6 +1,6 @@
-"""Random numbers that belong to an example, whichever rank or worker computes it.
+"""Random numbers that depend on the example, and not on the rank or worker that computes it.
 
 `keys` makes a key for each example, and generators seeded with it. `dropout` makes masks from keys,
-and `dataset` augments an example in the same way in every worker. Training programs call these;
-nothing here needs a recorder.
+and `dataset` augments an example in the same way in every worker. Training programs call these
+functions, also when nothing is recorded.
 """

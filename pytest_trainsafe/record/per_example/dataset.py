@@ -15,7 +15,7 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.record.per_example.keys import example_key, per_example_generator
 
-#: From an example of the dataset and its generator to what the loader is given.
+#: Takes an example of the dataset and its generator; returns what the loader receives.
 Transform = Callable[[Any, torch.Generator], Any]
 
 
@@ -43,10 +43,10 @@ class PerExampleDataset(Dataset[Any]):
     ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise ArgumentTypeError(
-                "PerExampleDataset takes a dataset that is read by index, since a stream does not "
-                f"number its examples; this is {shown(dataset)}"
+                "PerExampleDataset takes a dataset that is read by index, because the examples of "
+                f"a stream have no numbers; it was given {shown(dataset)}"
             )
-        example_key(0, 0, seed, stream)  # raises here, and not in a worker
+        example_key(0, 0, seed, stream)  # raises for invalid arguments here, and not in a worker
         self.dataset, self.transform = dataset, transform
         self.seed, self.stream = seed, stream
         self._epoch = torch.zeros((), dtype=torch.int64)
@@ -54,7 +54,7 @@ class PerExampleDataset(Dataset[Any]):
 
     @property
     def epoch(self) -> int:
-        """The epoch whose random numbers are used, from 0."""
+        """The epoch whose random numbers are used, counted from 0."""
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:

@@ -1,9 +1,9 @@
-"""Dropout whose mask is a function of the example and of the position in the logical tensor.
+"""Dropout whose mask depends only on the example and the position in the logical tensor.
 
-The mask is computed, not drawn: each element is a hash of the example's key, the name of the
-dropout and the element's logical position. A rank that holds a shard computes the mask of that
-shard alone, a recomputation gets the mask of its forward, and the bits are the same on every
-device.
+The mask is not drawn from a generator: each of its elements follows from a hash of the example's
+key, the name of the dropout and the element's logical position. So a rank that holds a shard
+computes the mask of that shard alone, a recomputation gets the mask of its forward, and the mask is
+the same on every device.
 """
 
 from __future__ import annotations
@@ -40,16 +40,17 @@ def per_example_dropout(
     batch_dim: int = 0,
     positions: Mapping[int, Tensor] | None = None,
 ) -> Tensor:
-    """`x` with elements zeroed with probability `p`, and the others divided by 1 - p.
+    """Returns `x` with each element zeroed with probability `p`, and the others divided by 1 - p.
 
-    `examples` are the keys of `per_example_keys`, int64 of [x.shape[batch_dim]]: one for each
-    entry of the batch dimension. `stream` names this dropout; two dropouts with one name drop
-    the same elements, so give each layer a name of its own. `positions` is needed if `x` is a
-    shard of the logical tensor: for each sharded dimension, the logical positions of this
-    rank's rows, int64 of [x.shape[dim]] (`logical_positions` computes them from a Layout). If
-    sequences are packed into one dimension, `examples` has a key for each token, and
-    `positions[batch_dim]` the token's position in its sequence. Returns `x` itself without
-    `training` or with p = 0.
+    `examples` has the keys that `per_example_keys` returns: an int64 tensor of shape
+    [x.shape[batch_dim]], with one key for each entry of the batch dimension. `stream` names this
+    dropout; two dropouts with the same name drop the same elements, so give each layer a
+    different name. `positions` is needed if `x` is a shard of the logical tensor. It maps each
+    sharded dimension to the logical positions of this rank's rows, an int64 tensor of shape
+    [x.shape[dim]] (`logical_positions` computes them from a Layout). If sequences are packed into
+    one dimension, `examples` has a key for each token, and `positions[batch_dim]` the token's
+    position in its sequence. Returns `x` itself if `training` is False or p is 0. Raises
+    ArgumentError or ArgumentTypeError for an invalid argument.
     """
     if not 0 <= p <= 1:
         raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
@@ -64,10 +65,10 @@ def per_example_dropout(
 
 
 class PerExampleDropout(nn.Module):
-    """`per_example_dropout` as a module, off in evaluation mode.
+    """`per_example_dropout` as a module, which does nothing in evaluation mode.
 
-    `stream` is its name, which must differ between the dropouts of a model and be the same on
-    all ranks, such as the module's path in the whole model.
+    `stream` is the name of the dropout. It must differ from those of the model's other dropouts
+    and be the same on all ranks, as is the module's path in the whole model.
     """
 
     def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:
@@ -79,7 +80,7 @@ class PerExampleDropout(nn.Module):
     def forward(
         self, x: Tensor, examples: Tensor, positions: Mapping[int, Tensor] | None = None
     ) -> Tensor:
-        """`x` with elements dropped; the arguments are those of `per_example_dropout`."""
+        """Returns `x` with elements dropped; the arguments are those of `per_example_dropout`."""
         return per_example_dropout(
             x,
             self.p,
@@ -102,11 +103,12 @@ def logical_positions(
     sizes: Sizes,
     device: torch.device | str = "cpu",
 ) -> dict[int, Tensor]:
-    """The logical positions of this rank's rows, by dimension, in a tensor of `logical_shape`.
+    """Maps each sharded dimension to the positions of this rank's rows in the logical tensor.
 
+    `logical_shape` is the shape of the logical tensor, and `layout` that of this rank's part.
     `coordinates` are the rank's coordinates on the mesh axes and `sizes` the sizes of the axes,
-    such as `ctx.coordinates` and `ctx.point.sizes`. Dimensions that are not sharded are absent.
-    Raises LayoutError if the layout does not fit the shape.
+    such as `ctx.coordinates` and `ctx.point.sizes`. Raises LayoutError if the layout does not fit
+    the shape.
     """
     arrays = index_arrays(layout, coordinates, sizes, logical_shape)
     return {
@@ -141,7 +143,10 @@ torch.compiler.assume_constant_result(_hash)  # type: ignore[no-untyped-call]
 
 
 def _mixed(words: Tensor) -> Tensor:
-    """The finalizer of splitmix64.  int64 products wrap; its shifts must not copy the sign."""
+    """The finalizer of splitmix64 for int64.
+
+    Products wrap as they must; the masks remove the copies of the sign bit that shifts bring in.
+    """
     words = (words ^ ((words >> 30) & (2**34 - 1))) * _FIRST
     words = (words ^ ((words >> 27) & (2**37 - 1))) * _SECOND
     return words ^ ((words >> 31) & (2**33 - 1))
@@ -162,8 +167,8 @@ def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
             )
         if along.shape != (x.shape[dim],) or along.dtype.is_floating_point:
             raise ArgumentError(
-                f"positions[{dim}] is a tensor of {along.dtype} and shape {list(along.shape)}; x "
-                f"has the shape {list(x.shape)}, so it takes integers of shape [{x.shape[dim]}]"
+                f"positions[{dim}] is a tensor of {along.dtype} and shape {list(along.shape)}, but "
+                f"x has the shape {list(x.shape)}; pass integers of shape [{x.shape[dim]}]"
             )
         found[dim % x.ndim] = along.to(torch.int64)
     return found
@@ -172,18 +177,21 @@ def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
 def _check(x: Tensor, examples: Tensor, batch_dim: int) -> None:
     if hasattr(x, "placements"):
         raise ArgumentTypeError(
-            "per_example_dropout takes a rank's local tensor, not a DTensor: give it x.to_local() "
-            "and the positions of its rows, and wrap what it returns with DTensor.from_local"
+            "per_example_dropout takes a rank's local tensor, not a DTensor; pass x.to_local() and "
+            "the positions of its rows, and wrap the result with DTensor.from_local"
         )
     if not -x.ndim <= batch_dim < x.ndim:
-        raise ArgumentError(f"batch_dim={batch_dim} is no dimension of x, of {list(x.shape)}")
+        raise ArgumentError(
+            f"batch_dim={batch_dim} is not a dimension of x, whose shape is {list(x.shape)}"
+        )
     if getattr(examples, "dtype", None) != torch.int64:
         kind = getattr(examples, "dtype", None) or shown(examples)
         raise ArgumentTypeError(
-            f"examples are the int64 keys that per_example_keys returns, not {kind}"
+            f"examples must be the int64 keys that per_example_keys returns, not {kind}"
         )
     if examples.shape != (x.shape[batch_dim],):
         raise ArgumentError(
-            f"examples have the shape {list(examples.shape)}; x has the shape {list(x.shape)} with "
-            f"batch_dim={batch_dim}, so it takes {x.shape[batch_dim]} keys, one for each entry"
+            f"examples have the shape {list(examples.shape)}, but x has the shape {list(x.shape)} "
+            f"and batch_dim={batch_dim}; pass {x.shape[batch_dim]} keys, one for each entry of "
+            "that dimension"
         )

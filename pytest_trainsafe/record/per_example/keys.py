@@ -1,8 +1,8 @@
 """Keys of examples: hashes of (seed, stream, epoch, index), independent of how data is sharded.
 
-The finest unit of data parallelism is the example: any two may be computed at once, on any rank,
-and the operations on one example happen in order. So each has random numbers of its own (DETrain,
-section 3.3).
+The finest unit of data parallelism is the example: any two examples may be computed at the same
+time, on any rank, while the operations on one example happen in order. So each example has separate
+random numbers (DETrain, section 3.3).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 _WORD = 2**64
 _GOLDEN = 0x9E3779B97F4A7C15
 
-#: Keys have 63 bits, so that an int64 tensor holds them as they are.
+#: The largest key.  Keys have 63 bits, so that an int64 tensor can hold them.
 _KEY = 2**63 - 1
 
 
@@ -30,13 +30,13 @@ def per_example_keys(
     stream: str = "",
     device: torch.device | str | None = None,
 ) -> torch.Tensor:
-    """The keys of the examples `indices` in an epoch: int64, [len(indices)].
+    """Returns the keys of the examples `indices` in an epoch, an int64 tensor [len(indices)].
 
     A key is a hash of the seed, the stream, the epoch and the example's index in the dataset,
     and of nothing else: not of the rank, the worker or the batch. Different streams give an
-    example independent keys. The keys are on `device`, by default that of the indices; indices
-    on an accelerator are copied to the host first. Raises ArgumentError for a negative number,
-    and ArgumentTypeError for anything but integers.
+    example independent keys. The keys are on `device`, by default the device of the indices;
+    indices on an accelerator are copied to the host first. Raises ArgumentError for a negative
+    number, and ArgumentTypeError for an argument of the wrong type.
     """
     if isinstance(indices, torch.Tensor):
         if indices.ndim != 1 or indices.dtype.is_floating_point or indices.dtype.is_complex:
@@ -63,9 +63,9 @@ def per_example_generator(
     """A new generator for one example in one epoch, seeded with its key (`per_example_keys`).
 
     Every rank or worker that computes the example draws the same numbers from it. Each call
-    makes a separate generator at the start of its stream, so no two threads or workers share
-    one. torch seeds its CPU generator with only the lower 32 bits: of 100 000 examples, about
-    one pair draws equal numbers there.
+    makes a new generator at the start of its stream, so no two threads or workers share one.
+    torch seeds its CPU generator with only the lower 32 bits of the key, so among 100 000
+    examples about one pair draws equal numbers on the CPU.
     """
     generator = torch.Generator(device)
     generator.manual_seed(example_key(epoch, index, seed, stream))
@@ -79,7 +79,9 @@ def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
 
 def _base(epoch: int, seed: int, stream: str) -> int:
     if not isinstance(stream, str):
-        raise ArgumentTypeError(f"stream takes a name, such as 'augmentation', not {shown(stream)}")
+        raise ArgumentTypeError(
+            f"stream must be a name, such as 'augmentation', not {shown(stream)}"
+        )
     whole = _whole("epoch", epoch), _whole("seed", seed)
     return xxhash.xxh3_64_intdigest(f"{whole[1]}/{whole[0]}/{stream}".encode())
 
@@ -94,7 +96,7 @@ def _key(base: int, index: int) -> int:
 
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
-        raise ArgumentTypeError(f"{name} takes an integer of at least 0, not {shown(value)}")
+        raise ArgumentTypeError(f"{name} must be an integer of at least 0, not {shown(value)}")
     number: int = value.__index__()
     if number < 0:
         raise ArgumentError(f"{name}={number} is below 0; count epochs, examples and seeds from 0")

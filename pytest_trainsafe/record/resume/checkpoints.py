@@ -1,9 +1,10 @@
 """The checkpoint of one Run: when a program saves or loads it, and in which folder.
 
-Owned by the recorder; the Context's `save` and `load` come here.  The folder has two entries:
+Owned by the recorder, which implements the Context's `save` and `load` with it.  The folder has two
+entries:
 
-    program/         what the program saved
-    manifest.json    the Run that saved it, which a Run that loads it checks first
+    program/         the files that the program saved
+    manifest.json    the Run that saved them; a Run that loads the checkpoint checks it first
 """
 
 from __future__ import annotations
@@ -32,13 +33,13 @@ from pytest_trainsafe.trace.writer import RankWriter
 FORMAT = "pytest-trainsafe checkpoint"
 SCHEMA_VERSION = 1
 
-#: A function that a test gives: called with the folder, and the model and the optimizer that
-#: the program gave to `ctx.watch`.
+#: A function that a test passes to `assert_resumable`.  It is called with the folder, and with the
+#: model and the optimizer that the program passed to `ctx.watch`.
 SaveOrLoad = Callable[[str, Any, Any], object]
 
 
 class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """The Run that saved a checkpoint, and the number of its steps before it."""
+    """The Run that saved a checkpoint, and how many steps it had taken by then."""
 
     format: str = FORMAT
     schema: int = SCHEMA_VERSION
@@ -47,7 +48,10 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Checkpoints:
-    """Decides when a Run saves or loads, and in which folder; never without `spec.resume`."""
+    """Decides when a Run saves or loads its checkpoint, and in which folder.
+
+    A Run without `spec.resume` does neither.
+    """
 
     def __init__(
         self, assignment: Assignment, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
@@ -72,7 +76,7 @@ class Checkpoints:
         return self._resume is not None and self._resume.of is not None
 
     def save(self) -> Iterator[Path | None]:
-        """Implements `ctx.save`: the folder to save to, None if this Run does not save now."""
+        """Implements `ctx.save`: yields the folder to save to, or None if no save is due now."""
         if self._clock.step is not None:
             raise ProgramError(
                 f"ctx.save was entered inside step {self._clock.step}; enter it after the `with "
@@ -86,12 +90,15 @@ class Checkpoints:
             yield folder
 
     def load(self) -> Iterator[Path | None]:
-        """Implements `ctx.load`: the folder to load from, None for a Run from the start."""
+        """Implements `ctx.load`: yields the folder to load from, or None if no load is due."""
         with self._loading(self._loads and not self._by_function) as folder:
             yield folder
 
     def watched(self, model: Any, optimizer: Any) -> None:
-        """Called by `ctx.watch` with its arguments; loads if the test passed a load function."""
+        """Called by `ctx.watch` with its arguments.
+
+        If a checkpoint is to be loaded by a function of the test, this calls the function.
+        """
         self._watched = model, optimizer
         if self._loads and self._by_function:
             with self._loading(True) as folder:
@@ -107,7 +114,7 @@ class Checkpoints:
             )
 
     def after_step(self) -> None:
-        """Called between two steps: saves at the step if the test passed a function that saves."""
+        """Called after each step: calls the test's save function, if it has one and save is due."""
         resume = self._resume
         due = resume is not None and resume.step == self._clock.steps_done
         if due and self._saves and self._by_function:
@@ -116,14 +123,14 @@ class Checkpoints:
                 self._function()(str(folder), *self._watched)
 
     def finish(self) -> None:
-        """Called when the program has returned: raises ProgramError if it did not save."""
+        """Called when the program has returned: raises ProgramError if a save is still missing."""
         if not self._saves or self._done or self._resume is None:
             return
         step = self._resume.step
         if self._clock.steps_done < step:
             raise ProgramError(
-                f"{self._name} took {self._clock.steps_done} steps, so there is no step "
-                f"{step - 1} to save a checkpoint after; give assert_resumable a smaller at_step"
+                f"{self._name} took only {self._clock.steps_done} steps, so no checkpoint could be "
+                f"saved after {step} steps; give assert_resumable a smaller at_step"
             )
         if not self._entered:
             raise ProgramError(
@@ -167,7 +174,7 @@ class Checkpoints:
         first = self._clock.step is None and self._clock.steps_done == self._spec.first_step
         if now and not first:
             raise ProgramError(
-                "ctx.load was entered after the first step; enter it before all steps"
+                "ctx.load was entered after the first step; enter it before the first step"
             )
         folder = self._checked() if now else None
         with self._rng.during("load"):
@@ -183,20 +190,26 @@ class Checkpoints:
             self._writer.add(CheckpointEvent("load", self._clock.steps_done))
 
     def _checked(self) -> Path:
-        """The folder to load from, after its manifest and content are checked."""
+        """The folder to load from.
+
+        Raises ProgramError if its manifest is that of another Run, or if the program saved no file.
+        """
         assert self._resume is not None
         assert self._resume.of is not None
         require_checkpoint_of(self._folder, self._resume.of, self._resume.step)
         folder = self._folder / "program"
         if next(folder.iterdir(), None) is None:
             raise ProgramError(
-                f"{self._name} saved nothing: it wrote no file into the folder that ctx.save gave "
-                "it. Save into that folder, or into files below it"
+                f"{self._name} saved nothing: it wrote no file into the folder that ctx.save "
+                "yielded. Save into that folder or below it"
             )
         return folder
 
     def _not_loaded(self, error: Exception) -> str:
-        """Why a checkpoint of another Point could not be loaded; "" for one of the same Point."""
+        """A message for an error while a checkpoint of another Point was loaded.
+
+        "" if the checkpoint is of the same Point; then the error itself is raised.
+        """
         assert self._resume is not None
         assert self._resume.of is not None
         saved, here = self._resume.of.point, self._spec.point
@@ -206,13 +219,13 @@ class Checkpoints:
         return (
             f"{self._name} cannot load at {_at(here)} the checkpoint that it saved at "
             f"{_at(saved)} ({type(error).__name__}: {excerpt(reason)}); give assert_resumable a "
-            "resume_point whose layout it can load, or save in a form that does not depend on the "
-            "layout, as torch.distributed.checkpoint does"
+            "resume_point at which the checkpoint can be loaded, or save in a form that does not "
+            "depend on the layout, as torch.distributed.checkpoint does"
         )
 
 
 def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
-    """Raises ProgramError unless the folder has the checkpoint that this Run saved."""
+    """Raises ProgramError unless the folder has the checkpoint of this Run after `steps` steps."""
     file = folder / "manifest.json"
     again = "Save the checkpoint again"
     try:
@@ -237,7 +250,7 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         return
     wanted = dict(zip(_WHAT, _values(spec, steps), strict=True))
     differ = [
-        f"{name} {excerpt(was, 100)} and not {wanted[name]}"
+        f"{name} {excerpt(was, 100)} instead of {wanted[name]}"
         for name, was in zip(_WHAT, _values(found.spec, found.steps), strict=True)
         if was != wanted[name]
     ]

@@ -1,7 +1,7 @@
-"""Finds the objects of a training that are not passed to `ctx.watch`: schedulers and the like.
+"""Finds the schedulers, gradient scalers and samplers of a program, which `ctx.watch` does not get.
 
-Their constructors are intercepted while the program runs. The order in which objects are created
-identifies them, because it is the same in a Run and in the Run that resumes it.
+Their constructors are intercepted while the program runs. Each object is identified by the order of
+creation, which is the same in a Run and in the Run that resumes it.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data.distributed import DistributedSampler
 
-#: The classes whose objects are found, with those derived from them.
+#: Objects of these classes, and of classes derived from them, are found.
 CLASSES: tuple[type, ...] = (LRScheduler, GradScaler, DistributedSampler)
 
 
 class Objects:
-    """The objects that the program has created; kept alive, to be read when it has returned."""
+    """The objects that the program has created.
+
+    They are kept alive, because their state is read after the program has returned.
+    """
 
     def __init__(self) -> None:
         self._made: list[Any] = []

@@ -1,4 +1,4 @@
-"""A checkpoint of a whole training that continues bit by bit where it is loaded.
+"""A checkpoint of a whole training, from which the training continues with the same bits.
 
 For programs that have no checkpoints of their own yet. The model and the optimizer are saved
 through torch.distributed.checkpoint, so that another number of ranks can load them.
@@ -33,11 +33,11 @@ class Stateful(Protocol):
 class TrainingCheckpoint:
     """Saves and loads a training: model, optimizer, random states, and further stateful objects.
 
-    `shared` has objects with equal states on all ranks, such as a scheduler and a gradient
-    scaler, and `per_rank` objects with a state for each rank, such as torchdata's
-    StatefulDataLoader. `generators` are the program's own generators; the default ones of
-    torch, Python and NumPy are always included. Raises ArgumentTypeError for an object without
-    a state_dict.
+    `shared` has objects whose states are equal on all ranks, such as a scheduler and a gradient
+    scaler. `per_rank` has objects whose states differ between ranks, such as torchdata's
+    StatefulDataLoader. `generators` are generators that the program has created; the default
+    generators of torch, Python and NumPy are always included. Raises ArgumentTypeError for an
+    object without `state_dict` and `load_state_dict`.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class TrainingCheckpoint:
         """Saves into a folder that all ranks share; every rank calls it."""
         from torch.distributed.checkpoint.state_dict_saver import save
 
-        # First, so that nothing that is drawn to save is missing when the training goes on.
+        # Read the random states first, because saving may draw random numbers.
         states = rng_states(self._generators)
         own = {name: each.state_dict() for name, each in self._per_rank.items()}
         shared = {name: each.state_dict() for name, each in self._shared.items()}
@@ -114,8 +114,9 @@ class TrainingCheckpoint:
     def load_rng(self, folder: str | os.PathLike[str]) -> bool:
         """Restores this rank's random states. Call it last, after creating the loaders' iterators.
 
-        Returns False and restores nothing if another number of ranks saved the folder: then
-        no rank has a state of its own.
+        Returns True. If another number of ranks saved the folder, there is no state for this rank:
+        restores nothing and returns False. Raises ArgumentError if the checkpoint lacks the state
+        of one of the program's generators.
         """
         own = self._of_rank(Path(folder))
         if own is None:
@@ -141,7 +142,7 @@ class TrainingCheckpoint:
 
 
 def rng_states(generators: Mapping[str, torch.Generator] | None = None) -> dict[str, Any]:
-    """The states of this process's default generators, and of some of its own, for torch.save."""
+    """The states of this process's default generators and of `generators`, for torch.save."""
     states: dict[str, Any] = {"torch": torch.get_rng_state(), "python": random.getstate()}
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         states["cuda"] = torch.cuda.get_rng_state_all()
@@ -158,7 +159,7 @@ def restore_rng(
 ) -> None:
     """Restores the states that `rng_states` returned.
 
-    Raises ArgumentError for a generator of the program whose state is missing.
+    Raises ArgumentError if the state of one of `generators` is missing.
     """
     missing = [name for name in generators or {} if name not in states["own"]]
     if missing:
@@ -181,7 +182,7 @@ def restore_rng(
 
 @contextlib.contextmanager
 def _alone_or_together() -> Iterator[None]:
-    """Suppresses torch's warning that a single process saves and loads without a group."""
+    """Suppresses torch's warning that a process saves or loads without a process group."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "torch.distributed is disabled, unavailable or")
         yield

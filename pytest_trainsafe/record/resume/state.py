@@ -1,4 +1,4 @@
-"""Reads the state of a training that is not in any tensor: counters, schedules, random streams.
+"""Records the state of a training that is not in recorded tensors: counters, schedules, RNG states.
 
 Called by the recorder at the start of each step and at the end, in Runs that save a checkpoint or
 continue from one.
@@ -25,10 +25,10 @@ from pytest_trainsafe.trace.facts import Part, StateEntry, TrainingState
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: The attributes of schedulers that say where they are in their schedule.
+#: The attributes of schedulers that hold their position in the schedule.
 _SCHEDULE = ("last_epoch", "T_cur", "T_i", "num_bad_epochs", "cooldown_counter", "best")
 
-#: The longest text of a value, in characters.
+#: Maximum length of the text of a name or value, in characters.
 _LONGEST = 1024
 
 
@@ -107,7 +107,7 @@ def _named(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: object) -> str | None:
-    """A number, a few numbers or a word, as text; None for anything else."""
+    """The text of a number, a string or up to eight of them; None for any other value."""
     if isinstance(value, torch.Tensor):
         value = value.item() if value.numel() == 1 else None
     if isinstance(value, tuple | list) and len(value) <= 8:

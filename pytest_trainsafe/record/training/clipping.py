@@ -1,4 +1,4 @@
-"""Detects that a program is about to clip its gradients, in whatever way.
+"""Detects that a program is about to clip its gradients.
 
 `listening` wraps torch's clip functions while a Run is recorded.  Programs may have imported
 these functions under any name before, so replacing the modules' attributes is not enough.  torch
@@ -25,10 +25,11 @@ How = Literal["norm", "value", "nothing"]
 class Clip:
     """A call of a clip function by the program; gradients are about to be clipped.
 
-    `how` says by what they are clipped; with "nothing", only a norm is computed, which may be
-    used for clipping later.
-    `parameters` are those whose gradients are clipped, None for all; with "nothing", the tensors
-    whose norm is computed.  Gradients with a `norm` above `limit` are scaled down to it.
+    `function` is the name of the clip function.  `how` says whether gradients are clipped by their
+    norm or by value; "nothing" means that the call only computes a norm, which may be used for
+    clipping later.  `parameters` are those whose gradients are clipped, None for all; with
+    "nothing", they are the tensors whose norm is computed.  Gradients with a `norm` above `limit`
+    are scaled down to that limit.
     """
 
     function: str
@@ -43,8 +44,8 @@ Listener = Callable[[Clip], None]
 #: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
 
-#: torch's clip functions, and what each clips by.  The public names without a leading underscore
-#: (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
+#: torch's clip functions, and how each of them clips.  The public names without a leading
+#: underscore (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
 _FUNCTIONS: dict[str, How] = {
     "clip_grad_norm_": "norm",
     "_clip_grads_with_norm_": "norm",
@@ -62,8 +63,10 @@ def before_clip(
     """Announces that gradients are about to be clipped; does nothing while nothing is recorded.
 
     For frameworks and programs that do not use torch's clip functions.  Call it on every rank
-    between the last reduction of gradients and their clipping.  The clipping uses `norm` and
-    `max_norm`, and changes `parameters` (by default all); `function` is its name in reports.
+    between the last reduction of gradients and their clipping.  `norm` and `max_norm` are the norm
+    and the limit that the clipping uses; without a norm, clipping is taken to be by value.
+    `parameters` are those whose gradients are clipped (by default all), and `function` is the name
+    of the clip function in reports.
     """
     if _listener is None:
         return
@@ -77,7 +80,7 @@ def before_clip(
 
 @contextlib.contextmanager
 def listening(listener: Listener) -> Iterator[None]:
-    """Calls `listener` with every clip in this context; restores torch at its end."""
+    """Calls `listener` before every clip in this context; restores torch's functions at the end."""
     global _listener
     before = _listener
     _listener = listener
@@ -96,7 +99,7 @@ def listening(listener: Listener) -> Iterator[None]:
 
 
 class _Caller:
-    """Tracks which clip function the program called, since some of them call others."""
+    """Tracks which clip function the program called, since clip functions call each other."""
 
     def __init__(self) -> None:
         self.outermost = ""
@@ -116,7 +119,11 @@ class _Caller:
 
 @contextlib.contextmanager
 def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -> Iterator[None]:
-    """Replaces the function in a decorator's closure; without one, the module's attribute."""
+    """Replaces a clip function in this context.
+
+    Replaces the function in the closure of its decorator; if there is no decorator, the attribute
+    of the module.
+    """
     cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
     if len(cells) == 1:
         actual = cells[0].cell_contents

@@ -1,4 +1,4 @@
-"""Writes the collectives of a rank into its trace, as the rank's ledger reports them."""
+"""Writes into the trace of a rank the collectives that the program calls on it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Notes two conditions under which modules run: changed parameters, and evaluation mode.
+"""Records that a module runs with parameters changed since the step began, or in evaluation mode.
 
 If a module's inputs agree with the reference but its output does not, its code may still be
 right: its parameters may have changed since the step began (through an early optimizer step or a
@@ -75,7 +75,7 @@ class Modes:
 
 
 class Conditions:
-    """Notes, once each, the conditions of one rank's modules."""
+    """Records, once each, which modules of a rank run with changed parameters or for evaluation."""
 
     def __init__(
         self,

@@ -30,16 +30,20 @@ class Listener(Protocol):
     """Callbacks around the steps of optimizers and of their wrappers."""
 
     def before_step(self, has_closure: bool, owned: Collection[int]) -> None:
-        """An optimizer's step begins; `owned` are the ids of the parameters that it updates."""
+        """Called when an optimizer's step begins.
+
+        `has_closure` is whether the step was given a closure that computes the gradients, and
+        `owned` has the ids of the parameters that the optimizer updates.
+        """
 
     def after_step(self, owned: Collection[int]) -> None:
-        """An optimizer's step has ended."""
+        """Called when an optimizer's step has ended."""
 
     def enter_wrapper(self) -> None:
-        """The step of a wrapper begins; it may or may not call the optimizers inside."""
+        """Called when a wrapper's step begins, which need not call the optimizers inside."""
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """The step of a wrapper of this class has ended."""
+        """Called when the step of a wrapper has ended; `wrapper` is the name of its class."""
 
 
 def listen(optimizer: Any, listener: Listener) -> None:
@@ -76,7 +80,7 @@ def owned_by(optimizer: Any) -> frozenset[int]:
 
 
 def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """The state tensors of a parameter or of its master copy, by name."""
+    """Yields the names and tensors of an optimizer's state for a parameter or its master copy."""
     holders = (parameter, getattr(parameter, "main_param", None))
     for level in _levels(optimizer):
         state = _attribute(level, "state")
@@ -132,7 +136,10 @@ def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], 
 
 
 def _levels(optimizer: Any) -> Iterator[Any]:
-    """An optimizer and those that it wraps, outermost first; for a list or dict, its items."""
+    """Yields an optimizer and those that it wraps, outermost first.
+
+    For a list or dict, yields those of its items.
+    """
     seen: set[int] = set()
 
     def walk(level: Any) -> Iterator[Any]:
@@ -148,7 +155,7 @@ def _levels(optimizer: Any) -> Iterator[Any]:
 
 
 def _inner(wrapper: Any) -> list[Any]:
-    """The optimizers inside a wrapper, from the first attribute that has any."""
+    """The optimizers inside a wrapper, from the first attribute of `_INNER` that has any."""
     for name in _INNER:
         held = _attribute(wrapper, name)
         items = _items(held) if _is_collection(held) else [held]

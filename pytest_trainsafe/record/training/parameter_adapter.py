@@ -24,9 +24,10 @@ from pytest_trainsafe.record.training.tensors import local_values, name_in_ledge
 class RankTensor:
     """A tensor of this rank that belongs to a parameter.
 
-    Without a `flat_range` it has the parameter's layout.  With a `flat_range` it is a vector with
-    that range of the elements of this rank's shard, flattened; or one number that belongs to the
-    whole range (`flat_range.shape` is then ()).  With an empty range this rank has no element.
+    Without a `flat_range`, the tensor has the parameter's layout.  With a `flat_range`, it is a
+    vector of the elements in that range of this rank's flattened shard, or a single number that
+    belongs to the whole range (`flat_range.shape` is then ()).  If the range is empty, this rank
+    has no element.
     """
 
     tensor: torch.Tensor
@@ -34,7 +35,10 @@ class RankTensor:
 
 
 class ParameterAdapter(Protocol):
-    """Finds the tensors of a parameter.  A str in place of a tensor says why it is unavailable."""
+    """Finds the tensors of a parameter on this rank.
+
+    A str in place of a tensor says why the tensor is unavailable; None means that there is none.
+    """
 
     def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
         """The shape of this rank's part of the parameter, even while its memory is elsewhere."""
@@ -49,7 +53,7 @@ class ParameterAdapter(Protocol):
         """The copy that the optimizer updates, if it is not the parameter itself."""
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """The tensors of the optimizer's state, by name."""
+        """Yields the names and tensors of the optimizer's state for the parameter."""
 
 
 class AttributeParameterAdapter:
@@ -97,7 +101,7 @@ class AttributeParameterAdapter:
         return f"{name}: its main_param has another shape"
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """The state of the parameter or of its `main_param`, in the watched optimizer."""
+        """The state of the parameter or of its `main_param` in the recorded optimizer."""
         flat_range = optimizer_range(name, parameter, self.sizes)
         for key, value in states(self.optimizer, parameter):
             yield key, state_tensor(name, key, value, flat_range)
@@ -106,7 +110,10 @@ class AttributeParameterAdapter:
 def state_tensor(
     name: str, key: str, value: torch.Tensor, flat_range: Flat | None
 ) -> RankTensor | str:
-    """A tensor of the optimizer's state for a parameter, or for a range of it."""
+    """The RankTensor for a tensor of the optimizer's state of a parameter, or of a range of it.
+
+    Returns a str that says why it is unavailable if the tensor's size does not fit the range.
+    """
     if flat_range is None:
         return RankTensor(value)
     if value.numel() == flat_range.length and value.ndim:

@@ -98,7 +98,7 @@ class ParameterRecorder:
             listen(self.optimizer, self)
 
     def attach_to_unsharded(self, modules: Iterable[nn.Module]) -> None:
-        """Starts to observe the gradients of tensors that replace sharded parameters."""
+        """Starts to observe the gradients of the unsharded copies of sharded parameters."""
 
         def hook(name: str) -> Callable[[torch.Tensor], None]:
             return self._on_gradient(name, unsharded=True)
@@ -132,7 +132,7 @@ class ParameterRecorder:
         self._written.add(microbatch)
 
     def write_all(self) -> None:
-        """Writes what was added for micro-batches that may not be over."""
+        """Writes what was added for all micro-batches, even for those that may not be finished."""
         for microbatch in sorted(self._contributions):
             self.write(microbatch)
 
@@ -160,7 +160,7 @@ class ParameterRecorder:
                 self._add_state(name, parameter, key, held, step)
 
     def end_step(self) -> None:
-        """Discards the state of the step, including what an exception left."""
+        """Discards the state of the step, including gradients that were not written."""
         self._contributions.clear()
         self._written.clear()
         self._unclipped.end_step()
@@ -183,7 +183,7 @@ class ParameterRecorder:
     def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
             # One backward may reach a parameter several times (reentrant recomputation).
-            self._unclipped.forget()  # the clipped gradient was not that of the whole step
+            self._unclipped.forget()  # an earlier clip did not have the gradient of the whole step
             microbatch = self.clock.microbatch
             if microbatch is None:
                 return
@@ -240,14 +240,14 @@ class ParameterRecorder:
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def enter_wrapper(self) -> None:
-        """Called when a wrapper's step begins: it may release gradients before the optimizer's."""
+        """Called when a wrapper's step begins; it may free gradients before the optimizer steps."""
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """Called after a wrapper's step; the parameters show if the wrapper updated them itself."""
+        """Called after a wrapper's step, which may have updated parameters without an optimizer."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]
@@ -259,9 +259,9 @@ class ParameterRecorder:
     def _write_main_grads(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
-        With several optimizers, each one's step writes the gradients of the parameters that it
-        updates, and of parameters that no optimizer has, because it may update their master
-        copies.
+        With several optimizers, the step of each writes the gradients of the parameters that it
+        updates.  It also writes those of parameters that no optimizer has, because the optimizer
+        may update their master copies.
         """
         self._unclipped.write()
         others: frozenset[int] = frozenset()
@@ -279,7 +279,7 @@ class ParameterRecorder:
             self._add("main_grad", name, gradient)
 
     def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
-        """The main gradients, or those at the beginning of the wrapper's step if they are gone."""
+        """The main gradients; those that are freed, as they were when the wrapper's step began."""
         for name, parameter in self.parameters.items():
             held = self.parameter_adapter.main_grad(name, parameter) or self._seen_by_wrapper.get(
                 name
@@ -288,7 +288,7 @@ class ParameterRecorder:
                 yield name, held
 
     def _gradients(self) -> Iterator[Waiting]:
-        """Snapshots of the current main gradients, to be written as those before clipping."""
+        """Snapshots of the present main gradients, to be written as the gradients before a clip."""
         for name, parameter in self.parameters.items():
             held = self.parameter_adapter.main_grad(name, parameter)
             if held is None or (held.flat_range is not None and not held.flat_range.length):
@@ -304,7 +304,7 @@ class ParameterRecorder:
         self._add("param", name, held, step=step, copy=copy)
 
     def _add_master(self, name: str, parameter: nn.Parameter, step: int | None = None) -> None:
-        """Writes the master copy, unless it is a part and it is not known which."""
+        """Writes the master copy, if the parameter has one whose layout is known."""
         held = self.parameter_adapter.master(name, parameter)
         if isinstance(held, str):
             self._note_not_compared(held)
@@ -333,7 +333,7 @@ class ParameterRecorder:
             self._note_not_compared(f"{name}: the optimizer's {key} has another shape")
 
     def _note_not_compared(self, what: str) -> None:
-        """Notes, once, a value that no tensor of the trace will show."""
+        """Records, once, that a value is missing in the trace and so is not compared."""
         if what not in self._noted:
             self._noted.add(what)
             self.writer.add(NoteEvent("not_compared", what))
@@ -379,7 +379,10 @@ class ParameterRecorder:
         whole: bool = False,
         flat_range: Flat | None = None,
     ) -> tuple[Layout, str]:
-        """The layout and its source for a tensor of a parameter: its own or the parameter's."""
+        """The layout of a tensor of a parameter and its source: its own or the parameter's.
+
+        The tensor is also a partial sum over the axes `partial`.
+        """
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners
             given = tuple(p for p in given[0] if isinstance(p, Owned)), "default"
@@ -407,7 +410,7 @@ class ParameterRecorder:
 
 
 def _summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
-    """A layout whose parts are also terms over those of the axes that it does not name."""
+    """The layout with a partial sum added for each of `axes` that it does not use yet."""
     known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
     terms: list[str] = []
     for axis in axes:
@@ -426,7 +429,10 @@ def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
 
 
 def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """The parameters by canonical name; tied ones once, under their first name."""
+    """The parameters by canonical name; tied parameters occur once, under their first name.
+
+    Raises ProgramError if two different parameters have the same name.
+    """
     seen: set[int] = set()
     unique: dict[str, nn.Parameter] = {}
     for name, parameter in named:
@@ -434,8 +440,8 @@ def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn
             continue
         if name in unique:
             raise ProgramError(
-                f"two parameters are called {name!r} once the levels that wrappers add "
-                "(`module.` at the root, `_orig_mod.`) are dropped; rename one of the attributes"
+                f"two parameters are called {name!r} after the levels that wrappers add to names "
+                "(`module.` at the root, `_orig_mod.`) are removed; rename one of the attributes"
             )
         seen.add(id(parameter))
         unique[name] = parameter

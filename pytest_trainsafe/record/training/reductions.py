@@ -1,7 +1,7 @@
-"""Notes the collectives by which a program reduces its gradients, for reports to name.
+"""Records the collectives with which a program reduces its gradients, so that reports name them.
 
-Attached by the recorder to the rank's ledger.  Collectives that C++ issues itself (the buckets
-of torch's DistributedDataParallel) are not seen.
+The recorder calls it before each collective.  Collectives that C++ code starts by itself (the
+buckets of torch's DistributedDataParallel) are not seen.
 """
 
 from __future__ import annotations
@@ -27,21 +27,22 @@ _SUMS = frozenset(
 )
 
 
-#: Maximum number of notes for one line, which may reduce parameters of many sizes.
+#: Maximum number of reductions recorded for one line, which may reduce parameters of many sizes.
 MAX_SIZES = 16
 
 
-#: Maximum number of elements of a parameter that is reduced together with others, and in total.
+#: A collective may reduce several small parameters together.  SMALL is the maximum number of
+#: elements of each of them, and MAX_TOGETHER that of all together.
 SMALL, MAX_TOGETHER = 2**16, 2**20
 
 
 class Reductions:
-    """Notes each different reduction once.  `parameters` are those that are trained.
+    """Records each different reduction once.  `parameters` are the model's parameters.
 
-    A call counts as a reduction of gradients if its tensor is a gradient, or has as many elements
-    as a parameter (a copy of its gradient), as several small ones (norms and biases together), or
-    at least as many as the largest (a bucket).
-    A reduction of a single number, outside of micro-batches, may be that of the gradients' norm.
+    A collective counts as a reduction of gradients if its tensor is a gradient, or has as many
+    elements as a parameter (a copy of its gradient), as several small parameters together (norms
+    and biases), or at least as many as the largest parameter (a bucket).
+    A reduction of a single number outside of micro-batches is taken for that of the gradient norm.
     """
 
     def __init__(
@@ -65,7 +66,7 @@ class Reductions:
         if not of_norm and not self._of_gradients(call):
             return
         axes = self._axes(call.ranks)
-        # Inside a micro-batch the model communicates too, but never over dp alone.
+        # Inside a micro-batch the model itself may reduce tensors, but never over dp alone.
         inside = self._clock.open is not None or in_backward()
         roles = {self._point.mesh.role(axis) for axis in axes}
         if not axes or (inside and (of_norm or roles != {"dp"})):
@@ -91,11 +92,11 @@ class Reductions:
         return call.numel in self._sizes or call.numel >= largest or self._is_sum(call.numel)
 
     def _is_sum(self, numel: int) -> bool:
-        """Whether this is the total number of elements of some of the small parameters."""
+        """Whether some of the small parameters have `numel` elements in total."""
         if numel > MAX_TOGETHER:
             return False
         if self._sums is None:
-            # Bit n is set if some subset of the parameters has n elements in total.
+            # Bit n is set if some subset of the small parameters has n elements in total.
             self._sums, within = 1, (2 << MAX_TOGETHER) - 1
             for small in self._small:
                 self._sums |= (self._sums << small) & within

@@ -1,4 +1,4 @@
-"""The recorder's view of one tensor: its values on this rank, its own layout, its hash."""
+"""Functions on one tensor: its values on this rank, its own layout, its hash, its gradient."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def is_pending(tensor: torch.Tensor) -> bool:
 
 
 def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
-    """The layout that the tensor itself has (DTensor placements) and its source, else None."""
+    """The layout that a DTensor's placements give, and its source; None for other tensors."""
     return (dtensor_layout(tensor, sizes), "dtensor") if is_dtensor(tensor) else None
 
 
@@ -53,19 +53,19 @@ def on_gradient(
 def on_output_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
 ) -> RemovableHandle:
-    """Calls `hook` with the gradient that reaches an output, as the output was when returned.
+    """Calls `hook` with the gradient of an output, as if the output were never changed in place.
 
     An in-place operation on a view gives the view's base a new history that does not include
     the view's own node (`nn.Linear` returns views of its results for 3-d inputs).
-    Then the gradient is the view's part of the base's gradient.
+    Then `hook` gets the view's part of the base's gradient.
     """
     base = tensor._base
     if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:
         return on_gradient(tensor, hook)
     if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
         return on_gradient(tensor, hook)
-    # Detach it: a hook that references its own graph would never be freed.  And drop the memory,
-    # so that an unused output can be freed; the version counter stays shared.
+    # Detach the alias: a hook that references its own graph would never be freed.  Drop its memory,
+    # so that an unused output can be freed; it still shares the version counter.
     alias, version = tensor.detach(), tensor._version
     if type(alias) is torch.Tensor:
         alias.data = tensor.new_empty(0)
@@ -87,13 +87,13 @@ def on_output_gradient(
             hook(whole.as_strided(own_shape, own_strides, offset))
 
     on_gradient(base, of_base)
-    # Not on the tensor: hooks that a view gets are lost when it is then modified in place.
+    # Hook the node and not the tensor: a view loses its hooks when it is modified in place.
     assert tensor.grad_fn is not None
     return tensor.grad_fn.register_prehook(own)
 
 
 def tensor_hash(tensor: torch.Tensor) -> str:
-    """xxh3_128 of a tensor's dtype, shape and values on this rank."""
+    """The xxh3_128 hash of a tensor's dtype, shape and values on this rank."""
     local = local_values(tensor)
     if local.layout != torch.strided:
         local = local.to_dense()
@@ -104,7 +104,7 @@ def tensor_hash(tensor: torch.Tensor) -> str:
 
 
 def rng_hash() -> str:
-    """A hash of the default generators' state, on the CPU and on every GPU in use."""
+    """A hash of the states of torch's default generators, on the CPU and on the GPUs in use."""
     digest = xxhash.xxh3_128(torch.get_rng_state().numpy().data)
     if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         for state in torch.cuda.get_rng_state_all():
@@ -113,7 +113,10 @@ def rng_hash() -> str:
 
 
 def name_in_ledger(tensor: Any, name: str) -> None:
-    """Names a tensor in the ledger of collectives, if it has memory to identify it by."""
+    """Names a tensor, so that collectives on it are recorded under this name.
+
+    Does nothing for a tensor without strided memory, by which it is identified.
+    """
     local = tensor.to_local() if is_dtensor(tensor) else tensor
     if type(local) in (torch.Tensor, torch.nn.Parameter) and local.layout == torch.strided:
         name_tensor(local, name)

@@ -1,8 +1,8 @@
-"""The gradients of a step before the program clips them, and the norm it clips by.
+"""Records the gradients of a step before the program clips them, and the norm of the clip.
 
-Called by the parameter recorder.  Whether a clip is the last change to the gradients before the
-optimizer step is only known when the optimizer steps: a program may clip each micro-batch's
-contribution.  So snapshots are taken when the clip begins, and written when the optimizer steps.
+Called by the parameter recorder.  Only when the optimizer steps is it known that a clip was the
+last change to the gradients, because a program may clip the contribution of each micro-batch.  So
+snapshots are taken when the clip begins, and written when the optimizer steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,10 @@ Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
 
 
 class Unclipped:
-    """Holds snapshots from one step's first clip; `gradients` takes them."""
+    """Holds the snapshots that are taken at the first clip of a step.
+
+    `gradients` yields snapshots of the present gradients.
+    """
 
     def __init__(
         self,
@@ -50,9 +53,12 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """A clip begins: takes the gradients, unless an earlier clip of the step changed them."""
+        """Called when a clip begins: takes the snapshots, unless the step has been clipped before.
+
+        Also takes the norm, if the clip has one and covers all gradients of this rank.
+        """
         if clip.how == "nothing" and not self._has_gradient(clip):
-            return  # it is the norm of something else
+            return  # the norm of other tensors
         if not self._taken and self.spec.records("unclipped_grad"):
             self._held = list(self.gradients())
         self._taken = True
@@ -62,12 +68,18 @@ class Unclipped:
             self._take_norm(clip.norm, clip.limit)
 
     def forget(self) -> None:
-        """A gradient arrives after the clip, so the clip was not of the whole step's gradients."""
+        """Called when a gradient arrives: discards the snapshots.
+
+        An earlier clip did not have the gradients of the whole step.
+        """
         if self._taken:
             self.end_step()
 
     def write(self) -> None:
-        """The optimizer's step begins: writes the snapshots, since it uses what was clipped."""
+        """Called when the optimizer's step begins: writes the snapshots.
+
+        The optimizer uses the clipped gradients, so the clip was one of the whole step.
+        """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)
         for function in self._functions:
@@ -83,7 +95,7 @@ class Unclipped:
         self._taken = False
 
     def _take_norm(self, norm: torch.Tensor, limit: float | None) -> None:
-        """Records the norm or the limit, whichever is larger: a norm below it changes nothing."""
+        """Takes the larger of norm and limit, because a norm below the limit has no effect."""
         if limit is None or not math.isfinite(limit):
             return
         if is_dtensor(norm):
@@ -97,14 +109,15 @@ class Unclipped:
         self._norms.append((where, self.writer.snapshot(where, value, ()), (), "default"))
 
     def _has_gradient(self, clip: Clip) -> bool:
-        """Whether the norm is that of a watched gradient, possibly among others."""
+        """Whether the norm includes the gradient of one of the model's parameters."""
         given = {id(tensor) for tensor in clip.parameters or ()}
         return any(id(p.grad) in given for p in self.parameters.values() if p.grad is not None)
 
     def _of_all(self, clip: Clip) -> bool:
-        """Whether one call clips all gradients of this rank.
+        """Whether the call clips all gradients of this rank.
 
-        The norm of a part of them is not recorded: it has no name that all pipeline stages share.
+        The norm of only a part of the gradients is not recorded, because it would have no name that
+        is the same on all pipeline stages.
         """
         if clip.parameters is None:
             return True
@@ -116,6 +129,6 @@ class Unclipped:
 
 
 def _with_gradient(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """The parameter and its master copy, if they have a gradient."""
+    """Those of the parameter and its master copy that have a gradient."""
     both = (parameter, getattr(parameter, "main_param", None))
     return [each for each in both if isinstance(each, torch.Tensor) and each.grad is not None]

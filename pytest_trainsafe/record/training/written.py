@@ -1,7 +1,7 @@
-"""Notes the lines that change gradients in place between the backward and the optimizer's step.
+"""Records the lines that change gradients in place between the backward and the optimizer's step.
 
-They reduce, scale or clip gradients.  Lines that change parameters matter only if a forward
-follows in the same step, which is known later (`conditions.py`).  Used in the Runs of a
+Such lines reduce, scale or clip gradients.  Lines that change parameters are kept as well; they
+matter only if a forward follows in the same step (`conditions.py`).  Used in the Runs of a
 localisation only, because every operation then costs a Python call.
 """
 
@@ -24,9 +24,10 @@ _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 
 
 class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Intercepts the operations of a step, except those within a backward.
+    """Intercepts the operations of a step, to find lines that change gradients or parameters.
 
-    In a micro-batch, changes of gradients are ignored too: they belong to the backward.
+    Ignores operations inside a backward, and inside a micro-batch also all changes of gradients,
+    because they belong to its backward.
     """
 
     def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:
@@ -39,11 +40,14 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._found: dict[Site, None] = {}
 
     def found(self) -> list[Site]:
-        """The lines that changed parameters since `forget`."""
+        """The lines that changed parameters since the last call of `forget`."""
         return list(self._found)
 
     def forget(self) -> None:
-        """Called at the end of a step: discards its changes, which are the optimizer's."""
+        """Called at the end of a step: forgets the lines that changed parameters in it.
+
+        These changes are the optimizer's update.
+        """
         self._found.clear()
         self._weights = None
 

@@ -198,9 +198,12 @@ SPEC = RunSpec(program="a:train", dtype="float64", resume=Resume(2))
         ({"format": "something else"}, "is not a checkpoint of a Run"),
         ({"schema": 99}, "has schema version 99, and this pytest-trainsafe reads version 1"),
         ({"spec": 1}, "manifest.json is damaged"),
-        ({"steps": 3}, "checkpoint of another Run, with steps 3 and not 2; it is not loaded"),
-        ({"spec": {"program": "b:other", "dtype": "float64"}}, "program b:other and not a:train"),
-        ({"spec": {"program": "a:train", "dtype": "float32"}}, "dtype float32 and not float64"),
+        ({"steps": 3}, "checkpoint of another Run, with steps 3 instead of 2; it is not loaded"),
+        (
+            {"spec": {"program": "b:other", "dtype": "float64"}},
+            "program b:other instead of a:train",
+        ),
+        ({"spec": {"program": "a:train", "dtype": "float32"}}, "dtype float32 instead of float64"),
     ],
 )
 def test_a_checkpoint_of_another_program_or_schema_is_refused(tmp_path: Path, written, message):

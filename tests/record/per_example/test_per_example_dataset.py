@@ -131,7 +131,11 @@ class Stream(IterableDataset):
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda: PerExampleDataset(Stream()), ArgumentTypeError, "a stream does not number"),
+        (
+            lambda: PerExampleDataset(Stream()),
+            ArgumentTypeError,
+            "examples of a stream have no numbers",
+        ),
         (lambda: PerExampleDataset(3), ArgumentTypeError, "read by index"),  # type: ignore[arg-type]
         (lambda: PerExampleDataset(Noisy(), seed=-1), ArgumentError, "seed=-1 is below 0"),
         (lambda: PerExampleDataset(Noisy()).set_epoch(-1), ArgumentError, "epoch=-1 is below 0"),

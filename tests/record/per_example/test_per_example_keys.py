@@ -58,16 +58,16 @@ def test_each_generator_of_an_example_starts_its_stream_anew():
         (lambda: per_example_keys(-1, [0]), ArgumentError, "epoch=-1 is below 0"),
         (lambda: per_example_keys(0, [0, -2]), ArgumentError, "index=-2 is below 0"),
         (lambda: per_example_keys(0, [0], seed=-3), ArgumentError, "seed=-3 is below 0"),
-        (lambda: per_example_keys(0, [0.5]), ArgumentTypeError, "index takes an integer"),  # type: ignore[list-item]
-        (lambda: per_example_keys(True, [0]), ArgumentTypeError, "epoch takes an integer"),
-        (lambda: per_example_keys(0, [0], stream=1), ArgumentTypeError, "stream takes a name"),  # type: ignore[arg-type]
+        (lambda: per_example_keys(0, [0.5]), ArgumentTypeError, "index must be an integer"),  # type: ignore[list-item]
+        (lambda: per_example_keys(True, [0]), ArgumentTypeError, "epoch must be an integer"),
+        (lambda: per_example_keys(0, [0], stream=1), ArgumentTypeError, "stream must be a name"),  # type: ignore[arg-type]
         (
             lambda: per_example_keys(0, torch.rand(2)),
             ArgumentTypeError,
             r"not a tensor of torch.float32 and shape \[2\]",
         ),
         (lambda: per_example_keys(0, torch.zeros(2, 2).long()), ArgumentTypeError, "one dimension"),
-        (lambda: per_example_generator(0, "1"), ArgumentTypeError, "index takes an integer"),  # type: ignore[arg-type]
+        (lambda: per_example_generator(0, "1"), ArgumentTypeError, "index must be an integer"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_number_of_an_example_is_refused(call, error, message):

@@ -81,7 +81,7 @@ class Launchers:
         return self.choice
 
     def close(self) -> None:
-        """Close the launchers that keep something for the whole run, such as a fork server."""
+        """Closes the launchers that keep something for the whole run, such as a fork server."""
         for launcher in self._made.values():
             if isinstance(launcher, Closes):
                 launcher.close()

@@ -74,7 +74,10 @@ def group_result(
 
 
 def _value(rank: RankState) -> Any:
-    """The value that a rank returned; if it cannot be decoded, the rank has failed."""
+    """The value that a rank returned; None if it returned none.
+
+    If the value cannot be decoded, returns None and marks the rank as failed.
+    """
     if rank.outcome is None or not rank.outcome.value:
         return None
     try:

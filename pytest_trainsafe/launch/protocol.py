@@ -93,5 +93,5 @@ class Closes(Protocol):
     """A launcher with state for the whole pytest run."""
 
     def close(self) -> None:
-        """Called once, when no group runs any more."""
+        """Releases the launcher's state; called once, when no group runs any more."""
         ...

@@ -65,7 +65,7 @@ def _version(place: Path) -> tuple[int, ...]:
 
 
 def _early() -> None:
-    """What releases before 0.14.1 import and this machine need not have."""
+    """Provides modules and names that releases before 0.14.1 import and this machine may lack."""
     for name in _INTELS:
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)

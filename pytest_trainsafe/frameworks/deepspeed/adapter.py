@@ -60,7 +60,7 @@ class DeepSpeed(Adapter):
 
 
 class _Engine:
-    """DeepSpeed's engine behind the recorder's `Engine` protocol."""
+    """Implements the recorder's `Engine` protocol for DeepSpeed's engine."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

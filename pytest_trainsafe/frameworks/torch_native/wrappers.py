@@ -2,8 +2,8 @@
 
 Called by the recorder.  DistributedDataParallel, `replicate` and FSDP2 divide the sum of the
 ranks' gradients by the number of ranks.  A program that uses them as documented computes its loss
-as a mean over each rank's own samples.  So before the reduction, a rank's gradients are larger, by
-the number of ranks, than its share of the whole step's gradients.  accelerate and Lightning use
+as a mean over each rank's own samples.  So before the reduction, a rank's gradients are its share
+of the whole step's gradients times the number of ranks.  accelerate and Lightning use
 DistributedDataParallel and FSDP2; torchtitan also uses `replicate`.
 """
 
@@ -94,7 +94,7 @@ class Wrappers:
             self._writer.add(NoteEvent("averages", self._names()))
 
     def _averaged(self) -> tuple[str, ...]:
-        """The axes over which all wrappers average; () if they differ or one's are unknown."""
+        """The axes over which all wrappers average; () if these differ or are not all known."""
         reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
         found = {_axes_of_reducer(reducer, self._point) for reducer in reducers}
         found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}

@@ -217,7 +217,10 @@ _within = _Within()
 
 
 def install(path: Path, blocked: Path) -> Ledger:
-    """Records later calls of this process in `path`, and the call that blocks it in `blocked`."""
+    """Makes this process record its collectives in the file `path` from now on.
+
+    The file `blocked` shows the call in which the process waits.
+    """
     global _current
     ledger = _current = Ledger(path, Blocked(blocked))
     for public, (op, describe) in DESCRIBE.items():

@@ -23,7 +23,10 @@ _BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", 
 
 
 class Mismatch(NamedTuple):
-    """One disagreement as a sentence, and the group it concerns; None for a send or recv."""
+    """One disagreement: a sentence, and the process group that it concerns.
+
+    The group is None for a send or recv.
+    """
 
     text: str
     group: _GroupKey | None = None
@@ -39,7 +42,7 @@ def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
 
 
 def self_talk(ledgers: Ledgers, failed: Sequence[bool]) -> list[str]:
-    """Sentences on failed ranks whose last call is a send or recv with themselves (not in gloo)."""
+    """A sentence for each failed rank whose last call is a send to, or recv from, itself."""
     return [
         f"rank {rank} communicates with itself: {ledger[-1]}"
         for rank, ledger in enumerate(ledgers)

@@ -27,7 +27,10 @@ _ATTEMPTS = 3
 
 
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
-    """Keeps a server alive until the controller is done."""
+    """Keeps a server alive until the process `controller` ends or closes LIFE, then cleans up.
+
+    `fds` are the descriptors of the two listening sockets and of LIFE.
+    """
     reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     reaper.stay()
     *sockets, life = fds

@@ -130,7 +130,7 @@ def status(address: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _short(address: str) -> Iterator[str]:
-    """A short path of the directory: a socket's path has at most 107 characters."""
+    """Yields a short path of the directory, since a socket's path has at most 107 characters."""
     fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{fd}"

@@ -1,4 +1,4 @@
-"""The GPUs that the caller may use, and which of their names may denote the same GPU.
+"""Finds the GPUs that the caller may use, and compares names that may denote the same GPU.
 
 Called by `leases`, which gives ranks entries of the caller's CUDA_VISIBLE_DEVICES as they were
 written: indices, UUIDs of GPUs ("GPU-8932f937-...") or of MIG instances ("MIG-...").

@@ -127,7 +127,7 @@ def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _is_start(file: str) -> bool:
-    """Whether a frame belongs to the start of a rank."""
+    """Whether a frame's file belongs to this package or to Python's import system."""
     return is_ours(file) or file.startswith("<frozen")
 
 

@@ -74,7 +74,7 @@ class ReapedCommand:
         self.control.close()
 
     def death_reason(self) -> str:
-        """The reaper's exit code, if it is known."""
+        """A clause that says that the reaper died, with its exit code if that is known."""
         code = self._reaper.poll()
         return (
             "its reaper, the process that ends the ranks, died "

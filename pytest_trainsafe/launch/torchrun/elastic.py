@@ -1,4 +1,4 @@
-"""The environment that torchrun's agent gives a worker, for ranks that it does not start.
+"""The environment that torchrun's agent gives a worker, for ranks that torchrun does not start.
 
 Called by the fork server's `group`; a test compares it with the environment of a real torchrun.
 """

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 class TorchPipeline:
     """This rank's stages, run by one of torch's schedules.
 
-    Raises ValueError if the schedule does not support several chunks on a rank, and vpp > 1.
+    Raises ValueError if vpp > 1 and the schedule does not support several chunks on a rank.
     """
 
     def __init__(

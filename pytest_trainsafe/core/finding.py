@@ -67,13 +67,15 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
 
     `name` is one of the compare judge's `patterns`, and `text` describes the evidence.
     `axis` is the mesh axis involved, or "".  `cause` is the likely cause: the report writes it
-    after the word "so".
+    after the word "so".  `factor` is the wrong value divided by the right one, where that is one
+    number; 0.0 elsewhere.
     """
 
     name: str
     text: str
     axis: str = ""
     cause: str = ""
+    factor: float = 0.0
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):

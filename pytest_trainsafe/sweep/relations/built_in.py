@@ -288,7 +288,7 @@ class LossScale(Relation):
             return pattern
         from pytest_trainsafe.core.finding import Pattern  # imports msgspec
 
-        text = pattern.text.partition(", which is ")[0]
+        text = f"the value is {pattern.factor:.4g} times the reference"
         cause = "the loss scale is still in it, or was divided out twice"
         return Pattern(pattern.name, text, cause=cause)
 

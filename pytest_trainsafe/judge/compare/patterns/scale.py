@@ -54,7 +54,7 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
         cause = "a factor is wrong, missing, or applied twice"
     else:
         cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
-    return Pattern("scaled", text, cause=cause)
+    return Pattern("scaled", text, cause=cause, factor=factor)
 
 
 def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
@@ -70,7 +70,7 @@ def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
     else:
         cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"
     first = names[0].removeprefix("1/")
-    return Pattern("scaled", text, first if first in wrong.sizes else "", cause)
+    return Pattern("scaled", text, first if first in wrong.sizes else "", cause, factor)
 
 
 def _digits(factor: float, wrong: WrongTensor) -> str:

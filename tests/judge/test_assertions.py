@@ -63,7 +63,7 @@ def test_without_measurements_only_equal_bits_pass(bench: Bench) -> None:
     records = training("float32", 2**-23, 1)
     assert_equivalent(write(bench.path(), records, POINT, "float32"), reference)
     text = flat(report(candidate(bench), reference))
-    assert "no rounding was measured to allow it" in text
+    assert "no rounding was measured that would allow a difference" in text
     assert "accepted measured" not in text
 
 
@@ -152,9 +152,9 @@ def test_runs_of_different_dtypes_are_refused(bench: Bench) -> None:
     wide = bench.measures("float64")[0]
     good = candidate(bench)
     pairs = [
-        ((wide, reference), {}, "recorded in float64, and the candidate"),
-        ((good, reference), {"perturbed": wide}, "recorded in float64, and perturbed"),
-        ((good, reference), {"shadow": perturbed}, "in float32, and the shadow"),
+        ((wide, reference), {}, "passed as `candidate`, was recorded in float64"),
+        ((good, reference), {"perturbed": wide}, "passed as `perturbed`, was recorded in float64"),
+        ((good, reference), {"shadow": perturbed}, "passed as `shadow`, was recorded in float32"),
     ]
     for traces, options, words in pairs:
         with pytest.raises(TraceError, match=words):

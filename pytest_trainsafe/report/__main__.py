@@ -1,7 +1,7 @@
-"""`python -m pytest_trainsafe.report FILE...`: one GitHub Actions report for several shards.
+"""`python -m pytest_trainsafe.report FILE...`: writes one GitHub Actions report for several shards.
 
 Takes the JUnit files of all shards. Prints the annotations, and appends the summary to the file
-that GITHUB_STEP_SUMMARY names, or prints it if there is none.
+that GITHUB_STEP_SUMMARY names, or prints it if that is not set.
 """
 
 from __future__ import annotations
@@ -19,10 +19,13 @@ from pytest_trainsafe.report.run.outcome import outcomes
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes the report; returns 2 if a file cannot be read, after reporting the others."""
+    """Writes the report and returns the exit status: 2 if a file cannot be read, otherwise 0.
+
+    The report then covers the other files.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m pytest_trainsafe.report",
-        description="One report for GitHub Actions of the JUnit files of several shards.",
+        description="Write one report for GitHub Actions from the JUnit files of several shards.",
     )
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE")
     parser.add_argument("--root", type=Path, default=Path(), help="The root directory of the tests")

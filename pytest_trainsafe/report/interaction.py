@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.search.interaction import AxisEffect, Interaction
 
 
 def interaction_text(interaction: Interaction) -> str:
-    """`needs tp >= 2 and cp >= 2 and sp=False; independent of dtype, dp`."""
+    """The axes that a failure needs: `needs tp >= 2 and sp=False; independent of dtype, dp`."""
     needs = " and ".join(condition(effect) for effect in interaction.needs)
     parts = [f"needs {needs}" if needs else "needs none of the axes that could be varied"]
     if interaction.implied:
@@ -28,7 +28,7 @@ def interaction_text(interaction: Interaction) -> str:
 
 
 def condition(effect: AxisEffect) -> str:
-    """The values with which a test fails: `tp >= 2`, `layers <= 2`, `sp=True`, `schedule=gpipe`."""
+    """The values of an axis with which a test fails: `tp >= 2`, `layers <= 2`, `sp=True`."""
     axis, fails, passes = effect.axis, effect.fails, effect.passes
     if len(fails) > 1 and not _is_size(effect.value):
         return f"{axis} one of {', '.join(map(str, fails))}"
@@ -47,12 +47,12 @@ def _is_size(value: AxisValue) -> bool:
 
 
 def example_line(point: Point) -> str:
-    """The decorator that runs a Point first: `@example(point=Point.of(tp=2, sp=True))`."""
+    """The decorator that makes a test run a Point first: `@example(point=Point.of(tp=2))`."""
     return f"@example(point={point!r})"
 
 
 def sweep_words(point: Point) -> str:
-    """The words of `--trainsafe-sweep` that leave only this Point."""
+    """The arguments of `--trainsafe-sweep` that select only this Point: `tp=2 sp=True`."""
     return " ".join(shlex.quote(f"{axis}={value}") for axis, value in point)
 
 
@@ -67,7 +67,7 @@ def fuzz_message(
     """The report of a failed fuzz test.
 
     `examples` is the number of Points that had been run when the first one failed, and `failure`
-    the report of the smallest failing Point.  `options` are further options of the command.
+    the report of the smallest failing Point.  `options` are appended to the rerun command.
     """
     point = interaction.point
     lines = [*head(f"trainsafe: fuzzing {program} found a failing point: {point}"), ""]
@@ -87,7 +87,10 @@ def fuzz_message(
 
 
 def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:
-    """The report on a program whose Runs are not reproducible, so that no failure is reported."""
+    """The report on a program whose failure is not reproducible, so that it is no finding.
+
+    `why` says how its Runs differ, `cause` why they do, and `failure` is the report of the failure.
+    """
     lines = [
         *head(f"trainsafe: {program} is flaky at {point}, so its failure is not a finding"),
         "",

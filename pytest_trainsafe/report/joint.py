@@ -37,7 +37,7 @@ def report_of(joint: JointJudgement) -> str:
     lines = [*head(f"trainsafe: {compared.program} at {compared.point} {word}"), ""]
     for each in others:
         lines += findings_of(each)
-    lines += row("compare", f"the comparison is a {compared.verdict}")
+    lines += row("compare", f"the verdict of the comparison is {compared.verdict}")
     lines += rerun(compared)
     return "\n".join(lines)
 

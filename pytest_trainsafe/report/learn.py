@@ -43,14 +43,14 @@ def learn_message(judgement: LearnJudgement, what: str) -> str:
 def write_learned(
     reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
 ) -> None:
-    """Learns the pack that the settings name from the healthy tests, and prints a summary."""
+    """Learns the pack that the settings name from the healthy tests that passed, and reports it."""
     reporter.write_sep("=", "trainsafe: learned invariants")
     for line in learned_lines(settings, reports):
         reporter.write_line(line)
 
 
 def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
-    """Learns the pack that the settings name from the passed tests; returns lines to print."""
+    """Learns the pack that the settings name from the tests that passed; returns lines to print."""
     from pytest_trainsafe.judge.learn.use.from_tests import learn_pack
     from pytest_trainsafe.judge.learn_judge import observed_run
     from pytest_trainsafe.trace.reader import Trace
@@ -81,7 +81,7 @@ def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> l
 def _observed(
     reports: Iterable[pytest.TestReport],
 ) -> tuple[dict[str, tuple[str, str]], set[str]]:
-    """The node id and the verdict by the folder of the kept trace; the tests that failed."""
+    """The node id and verdict of the test by the folder of its kept trace, and the failed tests."""
     kept: dict[str, tuple[str, str]] = {}
     failed = set()
     for report in reports:

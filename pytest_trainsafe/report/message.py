@@ -1,7 +1,7 @@
 """The failure message: what differs and where it starts, the likely cause, how to rerun.
 
-Plain text of at most 100 columns, for terminals and CI logs; only a name that is itself longer
-exceeds the limit.  Called by the assertions.
+Plain text of at most 100 columns, for terminals and CI logs; longer names and commands are not
+broken.  Called by the assertions.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.rows import head, row
 
+#: The most later tensors, and the most further findings on the first tensor, that are listed.
 MAX_THEN = 3
 MAX_ALSO = 4
 
@@ -35,7 +36,7 @@ _GROUPS = {
 
 
 def message_of(judgement: LadderJudgement, title: str = "") -> str:
-    """The report of a comparison, under another title if one is given; "" for a pass."""
+    """The report of a comparison, "" for a pass; `title` replaces the headline."""
     if judgement.verdict == "pass":
         return ""
     case = judgement.case
@@ -177,7 +178,10 @@ def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
 
 
 def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
-    """The next wrong tensors in dataflow order, each once; one sentence for a common factor."""
+    """The rows on the wrong tensors after the first, in dataflow order, each once.
+
+    Gradients that are wrong by a common factor get one row together.
+    """
     shown = {None, lead.where}
     lines: list[str] = []
     reduced = lead.where is not None and lead.where.kind == "main_grad"
@@ -241,10 +245,10 @@ def _context(judged: Sequence[RungJudgement]) -> list[str]:
             lines += row(
                 "precision",
                 f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
-                f"narrows at {relative(where) or 'a place unknown'}",
+                f"casts to {entry.rounding} at {relative(where) or 'an unknown place'}",
             )
         if entry.samples > 1:
-            text = f"in {entry.dtype} measured by {entry.samples} samples of noise"
+            text = f"in {entry.dtype}, rounding was measured by {entry.samples} samples of noise"
             lines += row("rounding", text)
     for text in dict.fromkeys(text for entry in judged for text in entry.not_compared):
         lines += row("not compared", text)
@@ -255,14 +259,14 @@ def _context(judged: Sequence[RungJudgement]) -> list[str]:
     for entry_loosen, id in loosened.items():
         lines += row(
             "loosened",
-            f"{entry_loosen.tensors} by {entry_loosen.factor:g} ({id.path} for one): "
+            f"{entry_loosen.tensors} by {entry_loosen.factor:g} (for example {id.path}): "
             f"{entry_loosen.reason}",
         )
     return lines
 
 
 def _compared(judged: Sequence[RungJudgement]) -> str:
-    """`142 tensors in float64, 58 in float32, with a single device`."""
+    """What was compared: `142 tensors in float64, 58 in float32, with a single device`."""
     counts = [sum(entry.comparison.compared.values()) for entry in judged]
     parts = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
     parts += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]

@@ -9,11 +9,14 @@ from pytest_trainsafe.core.finding import Mismatch
 
 
 def mismatch_text(mismatch: Mismatch) -> str:
-    """`3 of 8 (37.5 %) differ by more than ...; the greatest absolute difference is ...`."""
+    """How many elements of a tensor differ, and by how much at most.
+
+    `3 of 8 (37.5 %) differ by more than ...; the greatest absolute difference is ...`.
+    """
     total, differing = mismatch.elements, mismatch.differing
     values = f"{_number(mismatch.value)} instead of {_number(mismatch.expected)}"
     if total == 1:
-        return f"the only one is {values}, a difference of {mismatch.difference:.1e}"
+        return f"the only element is {values}, a difference of {mismatch.difference:.1e}"
     by = f" by more than {mismatch.threshold:.1e}" if mismatch.threshold else ""
     return (
         f"{differing} of {total} ({100 * differing / total:.1f} %) differ{by}; the greatest "

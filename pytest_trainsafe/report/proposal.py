@@ -28,9 +28,9 @@ def advice_rows(advice: Advice) -> list[Row]:
 
 
 def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
-    """The rows of a proposal.
+    """The rows on annotations to add.
 
-    `written` says where the proposal was written to; "" if it was not written.
+    `written` is the file that the proposal was written to; "" if it was not written.
     """
     rows: list[Row] = []
     if proposal.wanted:
@@ -43,8 +43,8 @@ def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"{proposal.withheld} more would fit as sums over ranks, but later tensors would be "
-            "wrong: most likely a reduction is missing or done twice"
+            f"{proposal.withheld} more would match as partial sums over ranks, but later tensors "
+            "would still be wrong: most likely a reduction is missing or done twice"
         )
         rows.append(("not offered", text, True))
     if proposal.unexplained:
@@ -59,7 +59,8 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
     ]
     if wrong.left is None:
         then = (
-            "either this declaration is wrong, or the code that shards; every other tensor agrees"
+            "either this declaration or the code that shards the tensor is wrong; all other "
+            "tensors agree"
         )
     else:
         where = wrong.left.where
@@ -68,7 +69,7 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
 
 
 def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
-    """The row on declared means that contradict the recorded tensors, and the means that match."""
+    """The row on wrongly declared means over ranks, and on the means that match the tensors."""
     where = os.path.relpath(wrong.file) if wrong.file else "annotations= of ctx.watch"
     pairs = (
         ("gradients", wrong.gradients, wrong.fitting_gradients),
@@ -78,9 +79,10 @@ def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
     fits = " and ".join(_mean(name, fits) for name, said, fits in pairs if said != fits)
     count = wrong.tensors
     text = (
-        f"{said}, in {where}, does not fit {count} tensor{'s' if count > 1 else ''}; with {fits} "
-        "every tensor fits its reference, and the gradients after the reduction fit either way. So "
-        "the declaration is wrong, or the program divides a rank's loss differently"
+        f"{said}, in {where}, contradicts {count} tensor{'s' if count > 1 else ''}; with {fits} "
+        "every tensor matches its reference, and the gradients after the reduction match in both "
+        "cases. So either the declaration is wrong, or the program divides each rank's loss by a "
+        "wrong number"
     )
     return [("declared", text, True)]
 
@@ -100,28 +102,32 @@ def _of_means(means: Means) -> str:
         )
     if not means.gradients:
         return (
-            f"what ctx.loss is given is a mean over a rank's own share, as the gradients' loss is: "
-            f"{means.loss[0]} times the whole step's"
+            "the loss passed to ctx.loss is a mean over the rank's own share of the batch, like "
+            "the loss from which the gradients are computed, so it is "
+            f"{means.loss[0]} times that of the whole step"
         )
     text = (
-        f"a rank's loss is a mean over its own share, so its gradients are "
-        f"{'·'.join(means.gradients)} times the whole step's until the reduction averages them "
-        f"over {' and '.join(means.gradients)}; where it sums, a division is missing"
+        f"each rank's loss is a mean over the rank's own share of the batch, so its gradients are "
+        f"{'·'.join(means.gradients)} times those of the whole step until the reduction averages "
+        f"them over {' and '.join(means.gradients)}; if it sums them instead, a division is missing"
     )
     if means.alike:
-        text += f". It may be {means.alike}, which has as many ranks here: another Point can tell"
+        text += (
+            f". The axis may also be {means.alike}, which has the same size here; a Point at which "
+            "the sizes differ shows which it is"
+        )
     return text
 
 
 def _lead(proposal: Proposal) -> str:
     if proposal.shaped:
-        some = f"by their shapes {proposal.shaped} parameters are cut, and were"
+        some = f"{proposal.shaped} parameters are sharded, as their shapes show, but were"
         if proposal.shaped == 1:
-            some = "by its shape 1 parameter is cut, and was"
+            some = "1 parameter is sharded, as its shape shows, but was"
         return (
-            f"{some} initialized as if every rank held the whole tensor. Pass the following to "
-            "ctx.initialize and ctx.watch, so that they start like the reference's; the next run "
-            "shows which other annotations are missing"
+            f"{some} initialized as if every rank held the whole tensor. Pass the following "
+            "annotations to ctx.initialize and ctx.watch, so that the parameters start like the "
+            "reference's; the next run shows which other annotations are missing"
         )
     count = proposal.tensors
     lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"

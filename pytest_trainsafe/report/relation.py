@@ -1,6 +1,6 @@
 """The failure message of `assert_same_by`: the relation, the first wrong tensor, the usual causes.
 
-Plain text within 100 columns, as the other reports.
+Plain text of at most 100 columns, like the other reports.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def relation_message(judgement: RelationJudgement) -> str:
-    """The report of a judgement that is no pass."""
+    """The report of a judgement that is not a pass."""
     compared, relation, setting = judgement.compared, judgement.relation, judgement.setting
     assert compared is not None
     assert relation is not None

@@ -8,12 +8,12 @@ from pytest_trainsafe.config.settings import Settings
 
 
 def rerun_command(nodeid: str, options: str) -> str:
-    """`pytest 'test_gpt.py::test_gpt[tp2]'`, with options."""
+    """The command that runs a test again: `pytest 'test_gpt.py::test_gpt[tp2]'` and `options`."""
     return f"pytest {shlex.quote(nodeid)}{options}"
 
 
 def rerun_options(settings: Settings) -> str:
-    """The options that, together with the node id, rerun the same test with the same settings."""
+    """The options of a command that runs a test again with the same settings."""
     default = Settings()
     words = []
     if settings.sweep and not settings.sweep_from_ini:

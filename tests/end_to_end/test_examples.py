@@ -50,7 +50,8 @@ def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
 
     first = inner_pytest.flat(run(folder, *options).stdout)
     assert (
-        "by their shapes 6 parameters are cut, and were initialized as if every rank held" in first
+        "6 parameters are sharded, as their shapes show, but were initialized as if every rank"
+        in first
     )
     assert "not localised" not in first
     assert yaml.safe_load(layouts.read_text()) == {"parameters": whole["parameters"]}
@@ -69,8 +70,8 @@ def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
 
     told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=2", "dp=1").stdout)
 
-    assert "modules: up declares dimension 1 cut over tp, but the parts of" in told
-    assert "do not fit this layout; they fit dimension 2 cut over tp" in told
+    assert "declared modules: up declares dimension 1 cut over tp, but the parts of" in told
+    assert "they fit dimension 2 cut over tp" in told
     assert "faulty" not in told
     assert "look at" not in told
 

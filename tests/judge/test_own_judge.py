@@ -107,7 +107,7 @@ def test_a_projects_own_judge_asks_for_runs_and_joins_the_verdict(
         [
             "*trainsafe: test_it.train at dp=2 * fails",
             "*bounded *step 0: the loss is * and may be 10 (bounded:loss)",
-            "*compare *the comparison is a pass",
+            "*compare *the verdict of the comparison is pass",
             "*rerun *test_it.py::test_unbounded*",
             "note: gradients are not bounded",
         ]

@@ -210,7 +210,7 @@ def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
         """
   compared      138 tensors in float32, with dp=2
   accepted      dropout: dropout 0.1 is on, but drew no random numbers on rank 0
-  loosened      *.router.weight by 100 (mlp.router.weight for one): top-k routing flips in low
+  loosened      *.router.weight by 100 (for example mlp.router.weight): top-k routing flips in low
                 precision"""
     )
 
@@ -219,13 +219,14 @@ def test_float64_judged_by_a_narrower_rounding_says_where_the_program_casts() ->
     cast = f"float32 {Path.cwd() / 'models' / 'loss.py'}:12"
     text = report(judged(difference(), dtype="float64", rounding="float32", cast=cast))
     assert (
-        "  precision     float64 was judged by the rounding of float32: the program narrows at\n"
-        "                models/loss.py:12"
+        "  precision     float64 was judged by the rounding of float32: the program casts to "
+        "float32 at\n                models/loss.py:12"
     ) in text
     unknown = judged(
         difference(), dtype="float64", rounding="float32", cast="float32 the backward pass"
     )
-    assert "the program narrows at the backward pass" in " ".join(report(unknown).split())
+    told = " ".join(report(unknown).split())
+    assert "the program casts to float32 at the backward pass" in told
 
 
 def test_failure_of_no_tensor_says_what() -> None:

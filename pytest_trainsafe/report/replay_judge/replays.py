@@ -1,4 +1,4 @@
-"""The terminal section of `--trainsafe-replay`: what was replayed, and whether it is equal."""
+"""The terminal section of `--trainsafe-replay`: what was replayed, and if the results are equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_trainsafe.core.usage import excerpt
 if TYPE_CHECKING:
     import pytest
 
-#: As in `runs/replay/replays.py`, which imports torch.
+#: The same as in `runs/replay/replays.py`, which is not imported here because it imports torch.
 PROPERTY = "trainsafe_replay"
 
 #: The most characters of a line.
@@ -18,7 +18,7 @@ _MOST = 2000
 
 
 def write_replays(reporter: pytest.TerminalReporter) -> None:
-    """Write the section; nothing without the option."""
+    """Write the section; writes nothing if the option is not given."""
     requested = reporter.config.stash[SETTINGS].replay
     if requested is None:
         return

@@ -1,4 +1,4 @@
-"""The failure message of the RNG rules alone: each broken rule, its cause, what was not compared.
+"""The failure message of the rules on random numbers: broken rules, causes, what was not compared.
 
 Plain text of at most 100 columns.  Called by `assert_rng`.
 """
@@ -11,7 +11,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def rng_message(judgement: FindingsJudgement, trace: Trace) -> str:
-    """The report of the RNG rules' Findings on a trace."""
+    """The report of the Findings of the rules on random numbers, on one trace."""
     wrong = judgement.verdict == "fail"
     what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"
     head = f"trainsafe: {trace.manifest.program} at {trace.point}"

@@ -20,9 +20,9 @@ _PREFIX = "trainsafe"
 
 
 def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
-    """Writes all reports on the marked tests after a run; nothing if there are none.
+    """Writes all reports on the marked tests after a run; none if there are no such tests.
 
-    The tests' seconds are stored in `folder` for later plans, unless it is None.
+    Stores the tests' seconds in `folder` for later plans, unless `folder` is None.
     """
     reports = [
         report

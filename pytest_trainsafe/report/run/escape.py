@@ -18,21 +18,21 @@ def printable(text: str) -> str:
 
 
 def command_data(text: str) -> str:
-    """The message of a workflow command: `%`, CR and LF are percent-encoded."""
+    """The text as the message of a workflow command: `%`, CR and LF are percent-encoded."""
     return printable(text).replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 
 def command_property(text: str) -> str:
-    """A property of a workflow command, such as `file`: `:` and `,` are percent-encoded too."""
+    """The text as a property of a workflow command; `:` and `,` are percent-encoded too."""
     return command_data(text).replace(":", "%3A").replace(",", "%2C")
 
 
 def markdown(text: str) -> str:
-    """One line of text in Markdown or in a table cell, without any markup."""
+    """The text as one line of Markdown, also for a table cell, with all markup escaped."""
     line = printable(text).replace("\n", " ")
     return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in line)
 
 
 def code(text: str) -> str:
-    """One line of text as code, also in a table cell."""
+    """The text as one line of inline code in Markdown, escaped so that it fits a table cell."""
     return f"<code>{markdown(text)}</code>"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from pytest_trainsafe.report.run.outcome import VERDICTS, Outcome
 
-#: The maximum length of a condition in characters; a longer one says little.
+#: The maximum length of a condition in characters; longer conditions say little and are dropped.
 _LONGEST = 200
 
 
@@ -19,9 +19,9 @@ _LONGEST = 200
 class Family:
     """Failing Points with one cause.
 
-    `condition` says which axis values they have and no passing Point of the same tests has: "tp >=
-    2 and sp=True"; "" if there is no passing Point or no such condition.  `passing` is the number
-    of those passing Points.
+    `condition` names axis values that all members have and no passing Point of the same tests has:
+    "tp >= 2 and sp=True"; "" if there is no passing Point or no such condition.  `passing` is the
+    number of passing Points of these tests.
     """
 
     members: tuple[Outcome, ...]
@@ -30,7 +30,10 @@ class Family:
 
     @property
     def lead(self) -> Outcome:
-        """The member that stands for the family: the smallest Point, by its number of ranks."""
+        """The member that reports show for the family: the one with the fewest ranks.
+
+        Members whose faulty code was located are preferred.
+        """
         located = [outcome for outcome in self.members if outcome.first.located]
         return min(located or self.members, key=_size)
 
@@ -51,7 +54,7 @@ def families(found: Sequence[Outcome]) -> list[Family]:
 
 
 def _groups(failing: Sequence[Outcome]) -> list[list[Outcome]]:
-    """The failing Outcomes, grouped by shared keys."""
+    """The failing Outcomes in groups: two that share a key (see `_keys`) are in one group."""
     parent = list(range(len(failing)))
 
     def root(number: int) -> int:
@@ -115,7 +118,7 @@ def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """One part of a condition: an axis has a value, or at least it."""
+    """One part of a condition: an axis has this value, or at least this value."""
 
     axis: str
     value: str
@@ -141,7 +144,7 @@ def _is_size(value: str) -> bool:
 
 
 def _size(outcome: Outcome) -> tuple[int, str]:
-    """The product of the numbers of a Point: about its number of ranks."""
+    """Sort key: the product of a Point's integer axis values, about its number of ranks."""
     size = 1
     for _, value in outcome.axes:
         size *= int(value) if _is_size(value) else 1

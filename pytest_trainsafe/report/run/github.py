@@ -32,12 +32,12 @@ MAX_ANNOTATIONS, MAX_SUMMARY = 10, 900_000
 #: The most characters of a message, of a cell, and of a list of Points.
 _MESSAGE, _CELL, _LIST = 4_000, 200, 2_000
 
-#: A plugin that writes an annotation for every failing test, and uses up GitHub's ten.
+#: A pytest plugin that writes an annotation for every failing test, and so uses up GitHub's ten.
 _OTHER = "pytest_github_actions_annotate_failures"
 
 
 def is_wanted(settings: Settings, environ: Mapping[str, str] = os.environ) -> bool:
-    """Whether to write these reports: in a job of GitHub Actions, unless the settings differ."""
+    """Whether to write these reports; with the setting "auto", only in jobs of GitHub Actions."""
     if settings.github == "auto":
         return environ.get("GITHUB_ACTIONS") == "true"
     return settings.github == "on"
@@ -102,7 +102,10 @@ def _annotation(family: Family, root: Path, workspace: Path, options: str) -> st
 
 
 def place_of(source: str, workspace: Path) -> tuple[str, str] | None:
-    """The file relative to the workspace, and the line; None for a file outside of it."""
+    """The file and the line of a "file:line", with the file relative to the workspace.
+
+    None if `source` has another form or the file is outside of the workspace.
+    """
     path, colon, line = source.rpartition(":")
     if not (colon and path and line.isdecimal() and len(line) < 10) or "\0" in path:
         return None
@@ -119,7 +122,10 @@ def append_summary(
     workspace: Path,
     options: str = "",
 ) -> None:
-    """Appends to the summary, within the limit that applies to all commands of the step."""
+    """Appends the summary to a file, whose size stays within GitHub's limit.
+
+    Raises OSError if the path is not that of a regular file.
+    """
     descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK, 0o644)
     with os.fdopen(descriptor, "ab") as file:
         status = os.fstat(descriptor)
@@ -156,7 +162,10 @@ def job_summary(
 
 
 def _fitted(head: str, blocks: Sequence[str], most: int) -> str:
-    """As many blocks as fit, and a line with the number of the others."""
+    """The head and as many blocks as fit in `most` bytes, with a note if some do not fit.
+
+    "" if there is no room for the head and the note.
+    """
     note = "\n\nThe summary is cut here: it would be too long for GitHub. See the job's log.\n"
     left = most - _bytes(head) - _bytes(note)
     if left < 0:
@@ -200,7 +209,7 @@ def _family(number: int, family: Family, workspace: Path, options: str) -> str:
 
 
 def _table(table: Table) -> list[str]:
-    """The blocks of one table: its head, each row, and its end, so that rows can be omitted."""
+    """One table in blocks, so that rows can be omitted: its head, each row, and its end."""
     constant = f" {markdown(table.constant)}" if table.constant else ""
     names = [*(markdown(_cell(column)) for column in table.columns), "worst tensor"]
     head = [

@@ -1,7 +1,7 @@
-"""Reads the reports of marked tests from JUnit files, to report the shards of a run together.
+"""Reads the reports of marked tests from JUnit files, to report all shards of a run together.
 
-One shard has only its own Points, so it cannot determine which axis values the Points with one
-cause share and no passing Point has. The files may come from jobs that ran untrusted code.
+A shard has only its own Points, so it cannot find the axis values that all Points with one cause
+have and no passing Point has. The files may come from jobs that ran untrusted code.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class JUnitReport:
 
 
 def read_junit(path: Path, root: Path) -> list[JUnitReport]:
-    """The marked tests of a JUnit file; those of pytest-trainsafe have their node id as a property.
+    """The tests of a JUnit file that have the property with which pytest-trainsafe marks its tests.
 
     Paths below the root directory of the run that wrote the file become paths below `root`.
     Raises SettingError, which names the file, if it cannot be read.
@@ -51,7 +51,7 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
         if b"<!" in data.replace(b"<![CDATA[", b"") or b"\0" in data:
             raise SettingError(
                 f"{shown(str(path))} has an XML declaration that pytest does not write; pass "
-                "files of pytest --junitxml"
+                "files that pytest --junitxml has written"
             )
         tree = ElementTree.fromstring(data)
     except BadFileError as error:

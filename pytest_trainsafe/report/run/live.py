@@ -65,7 +65,7 @@ def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool
         table.add_column(style=style, no_wrap=True, overflow="ellipsis")
     for line in lines:
         table.add_row(*(Text(cell) for cell in line))
-    # Not a system from the environment: only what pytest does with colours counts.
+    # The colour system is not taken from the environment: only pytest's choice counts.
     console = Console(
         width=width,
         force_terminal=True,
@@ -79,22 +79,26 @@ def rendered(lines: Sequence[tuple[str, str, str, str]], width: int, color: bool
 
 
 def frame(lines: Sequence[str], column: int) -> str:
-    """Writes lines below the current one and restores the cursor; without lines, clears them."""
+    """The text that shows lines below the cursor's line; without lines, it clears older ones.
+
+    Control sequences in it put the cursor back to `column`.
+    """
     below = "\n".join(lines)
     back = f"\x1b[{column}C" if column else ""
     return f"\n\x1b[J{below}\x1b[{max(1, len(lines))}A\r{back}"
 
 
 def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
-    """The lines for a log."""
+    """The lines as plain text for a log, each beginning with "trainsafe: "."""
     return "".join(f"trainsafe: {', '.join(filter(None, line))}\n" for line in lines)
 
 
 class Live:
     """Shows the lines during each test, from its own thread.
 
-    `rows` gives the Runs in progress, and `clock` the time in their unit.
-    `file` is pytest's uncaptured output, and `column` the width of pytest's current line.
+    `rows` returns the Runs in progress, and `clock` the current time, from which their ages are
+    computed. `file` is pytest's uncaptured output, and `column` returns the width of pytest's
+    current line.
     """
 
     def __init__(
@@ -158,7 +162,7 @@ class Live:
                     self._write(("\n" if self._column() else "") + plain(lines))
             elif lines or self._shown:
                 size = shutil.get_terminal_size()
-                # A line in the last column would wrap, and a frame higher than the screen scroll.
+                # Text in the last column would wrap; a frame higher than the screen would scroll.
                 fitting = lines[: max(1, size.lines - 2)]
                 self._at = max(0, self._column())
                 self._write(frame(rendered(fitting, size.columns - 1, self._color), self._at))
@@ -199,7 +203,7 @@ def start(config: pytest.Config) -> None:
 def live_of(
     config: pytest.Config, rows: Callable[[], Sequence[Status]], clock: Callable[[], float]
 ) -> Live | None:
-    """The Live of this run's output; None where other output may appear during tests."""
+    """A Live for this run's output; None if other output may appear during tests."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if (
         reporter is None

@@ -1,4 +1,4 @@
-"""Live lines of a run with pytest-xdist: what the Points of all workers do.
+"""Live lines of a run with pytest-xdist: the current activity of the Points of all workers.
 
 The controller shows them while its workers run tests.  pytest may write at any time then, so the
 lines are removed before it writes, and come back with the next frame.
@@ -25,8 +25,8 @@ _PLUGIN = "trainsafe_live"
 class WorkersLive:
     """Shows the lines of `live` until the session ends.
 
-    `writer` is pytest's terminal writer, whose methods are exchanged for some that remove the lines
-    first.
+    `writer` is pytest's terminal writer.  Its write methods are wrapped so that they first remove
+    the lines.
     """
 
     def __init__(self, live: Live, writer: Any, config: pytest.Config) -> None:
@@ -56,12 +56,12 @@ class WorkersLive:
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
-        """Shows the Runs of a worker no longer once it has ended."""
+        """Stops showing the Runs of a worker that has ended."""
         forget(self._config, node.gateway.id)
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self) -> None:
-        """Removes the lines, and gives pytest its writer back."""
+        """Removes the lines, and restores the write methods of pytest's terminal writer."""
         self._ended.set()
         self._thread.join()
         self._live.clear()
@@ -69,12 +69,15 @@ class WorkersLive:
             delattr(self._writer, name)
 
     def pytest_unconfigure(self) -> None:
-        """Closes the file."""
+        """Closes the file to which the lines are written."""
         self._live.pytest_unconfigure()
 
 
 def start_for_workers(config: pytest.Config) -> None:
-    """Shows the lines from now on, once, if a worker of this controller has trainsafe tests."""
+    """Starts to show the lines if a worker of this controller has trainsafe tests.
+
+    Has no effect if they are shown already.
+    """
     folder = shared_folder(config)
     if folder is None or config.pluginmanager.hasplugin(_PLUGIN) or not _announced(folder):
         return

@@ -1,8 +1,8 @@
 """The result of each marked test, from pytest's reports.
 
-The terminal summary, the reports for GitHub Actions and the seconds of earlier runs are made from
-Outcomes. Reports come from workers of pytest-xdist, and any test can record a property, so nothing
-is assumed about the properties' values.
+The terminal summary and the reports for GitHub Actions are made from Outcomes. Reports may come
+from workers of pytest-xdist, and any test can record a property, so nothing is assumed about the
+properties' values.
 """
 
 from __future__ import annotations
@@ -59,9 +59,10 @@ class Outcome:
 
     `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that
     died. `failed` says whether the test failed: a Point that fails does not fail a test that
-    expects it. `axes` has the values of the Point as text, and `point` all of them. `worst` is
-    the largest error as a multiple of its tolerance, None if nothing was compared, at
-    `worst_name`. `location` is the "file:line" of the test, relative to the root directory.
+    expects it. `axes` has the axis values of the Point as text, and `point` is the text of the
+    whole Point. `tensors` counts the compared tensors of each rung. `worst` is the largest error
+    divided by its allowance, None if nothing was compared; `worst_name` names its tensor.
+    `location` is the "file:line" of the test, relative to the root directory.
     """
 
     nodeid: str
@@ -165,7 +166,7 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
 
 
 def _split(point: str) -> list[tuple[str, str]]:
-    """The axes of a Point's text; none if a value has spaces."""
+    """The axes and values in a Point's text; none if a value contains a space."""
     pairs = [word.split("=", 1) for word in point.split(" ")]
     return [(pair[0], pair[1]) for pair in pairs] if all(len(p) == 2 for p in pairs) else []
 
@@ -227,7 +228,7 @@ def _first(summary: dict[str, object]) -> FirstDifference:
 
 
 def _crash(report: pytest.TestReport | JUnitReport) -> str:
-    """The first line of the error of a failed test."""
+    """The first line of the error message of a failed test."""
     crash = getattr(report.longrepr, "reprcrash", None)
     text = getattr(crash, "message", None) or report.longreprtext
     lines = [line for line in str(text)[:10_000].splitlines() if line.strip()]

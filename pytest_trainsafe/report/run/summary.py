@@ -23,7 +23,7 @@ from pytest_trainsafe.sweep.point_summary import PointSummary, plural, reason_co
 if TYPE_CHECKING:
     import pytest
 
-#: Rows and families shown without `-v`, and the columns of a line.
+#: The most rows and families shown without `-v`, and the most columns of a line.
 MAX_ROWS, MAX_FAMILIES, WIDTH = 20, 10, 80
 
 #: The most characters of a text from a report, and of the list of a family's Points.
@@ -56,7 +56,7 @@ def write_summary(
 
 
 def table_lines(each: Sequence[Table], *, detailed: bool) -> list[str]:
-    """The lines of the tables; `detailed` shows every row, and where the largest error is."""
+    """The lines of the tables; `detailed` shows all rows, and the tensor of each largest error."""
     lines: list[str] = []
     left = sum(len(table.rows) for table in each) if detailed else MAX_ROWS
     hidden = 0
@@ -154,7 +154,7 @@ def what(outcome: Outcome) -> str:
 
 
 def where(family: Family) -> str:
-    """`tp >= 2 and sp=True; the other 3 points pass`; "" if nothing is known."""
+    """Where a family fails: `fails where tp >= 2; 3 other points pass`; "" if that is unknown."""
     if not family.condition:
         return ""
     others = plural(family.passing, "other point")
@@ -163,7 +163,7 @@ def where(family: Family) -> str:
 
 
 def size(outcome: Outcome) -> str:
-    """`5.6e-01 in float64, rounding allows 2.9e-14`; "" if nothing was measured."""
+    """The error: `5.6e-01 in float64, rounding allows 2.9e-14`; "" if none was measured."""
     first = outcome.first
     if first.error is None:
         return ""
@@ -173,7 +173,10 @@ def size(outcome: Outcome) -> str:
 
 
 def totals(found: Sequence[PointSummary], judged: Sequence[Outcome] = ()) -> list[str]:
-    """`3 points judged: 3 pass; launch 9.1 s, train 0.4 s` and `2 points skipped: <reason> (2)`."""
+    """The closing lines of the summary: numbers of Points, seconds, notes and skipped Points.
+
+    `3 points judged: 3 pass; launch 9.1 s, train 0.4 s` and `2 points skipped: <reason> (2)`.
+    """
     verdicts = Counter(summary["verdict"] for summary in found)
     skipped = verdicts.pop("skipped", 0)
     lines = []
@@ -215,7 +218,7 @@ def _listed(value: object) -> Sequence[object]:
 
 
 def _references(found: Sequence[PointSummary]) -> list[str]:
-    """`references: 3 reused, 1 run`; nothing if no reference was looked up in the cache.
+    """The line `references: 3 reused, 1 run`; none if no reference was looked up in the cache.
 
     A reference that one xdist worker ran and another reused counts as run.
     """

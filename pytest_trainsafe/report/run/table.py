@@ -1,6 +1,6 @@
-"""The table of Points: axes by verdict, with the largest error over its allowance.
+"""The table of a test's Points: axis values, verdict, and the largest error over its allowance.
 
-Plain data, formatted for the terminal and for the job summary of GitHub Actions.
+Plain data, which the terminal summary and the job summary of GitHub Actions format.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def _table(test: str, each: Sequence[Outcome]) -> Table:
 
 
 def results(outcome: Outcome) -> tuple[str, str, str, str]:
-    """The cells of RESULTS."""
+    """The cells of one row in the columns RESULTS."""
     return (
         outcome.verdict,
         "-" if outcome.worst is None else ratio(outcome.worst),
@@ -75,5 +75,5 @@ def results(outcome: Outcome) -> tuple[str, str, str, str]:
 
 
 def ratio(value: float) -> str:
-    """Two digits: `0.25`, `2e+13`, `inf`."""
+    """A number as text with two significant digits: `0.25`, `2e+13`, `inf`."""
     return f"{value:.2g}" if math.isfinite(value) else "inf"

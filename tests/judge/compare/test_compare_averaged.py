@@ -124,10 +124,10 @@ def test_clipping_hides_whether_a_reduction_averages(bench: Bench) -> None:
     assert found is not None
     assert found.wanted == {}
     assert found.left is not None
-    assert "fit if they are means over dp, but all gradients are multiplied by 0.5" in (
+    assert "if they are means over dp, but all gradients are multiplied by 0.5" in (
         found.unexplained
     )
-    assert "report their norm before clipping with ctx.grad_norm" in found.unexplained
+    assert "report the gradient norm before clipping with ctx.grad_norm" in found.unexplained
 
 
 def test_the_reported_norm_shows_a_mean_behind_clipping(bench: Bench) -> None:
@@ -194,7 +194,8 @@ def test_of_axes_of_one_size_the_other_is_named(bench: Bench) -> None:
     found = propose(rung, compare(rung), ())
     assert found is not None
     assert found.wanted == {"gradients": {"mean": ["dp"]}}
-    assert "It may be cp, which has as many ranks here" in proposal_rows(found)[-1][1]
+    text = proposal_rows(found)[-1][1]
+    assert "The axis may also be cp, which has the same size here" in text
 
 
 def declared(rung: Rung, kinds: Sequence[str], layout: Layout) -> Rung:
@@ -219,7 +220,7 @@ def test_where_gradients_are_declared_means_the_loss_is_offered_as_one(bench: Be
     found = propose(rung, compare(rung), ())
     assert found is not None
     assert found.wanted == {"loss": {"mean": ["dp"]}}
-    assert "what ctx.loss is given is a mean over" in proposal_rows(found)[-1][1]
+    assert "the loss passed to ctx.loss is a mean over" in proposal_rows(found)[-1][1]
 
 
 def test_gradients_are_means_over_what_the_loss_is_declared_a_mean_over(bench: Bench) -> None:
@@ -243,5 +244,5 @@ def test_the_report_says_what_a_mean_means(bench: Bench) -> None:
     assert [label for label, _, _ in rows] == ["annotate", "", "", "which says"]
     assert rows[1][1] == "gradients: {mean: [dp]}"
     assert rows[3][1].startswith(
-        "a rank's loss is a mean over its own share, so its gradients are dp"
+        "each rank's loss is a mean over the rank's own share of the batch, so its gradients are dp"
     )

@@ -68,7 +68,7 @@ def test_a_mean_of_gradients_that_are_sums_is_named(bench: Bench) -> None:
     wrong = found(declaring(bench.rung(POINT, healthy, "float64"), "dp"))
     assert wrong is not None
     assert (wrong.gradients, wrong.fitting_gradients) == (("dp",), ())
-    assert "with no mean of gradients every tensor fits" in misaveraged_rows(wrong)[0][1]
+    assert "with no mean of gradients every tensor matches" in misaveraged_rows(wrong)[0][1]
 
 
 def test_a_right_declaration_passes(bench: Bench) -> None:

@@ -70,7 +70,7 @@ def test_the_layout_that_fits_is_told(
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)
     assert first == ("declared", wrong.sentences[0], True)
-    assert "every other tensor agrees" in last[1]
+    assert "all other tensors agree" in last[1]
 
 
 def test_what_is_still_wrong_with_the_right_layout_is_named(bench: Bench) -> None:
@@ -83,10 +83,7 @@ def test_what_is_still_wrong_with_the_right_layout_is_named(bench: Bench) -> Non
     assert wrong is not None
     assert wrong.left is not None
     assert str(wrong.left.where).startswith("norm.weight · main_grad")
-    assert (
-        "with that layout, norm.weight · main_grad · step 0 is still wrong"
-        in (misdeclared_rows(wrong)[-1][1])
-    )
+    assert "with that layout, norm.weight · main_grad" in misdeclared_rows(wrong)[-1][1]
 
 
 def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -85,7 +85,7 @@ def test_complex_numbers_and_single_values_are_compared() -> None:
     assert found is not None
     assert (found.index, found.value, found.expected) == ((1,), 2j, 3 - 1j)
     assert single is not None
-    assert mismatch_text(single) == "the only one is 2 instead of 1.5, a difference of 5.0e-01"
+    assert mismatch_text(single) == "the only element is 2 instead of 1.5, a difference of 5.0e-01"
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (0,)])

@@ -65,7 +65,7 @@ def test_error_above_one_small_sample_passes_where_others_allow_it(bench: Bench)
 def test_error_above_every_sample_fails_after_all_were_taken(bench: Bench) -> None:
     report, samples = climbed(bench, scaled(1e5 * precision("float64").epsilon))
     assert f"{GRADIENT} · main_grad · step 0" in report
-    assert "measured by 8 samples of noise" in report
+    assert "rounding was measured by 8 samples of noise" in report
     assert samples == list(range(8))
 
 

@@ -1,1 +1,1 @@
-"""Detects missing and wrong annotations of layouts and means, and proposes corrections."""
+"""Detects missing and wrong annotations of layouts and of averages, and proposes corrections."""

@@ -1,7 +1,7 @@
-"""Copies a trace with other layouts, as if they had been declared.
+"""Copies a trace with other layouts, as if these had been declared.
 
-Called where the compare judge proposes annotations.  A proposal is verified by judging the whole
-candidate with it.
+Called where the compare judge proposes annotations: it verifies a proposal by judging the whole
+candidate with the proposed layouts.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PROPOSED = "a proposal"
 
 
 def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:
-    """A copy of the trace with the layouts of `needs`; it shares the trace's files."""
+    """A copy of the trace with the layouts proposed in `needs`; it shares the trace's files."""
     by_key = {(need.section, need.name, need.place): need for need in needs}
     adopted = with_tensors(trace, lambda rank: _needed(rank, by_key))
     orders = {(need.name, need.place): need.order for need in by_key.values() if need.order}
@@ -31,7 +31,10 @@ def adopt(trace: Trace, needs: Iterable[MissingLayout]) -> Trace:
 
 
 def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
-    """A copy of the trace in which unreduced gradients, and losses, are means over these axes."""
+    """A copy of the trace that declares gradients and losses to be means over ranks.
+
+    Gradients before the reduction are means over the axes `gradients`, losses over the axes `loss`.
+    """
     return with_tensors(
         trace,
         lambda rank: {id: _mean(id, e, gradients, loss) for id, e in rank.tensors.items()},
@@ -39,10 +42,10 @@ def adopt_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> 
 
 
 def drop_means(trace: Trace) -> Trace:
-    """A copy of the trace in which no gradient is declared a mean."""
+    """A copy of the trace in which no gradient is declared a mean over ranks."""
 
     def dropped(event: TensorEvent) -> TensorEvent:
-        """The event without declared means."""
+        """A copy of the event without the averaging that is declared for it."""
         layout = tuple(p for p in event.layout if not isinstance(p, Scaled))
         return msgspec.structs.replace(event, layout=layout)
 
@@ -106,7 +109,7 @@ def _layout(
 
 
 def _names(id: TensorId) -> Iterable[str]:
-    """The possible names of this tensor's parameter: `weight.exp_avg` belongs to `weight`."""
+    """The possible paths of this tensor's parameter: `weight.exp_avg` may belong to `weight`."""
     path = id.path
     while path:
         yield path
@@ -114,10 +117,14 @@ def _names(id: TensorId) -> Iterable[str]:
 
 
 def replace_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
-    """A copy of the trace in which the declared means are replaced by means over these axes."""
+    """A copy of the trace with other declared means over ranks, instead of its own.
+
+    Gradients before the reduction become means over the axes `gradients`, and losses over the axes
+    `loss`.
+    """
 
     def bare(id: TensorId, event: TensorEvent) -> TensorEvent:
-        """The event without declared means, if it is a loss or an unreduced gradient."""
+        """The event without declared averaging if it is a loss or an unreduced gradient."""
         if id.kind not in ("activation_grad", "param_grad", "loss"):
             return event
         layout = tuple(

@@ -1,10 +1,10 @@
-"""Distinguishes gradients that are averaged over ranks later from wrong gradients.
+"""Distinguishes wrong gradients from correct ones that the reduction averages over ranks later.
 
-Called by `propose`.  If each rank's loss is a mean over its own share (as under torch's
-DistributedDataParallel), its gradients are dp·cp times those of the whole step until the reduction
-averages them.  Such a candidate trains correctly.  The recorder recognises torch's own wrappers.
-Hand-written wrappers, and wrappers that do not average although they look like those of torch, need
-annotations.
+Called by `propose`.  If each rank's loss is a mean over the rank's own share of the batch (as under
+torch's DistributedDataParallel), its gradients are dp·cp times those of the whole step until the
+reduction averages them.  Such a candidate trains correctly.  The recorder recognises torch's own
+wrappers.  Hand-written wrappers, and wrappers that do not average although they look like those of
+torch, need annotations.
 """
 
 from __future__ import annotations
@@ -25,14 +25,15 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds recorded before the reduction.  A missing mean changes no other kind.
+#: The kinds recorded before the reduction.  A missing declaration of a mean affects no other kind.
 BEFORE = frozenset({"loss", "activation_grad", "param_grad"})
 
-#: How many parameters are checked for whether the optimizer receives the sum of their terms.
+#: For how many parameters it is checked whether the optimizer receives the sum of the
+#: micro-batches' gradients.
 FEW = 8
 
-#: The largest relative error (of norms) between a main gradient and a multiple of the sum of its
-#: terms, between two multiples, and between two norms: rounding of the narrowest dtype.
+#: The largest relative error that rounding in the narrowest dtype explains: between a main gradient
+#: and a multiple of the sum of its terms, between two such multiples, and between two norms.
 SUMS = 0.05
 
 #: The kind of gradients that are reduced and not yet clipped.
@@ -41,13 +42,15 @@ UNCLIPPED = "unclipped_grad"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """The axes over which gradients, and reported losses, are means.
+    """A declaration of means over ranks that explains all wrong tensors.
 
-    `tensors` counts the tensors that this explains.  `alike` is another axis of the same size that
-    would explain them too, "" if there is none.  If `dropped` is not empty, gradients are declared
-    means over these axes, and are correct without that declaration; `wrapper` is the wrapper that
-    was assumed to average, "" if annotations declare the means.  `clipped` is the factor by which
-    clipping scales all gradients, if it hides whether the reduction averages; otherwise 1.0.
+    `gradients` are the axes over which gradients before the reduction are means, and `loss` those
+    over which reported losses are.  `tensors` counts the tensors that this explains.  `alike` is
+    another axis of the same size that would explain them too, "" if there is none.  If `dropped` is
+    not empty, gradients are declared means over these axes, and are correct without that
+    declaration; `wrapper` is the wrapper that was assumed to average, "" if annotations declare the
+    means.  `clipped` is the factor by which clipping scales all gradients, if it hides whether the
+    reduction averages; otherwise 1.0.
     """
 
     gradients: tuple[str, ...]
@@ -80,7 +83,7 @@ def may_be_means(rung: Rung, comparison: Comparison) -> bool:
 
 
 def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
-    """The means with which the whole candidate passes; None if there are none."""
+    """The declaration of means with which the whole candidate passes; None if there is none."""
     count = _wrong(comparison)
     if not count:
         return None
@@ -103,10 +106,10 @@ def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means
 
 
 def _wrong(comparison: Comparison) -> int:
-    """The number of wrong tensors.
+    """The number of wrong tensors; 0 if no declaration of a mean could explain them.
 
-    0 if one comes after the reduction, if no main gradient was compared, or if some tensors could
-    not be judged.
+    That is so if one is recorded after the reduction, if no main gradient was compared, or if some
+    tensors could not be judged.
     """
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     if comparison.suspects or any(id is None or id.kind not in BEFORE for id in ids):
@@ -138,7 +141,7 @@ def _ways(candidate: Trace, comparison: Comparison) -> Iterator[_Way]:
 
 
 def _loss_means(candidate: Trace) -> set[str]:
-    """The axes over which the loss is declared a mean; gradients are then means over them too."""
+    """The axes over which the loss is declared a mean; gradients must be means over them too."""
     return {
         placement.axis
         for rank in candidate.ranks
@@ -162,10 +165,10 @@ def _declared(candidate: Trace) -> tuple[str, ...]:
 
 
 def _factor(reference: Trace) -> float | None:
-    """The factor on the sum of the micro-batches' gradients before the optimizer's step.
+    """The factor from the sum of the micro-batches' gradients to what the optimizer receives.
 
-    It is 1.0 if the gradients are unchanged, and less if they are clipped together by their norm.
-    None if the first FEW parameters share no factor.
+    It is 1.0 if the sum is unchanged, and less if all gradients are clipped together by their norm.
+    None if the first FEW parameters have no factor in common.
     """
     terms = _terms(reference)
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
@@ -187,10 +190,10 @@ def _factor(reference: Trace) -> float | None:
 
 
 def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
-    """Whether a compared tensor shows gradients, or their norm, before clipping.
+    """Whether gradients before clipping, or their norm, were compared.
 
-    Everything after the reduction is correct, so the candidate's reduction then yields the sum of
-    the reference's micro-batches and not a multiple of it.
+    If so, the candidate's reduction yields the sum of the reference's micro-batches, not a multiple
+    of it, because everything after the reduction is correct.
     """
     if comparison.compared[UNCLIPPED]:
         return True

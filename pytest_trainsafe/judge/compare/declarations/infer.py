@@ -1,7 +1,7 @@
 """Finds the layout that explains the ranks' parts of a tensor, by comparison with the reference.
 
 Called for tensors without a declared layout.  A layout explains a tensor if the parts, in that
-layout, merge without a finding into the reference, up to the rounding that the caller allows.  A
+layout, merge without a finding into the reference, up to the rounding that the caller allows.  The
 judge requires the same of a declared layout.
 """
 
@@ -32,7 +32,7 @@ from pytest_trainsafe.judge.compare.declarations.match_rows import fused_blocks
 #: The axes over which layouts are tried, outermost cut first.
 AXES = ("cp", "tp")
 
-#: Returns the error of a merged tensor divided by its allowance: explained up to 1.
+#: Returns the error of a merged tensor divided by its allowance; up to 1, rounding explains it.
 Ratio = Callable[[torch.Tensor], float]
 
 
@@ -40,7 +40,8 @@ Ratio = Callable[[torch.Tensor], float]
 class Sample:
     """One tensor of unknown layout: the ranks' parts, the reference, and the allowed error.
 
-    Placements that the parts already have are kept; layouts are tried over the other axes.
+    Placements that the parts already have are kept; layouts are tried over the other axes.  Along
+    `free_axes`, only some ranks need to hold the tensor.
     """
 
     parts: Sequence[Part]
@@ -81,7 +82,10 @@ class Inferred:
 
 
 def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
-    """Try every layout over the undeclared axes in `axes` that the shapes allow."""
+    """Try every layout that the shapes allow over those of `axes` that have no declared placement.
+
+    Returns the layouts that explain the sample, or the closest one.
+    """
     explained: list[FittingLayout] = []
     nearest = Inferred([])
     for layout in _candidates(sample, sizes, axes):
@@ -117,7 +121,10 @@ def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXE
 
 
 def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[Layout]:
-    """The layouts under which every part has its shape, with the blocks that the values show."""
+    """The layouts that give every part its shape.
+
+    For a shard over tp, these include a layout with the fused blocks that the values show.
+    """
     given = sample.parts[0].layout
     shape = tuple(sample.reference.shape)
     if any(part.tensor.ndim != len(shape) for part in sample.parts):
@@ -147,7 +154,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
 
 
 def replace_blocks(placement: Shard, blocks: tuple[int, ...]) -> Shard:
-    """The same shard, cut block by block."""
+    """The same shard, but cut within each of these blocks."""
     return Shard(placement.dim, placement.axis, blocks)
 
 
@@ -192,7 +199,7 @@ def _explains(merged: Merged, sample: Sample) -> bool:
 
 
 def _is_confirmed(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
-    """Whether the values, not only the shapes, confirm every placement that was not declared."""
+    """Whether the values, and not only the shapes, confirm all placements that are not declared."""
     for placement in layout:
         if placement in sample.parts[0].layout:
             continue
@@ -237,7 +244,7 @@ def _of(merged: Merged) -> torch.Tensor:
 
 
 def _complexity(layout: Layout) -> tuple[int, int, int]:
-    """Sort key: fewer placements first, shards before sums, unfused before fused."""
+    """Sort key: fewer placements first, then shards before sums, then fewer fused blocks."""
     sums = sum(isinstance(placement, Partial) for placement in layout)
     blocks = sum(len(placement.blocks) for placement in layout if isinstance(placement, Shard))
     return len(layout), sums, blocks

@@ -24,10 +24,10 @@ Permutation = tuple[int, ...]
 def infer_permuted(
     samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXES
 ) -> tuple[Inferred, Permutation]:
-    """The layouts that explain the permuted samples, and the permutation.
+    """The layout that explains the samples after a permutation of dimensions, and the permutation.
 
-    If the values do not confirm exactly one layout with exactly one permutation, nothing is
-    explained.
+    The result explains nothing unless the values confirm exactly one layout with exactly one
+    permutation.
     """
     found: list[tuple[Inferred, Permutation]] = []
     if samples:

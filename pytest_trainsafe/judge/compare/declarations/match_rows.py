@@ -19,11 +19,11 @@ from pytest_trainsafe.core.layout import Layout, Partial, Shard, Sizes
 def fused_blocks(
     parts: Sequence[Part], reference: torch.Tensor, layout: Layout, place: int, sizes: Sizes
 ) -> tuple[int, ...]:
-    """The sizes of the blocks in which the placement `layout[place]` cuts its dimension.
+    """The sizes of the blocks within which the placement `layout[place]` cuts its dimension.
 
-    Empty if there is only one block, if rows are not distinguishable, or if their order fits no
-    blocks.  The result is a guess that the caller must verify: rows are matched by one random
-    projection each.
+    Empty if there is only one block, if rows cannot be distinguished, or if their order fits no
+    blocks.  The result is a guess that the caller must verify, because rows are matched by a single
+    random projection.
     """
     placement = layout[place]
     assert isinstance(placement, Shard)
@@ -46,7 +46,10 @@ def fused_blocks(
 
 
 def _positions(part: torch.Tensor, whole: torch.Tensor, dim: int) -> np.ndarray | None:
-    """The index in the whole of each row of a part; None unless the indices increase."""
+    """For each row of a part, the index of the same row in the whole tensor.
+
+    None unless the indices increase.
+    """
     rows, known = (t.movedim(dim, 0).reshape(t.shape[dim], -1) for t in (part, whole))
     if rows.shape[1] != known.shape[1] or not rows.numel() or whole.is_complex():
         return None

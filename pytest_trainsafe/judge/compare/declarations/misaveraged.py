@@ -30,10 +30,11 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Misaveraged:
-    """The declared means, and those with which every tensor matches its reference.
+    """Wrongly declared means over ranks, and means with which every tensor matches its reference.
 
-    `tensors` counts the tensors that fail with the declared means.  `file` is the annotation file
-    with the declaration, "" if the program declares it.
+    `gradients` and `loss` are the declared axes; `fitting_gradients` and `fitting_loss` are the
+    axes that match.  `tensors` counts the tensors that fail with the declared means.  `file` is the
+    annotation file with the declaration, "" if the program declares it.
     """
 
     gradients: Axes
@@ -53,7 +54,10 @@ def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
 
 
 def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
-    """The means with which the whole candidate passes; None if there are none."""
+    """The wrongly declared means, and those with which the whole candidate passes.
+
+    None if the means are not at fault, or if no others make the candidate pass.
+    """
     if comparison.suspects or not may_be_misaveraged(rung, comparison):
         return None
     gradients, loss = declared_means(rung.candidate)

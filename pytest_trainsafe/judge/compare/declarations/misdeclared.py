@@ -1,8 +1,8 @@
 """Distinguishes wrong annotations from wrong code.  Called by the ladder after a failure.
 
-A declared layout is trusted unless its parts do not fit together.  Then the layouts that the
-values, or a parameter's shape, allow are tried on the whole candidate as if nothing had been
-declared.
+A declared layout is trusted if the parts of the tensor fit together in it.  If they do not, the
+layouts that the values (or a parameter's shape) allow are tried on the whole candidate, as if
+nothing had been declared.
 """
 
 from __future__ import annotations
@@ -38,21 +38,25 @@ _UNFIT = LAYOUT_CHECKS - {"replicas"}
 #: The prefixes of layout sources that users write.
 _BY_HAND = ("parameters", "modules", "attribute")
 
-#: Limits: wrong declarations reported, and tensors examined.
+#: The largest numbers of wrong declarations that are reported, and of tensors that are examined.
 MAX_LISTED = 3
 MAX_NAMES = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Misdeclared:
-    """The wrong declarations, a sentence each; `left` is the first finding not explained."""
+    """Wrong declarations of layouts.
+
+    `sentences` describes each of them.  `left` is the first failing finding that remains with
+    corrected layouts, None if nothing fails then.
+    """
 
     sentences: list[str]
     left: Finding | None
 
 
 def misfits(rung: Rung, comparison: Comparison) -> bool:
-    """Whether parts with a user's layout do not fit together."""
+    """Whether the parts of any tensor do not fit together in the layout that a user declared."""
     return next(_misfits(rung, comparison), None) is not None
 
 
@@ -118,7 +122,10 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
 
 
 def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
-    """The one layout with which the parts match the reference, and their permutation."""
+    """The one layout with which the parts match the reference, and the permutation they need.
+
+    (None, ()) if there is no such layout or more than one.
+    """
     evidence = [
         dataclasses.replace(
             sample, parts=[msgspec.structs.replace(part, layout=()) for part in sample.parts]

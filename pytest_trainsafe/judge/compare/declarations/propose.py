@@ -48,11 +48,11 @@ LAYOUT_CHECKS = frozenset({"hole", "overlap", "layout", "replicas", "shape"})
 #: How often the search is repeated: a newly found layout exposes the next missing one.
 ROUNDS = 4
 
-#: Limits: tensors of one name whose layout is inferred together, and names per round.
+#: The most tensors of one name whose layout is inferred together, and the most names in a round.
 MAX_SAMPLES = 4
 MAX_NAMES = 500
 
-#: If tensors have more elements than this, only one of a name is examined: its values suffice.
+#: If a tensor has more elements than this, no other of its name is examined: its values suffice.
 LARGE = 2**20
 
 
@@ -62,11 +62,12 @@ class Proposal:
 
     `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
     found.  `left` is the first failing finding after all proposals are adopted, None if nothing
-    fails then; `withheld` counts the sums that are not proposed because something still fails.
-    `unexplained` describes the closest layout of the first tensor without a layout.  `file` is the
-    annotation file that the program read, "" for none, and `model` the section of it that the
-    program used.  `means` describes gradients that the reduction averages later.  `shaped` counts
-    the parameters in `wanted` whose shard was found by shape alone.
+    fails then.  `withheld` counts the layouts with partial sums that are not proposed because
+    something still fails.  `unexplained` describes the first tensor for which no layout was found,
+    and the closest layout.  `file` is the annotation file that the program read, "" for none, and
+    `model` the section of it that the program used.  `means` describes gradients that the reduction
+    averages later.  `shaped` counts the parameters in `wanted` whose shard was found by shape
+    alone.
     """
 
     wanted: AnnotationPatch
@@ -81,7 +82,7 @@ class Proposal:
 
     @property
     def settles(self) -> bool:
-        """Whether no second fault is needed to explain the failure."""
+        """Whether the proposal may explain the whole failure, without a second fault."""
         return self.left is None or bool(self.shaped)
 
 
@@ -100,9 +101,9 @@ def propose(
 ) -> Proposal | None:
     """Find the missing layouts of a failed comparison; None if none is missing.
 
-    `again` measures rounding again for a comparison that fails narrowly, as the ladder does before
-    it reports: what remains after the annotations may come from too few noise samples.  None also
-    if some tensors could not be judged because their values were not recorded.
+    `again` measures rounding again, with more samples of noise, for a comparison that fails by
+    little: failures that remain with the proposed layouts may be due to too few samples.  None,
+    too, if some tensors could not be judged because their values were not recorded.
     """
     if comparison.suspects:
         return None
@@ -118,7 +119,7 @@ def propose(
         order = order or cp_order(found)
         for need in found:
             if (why := inexpressible(need, order)) and not unexplained:
-                unexplained = f"{need.name}.{need.place}: it is {describe(need.layout)}, but {why}"
+                unexplained = f"{need.name}.{need.place}: {describe(need.layout)}, but {why}"
         fresh = {
             key: need
             for need in found
@@ -146,7 +147,7 @@ def propose(
     kept = [need for need in needs.values() if left is None or not need.sums]
     shaped = _shaped(rung, first)
     if shaped or averaged is not None:
-        unexplained = ""  # its values belong to other elements, or a proposal fits
+        unexplained = ""  # the values are those of other elements, or a proposal fits
     candidate = rung.candidate
     parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
     sp = bool(candidate.point.get("sp", False))
@@ -178,14 +179,14 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """The message for a mean that would fit, if clipping hides whether the reduction averages."""
+    """The message on means that would fit, where clipping hides whether the reduction averages."""
     axes = " and ".join(averaged.gradients or averaged.dropped)
-    over = f"means over {axes}" if averaged.gradients else f"no means over {axes}"
+    over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"
     return (
-        f"gradients before the reduction fit if they are {over}, but all gradients are "
-        f"multiplied by {averaged.clipped:.3g} before the optimizer's step, so nothing that was "
-        "compared shows whether the reduction divides; report their norm before clipping with "
-        "ctx.grad_norm"
+        f"the gradients before the reduction match the reference if they {over}, but all gradients "
+        f"are multiplied by {averaged.clipped:.3g} before the optimizer's step, so no compared "
+        "tensor shows whether the reduction averages; report the gradient norm before clipping "
+        "with ctx.grad_norm"
     )
 
 
@@ -205,7 +206,7 @@ def _sources(candidate: Trace) -> dict[str, str]:
 
 
 def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
-    """The layouts found for the failing tensors, and the closest to the first one not found."""
+    """The layouts found for failing tensors, and a message on the first without one, or ""."""
     found: list[MissingLayout] = []
     unexplained = ""
     failed = {f.where for f in comparison.findings if f.verdict == "fail"}
@@ -266,7 +267,7 @@ def _open(candidate: Trace, id: TensorId) -> bool:
 
 
 def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
-    """The axes over which a layout may be declared: also dp, if ranks share micro-batches."""
+    """The axes over which a layout may be declared; dp is one if dp ranks share micro-batches."""
     split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
     return ("dp", *AXES) if split else AXES
 
@@ -323,7 +324,7 @@ class _Ratio:
 def _need(
     rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
 ) -> MissingLayout | None:
-    """The missing layout of a tensor if exactly one explains it and its values confirm it."""
+    """The missing layout of a tensor if its values confirm exactly one; otherwise None."""
     layouts = inferred.confirmed()
     event = rung.candidate.holders(id)[0][1]
     if len(layouts) != 1:
@@ -348,7 +349,7 @@ def _need(
 
 
 def order_at(candidate: Trace) -> str:
-    """The likely cause of a permutation: sp, else the role of the first axis in use."""
+    """The axis that likely causes a permutation: sp if on, else the first axis of several ranks."""
     role = candidate.sizes.mesh.role
     in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
@@ -364,28 +365,31 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
             return f"{id.path}: several layouts explain it equally well: {'; '.join(layouts)}"
         shape = describe(inferred.explained[0].layout)
         return (
-            f"{id.path} may be {shape} by its shape, but its values cannot confirm a layout: all "
-            "of them are equal or zero"
+            f"{id.path}: its shape fits the layout {shape}, but its values cannot confirm a "
+            "layout: all of them are equal or zero"
         )
     parts = parts_of(rung.candidate, id)
     if inferred.nearest is None:
         shapes = [list(part.tensor.shape) for part in parts]
         whole = list(rung.reference.holders(id)[0][1].shape)
         return (
-            f"{id.path}: no layout makes parts of shape {shapes[0]} of a tensor of shape {whole}"
+            f"{id.path}: no layout cuts a tensor of shape {whole} into parts of shape {shapes[0]}"
             if all(shape == shapes[0] for shape in shapes)
-            else f"{id.path}: no layout makes parts of shapes {shapes} of a tensor of {whole}"
+            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of {shapes}"
         )
     near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
     if inferred.left == 0:
-        near += f" gives the reference but for this: {inferred.trouble}"
+        near += f" gives the reference's values, except that {inferred.trouble}"
     else:
-        near += f" leaves an error of {inferred.left:.2g} of its norm"
+        near += f" leaves a relative error of {inferred.left:.2g}"
     return near
 
 
 def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
-    """The shards, by shape, of parameters that every rank initialised as if it held them whole."""
+    """The shards of parameters that every rank initialised as if it held the whole tensor.
+
+    They are found by the parameters' shapes alone.
+    """
     found: list[MissingLayout] = []
     for finding in comparison.findings:
         id = finding.where
@@ -410,7 +414,7 @@ def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
 
 
 def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
-    """The layout over tp that follows from a parameter's shape; None if none does."""
+    """The layout over tp that follows from a parameter's shape; None if no layout fits."""
     there = rung.reference.holders(id)
     if not there:
         return None

@@ -22,11 +22,11 @@ AnnotationPatch = dict[str, Any]
 class MissingLayout:
     """A tensor whose layout is not fully declared, and the layout that explains it.
 
-    `section` is "modules", "parameters" or "loss", `name` the name of the module or parameter,
+    `section` is "modules", "parameters" or "loss", `name` the name of the module or parameter, and
     `place` the key in a module's entry ("output", "output_grad.0").  `known` has the placements
-    that are declared, by `source`; `added` those that were inferred.  `ndim` is the tensor's number
-    of dimensions.  `order` is the permutation that restores the logical order of its dimensions,
-    and `order_at` the axis at which they are permuted.
+    that `source` declares, and `added` the placements that were inferred.  `ndim` is the tensor's
+    number of dimensions.  `order` is the permutation that restores the logical order of its
+    dimensions, and `order_at` the axis that permutes them.
     """
 
     section: str
@@ -41,17 +41,20 @@ class MissingLayout:
 
     @property
     def layout(self) -> Layout:
-        """The declared and the inferred placements, cp outermost."""
+        """The declared and the inferred placements together; cp is the outermost."""
         return tuple(sorted((*self.known, *self.added), key=lambda p: getattr(p, "axis", "")))
 
     @property
     def sums(self) -> bool:
-        """Whether the layout has partial sums, which a missing reduction causes too."""
+        """Whether the inferred placements contain a partial sum.
+
+        A missing reduction causes partial sums too.
+        """
         return any(isinstance(placement, Partial) for placement in self.added)
 
 
 def place_of(id: TensorId) -> str:
-    """The key of an output, or of its gradient, in its module's entry."""
+    """The key in its module's entry under which an output, or its gradient, is annotated."""
     gradient = id.kind == "activation_grad"
     return id.name.replace("output", "output_grad", 1) if gradient else id.name
 
@@ -64,7 +67,7 @@ def inexpressible(need: MissingLayout, order: str) -> str:
         if isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
             found = _order(placement)
             if found != order:
-                return f"it is cut in {found} order over cp, and cp_order is {order}"
+                return f"the order over cp is {found}, while the annotations have cp_order: {order}"
     return ""
 
 
@@ -91,11 +94,11 @@ def wanted(
     order: str,
     sp: bool,
 ) -> AnnotationPatch:
-    """The annotations to add, in the form of a file.
+    """The annotations to add, in the form of an annotation file.
 
-    `sources` maps all modules that recorded an output to their layout's source; `parameters` has
-    all parameter names; `order` is the file's cp_order, "" if none is needed; `sp` says whether
-    sequence parallelism is on.
+    `sources` maps each module that recorded an output to the source of its layout, `parameters` has
+    all parameter names, `order` is the file's cp_order ("" if none is needed), and `sp` says
+    whether sequence parallelism is on.
     """
     result: AnnotationPatch = {}
     if cp_order(needs):
@@ -118,7 +121,7 @@ def wanted(
 
 
 def _sequence_dim(needs: Iterable[MissingLayout]) -> int:
-    """The dimension that sp cuts: the most frequent one cut over tp, except the last."""
+    """The dimension that sp cuts: the one most often cut over tp, except a tensor's last."""
     dims = [
         placement.dim
         for need in needs
@@ -179,7 +182,7 @@ def _grouped(entries: Mapping[str, AnnotationPatch]) -> list[tuple[AnnotationPat
 def patterns(members: Sequence[str], every: Collection[str], levels: int = 1) -> list[str]:
     """The shortest suffix patterns that together match all members and no other name of `every`.
 
-    Suffixes have at least `levels` levels if the name has; layer numbers become #.
+    A pattern has at least `levels` levels, unless the name is shorter; layer numbers become #.
     """
     left = list(members)
     found = []

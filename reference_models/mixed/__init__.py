@@ -1,7 +1,8 @@
-"""A reference program whose structure is drawn: attention, norms, MLPs, experts, tied weights.
+"""A reference program whose arguments choose its structure: norms, MLPs, experts, tied weights.
 
 For fuzz tests: `@trainsafe_fuzz(mixed.train, tp=..., norm=["rms", "layer"], gated=..., ...)`.
-Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+Importing this module does not import torch, because pytest imports it to collect the tests that
+name it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from pytest_trainsafe.sweep.validity import divides, requires
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Axes that this program does not have, each with its value that changes nothing.
+#: Axes that this program does not have, each with the values that turn it off.
 ABSENT: dict[str, tuple[AxisValue, ...]] = {
     **dict.fromkeys(("pp", "vpp"), (1,)),
     "zero": (0,),
@@ -47,9 +48,9 @@ def _axes_of_the_blocks(point: Point, arguments: Mapping[str, object]) -> str | 
         if point.get(axis, off[0]) not in off:
             return f"this program has no {axis}; its axes are dp, tp, sp, cp and ep"
     if int(point.get("ep", 1)) > 1 and not has_experts(arguments):
-        return "ep shares experts out, and this model has none"
+        return "ep > 1 divides experts over ranks, but this model has no experts"
     if arguments["bias"] and has_experts(arguments) and point.size("tp") > 1:
-        return "experts that are cut over tp have no biases; this needs bias=False"
+        return "experts that are divided over tp have no biases; use bias=False"
     return None
 
 
@@ -99,12 +100,13 @@ def train(
 ) -> None:
     """Train a small decoder for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, ep, microbatches
-    and dtype.  `kv_heads` of `heads` heads of queries share keys and values.  `norm` is "rms" or
-    "layer", and an MLP is `gated` or not, with `bias` or without.  `mixtures` says which layers are
-    mixtures of `experts`: "all", each "second" one, or "none".  `frozen` parameters are not trained
-    ("embedding", "norms" or "attention"; "nothing"), and with `unused` there is a layer that is
-    never called.  The other arguments are those of `moe.train`.
+    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, ep, microbatches
+    and dtype.  `heads` heads of queries share `kv_heads` heads of keys and values.  `norm` is "rms"
+    or "layer".  `gated` says whether MLPs are gated, and `bias` whether linear layers have biases.
+    `tied` shares the weight of the embedding with the output layer.  `mixtures` says which layers
+    are mixtures of `experts` experts: "all", every "second" one, or "none".  `frozen` says which
+    parameters are not trained: "embedding", "norms", "attention" or "nothing".  `unused` adds a
+    layer that is never called.  The other arguments are those of `moe.train`.
     """
     from pytest_trainsafe.reference_models.mixed.apply import parallel_mixed
     from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts
@@ -135,7 +137,7 @@ def train(
     total = microbatches_of(ctx, microbatches)
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, vocabulary=vocabulary)
     model = parallel_mixed(config, axes, frozen)
-    # Only a model with a mixture of experts has the modules that the annotations of one name.
+    # The annotations of "moe" name modules that only a model with a mixture of experts has.
     mixed = has_experts({"layers": layers, "mixtures": mixtures})
     annotations = activation_annotations("moe" if mixed else "llama", config)
     train_language_model(ctx, model, axes, recipe, annotations)

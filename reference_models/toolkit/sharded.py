@@ -75,7 +75,7 @@ class ShardedMLP(nn.Module):
 
 
 def replicated(module: nn.Module) -> nn.Module:
-    """Mark the parameters of a module as whole on every tp rank, unless marked; return the module."""
+    """Mark the parameters of a module as whole on every tp rank, except those already marked."""
     for parameter in module.parameters():
         if not hasattr(parameter, "tensor_model_parallel"):
             mark(parameter, False)

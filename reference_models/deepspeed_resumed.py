@@ -32,8 +32,8 @@ def train(
     """Train a small GPT for `before` steps that are not recorded, then for `steps` that are.
 
     If `save` is a folder, save a checkpoint there between the two parts.  If `load` is a folder,
-    load a checkpoint from there instead of training the first part.  With `universal`, convert the
-    saved checkpoint to DeepSpeed's universal format, and load one of that format.
+    load a checkpoint from there instead of training the first part.  With `universal`, a saved
+    checkpoint is also converted to DeepSpeed's universal format, and the universal one is loaded.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text

@@ -180,7 +180,7 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) 
 
 
 def _follow_last(linear: nn.Module) -> None:
-    """Make the FP8 scales of a layer follow the last micro-batch of a step, not its maximum."""
+    """Make the FP8 scales of a layer follow a step's last micro-batch, not its largest value."""
     layer = linear.forward
     assert isinstance(layer, fp8.PlainFp8)
     layer.of_input = _OfLast(layer.of_input.dtype)

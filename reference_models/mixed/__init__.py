@@ -100,7 +100,7 @@ def train(
 ) -> None:
     """Train a small decoder for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, ep, microbatches
+    On one rank it trains the plain single-device model.  Axes: dp, tp, sp, cp, ep, microbatches
     and dtype.  `heads` heads of queries share `kv_heads` heads of keys and values.  `norm` is "rms"
     or "layer".  `gated` says whether MLPs are gated, and `bias` whether linear layers have biases.
     `tied` shares the weight of the embedding with the output layer.  `mixtures` says which layers

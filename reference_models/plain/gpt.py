@@ -167,7 +167,7 @@ class Embedding(nn.Module):
 def layers_of(sizes: Sizes) -> list[nn.Module]:
     """Return the model as a list of layers; each takes the output of the previous one.
 
-    The output of the last layer are the logits.
+    The last layer returns the logits.
     """
     head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
     blocks = [Block(sizes) for _ in range(sizes.layers)]
@@ -182,9 +182,9 @@ def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def text(sizes: Sizes, step: int, index: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the tokens and targets of micro-batch `index` of a step; they depend on nothing else.
+    """Return the tokens and targets of micro-batch `index` of step `step`.
 
-    Both have the shape [samples, sizes.seq_len].
+    Both have the shape [samples, sizes.seq_len].  They depend only on the arguments.
     """
     generator = torch.Generator().manual_seed(1_000_003 * step + index)
     drawn = torch.randint(0, sizes.vocabulary, (samples, sizes.seq_len + 1), generator=generator)

@@ -13,7 +13,7 @@ def initialize_parameter(parameter: Tensor, mean: float, std: float) -> Tensor:
 
 
 class PretrainedModel(nn.Module):
-    """The base class of models with such an initialisation.
+    """The base class of models that initialise their parameters as pre-training recipes do.
 
     A model calls `post_init` at the end of `__init__`, which initialises every parameter once.
     Projections back into the residual stream must be called `c_proj`; the more `layers` there are,

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why a group to normalise would have only one value, or None if it has several."""
+    """Return why group normalisation is impossible with these sizes, or None."""
     channels, size = int(str(arguments["channels"])), int(str(arguments["size"]))
     if channels < 2 or channels % 2:
         return f"channels={channels} is not an even number of at least 2, for two groups"
@@ -58,7 +58,7 @@ def train(
 ) -> None:
     """Train a CNN for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, zero, compile, microbatches
+    On one rank it trains the plain single-device model.  Axes: dp, zero, compile, microbatches
     and dtype.  `channels` must be even; pictures have `size` by `size` pixels.  `clip` is the
     maximum gradient norm; 0 turns clipping off.  `bucket` and the arguments from there to
     `compile_backend` are explained in `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`

@@ -32,9 +32,9 @@ def train(
 ) -> None:
     """Trains a small GPT for `before` steps that are not recorded, then `steps` recorded steps.
 
-    The state between the two parts is saved in the folder `save`, unless that is "".  If `load` is
-    given, the state is loaded from this folder instead of trained.  With `universal`, the
-    checkpoint that is saved is also converted to a universal one, and a universal one is loaded.
+    If `save` is a folder, save a checkpoint there between the two parts.  If `load` is a folder,
+    load a checkpoint from there instead of training the first part.  With `universal`, a saved
+    checkpoint is also converted to DeepSpeed's universal format, and the universal one is loaded.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text

@@ -70,7 +70,7 @@ def train(
 ) -> None:
     """Train a GPT for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, pp, vpp, zero,
+    On one rank it trains the plain single-device model.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, compile, microbatches and dtype.  `clip` is the maximum gradient norm; 0 turns
     clipping off.  `vocabulary` is the number of tokens, at most 256.  `tied` shares the weight of
     the embedding with the output layer.  `schedule` is a pipeline schedule of

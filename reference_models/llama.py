@@ -68,7 +68,7 @@ def train(
 ) -> None:
     """Train a Llama for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, pp, vpp, zero,
+    On one rank it trains the plain single-device model.  Axes: dp, tp, sp, cp, pp, vpp, zero,
     recompute, compile, microbatches and dtype.  `heads` heads of queries share `kv_heads` heads of
     keys and values; `ffn` is the inner width of the MLP.  `clip` is the maximum gradient norm; 0
     turns clipping off.  `vocabulary` is the number of tokens, at most 256.  `schedule` is a

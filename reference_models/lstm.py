@@ -39,7 +39,7 @@ def train(
 ) -> None:
     """Train an LSTM for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, zero, microbatches and
+    On one rank it trains the plain single-device model.  Axes: dp, zero, microbatches and
     dtype.  `clip` is the maximum gradient norm; 0 turns clipping off.  `vocabulary` is the number
     of tokens, at most 256.  `bucket`, `overlap_grad_reduce` and `overlap_param_gather` are
     explained in `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES` that concerns dp or

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """Return why experts cannot be divided over the ranks of dp and cp; None if they can.
+    """Return why experts cannot be divided over the ranks of dp and cp, or None.
 
     Ranks that hold different experts must have different tokens, as those of dp and cp have.
     """
@@ -35,7 +35,7 @@ def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> st
 
 
 def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """Return why the balancing loss would be lost; None if it would not be.
+    """Return why the balancing loss would be lost, or None.
 
     A layer's balancing loss is not one of its outputs, so a pipeline stage does not pass it on,
     and it is lost if the layer is recomputed.
@@ -48,7 +48,7 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
 
 
 def balanced_over_micro_batches(setting: Setting) -> str | None:
-    """Return why a relation that changes the content of micro-batches does not hold.
+    """Return why a relation that changes the content of micro-batches does not hold, or None.
 
     The choices of experts are counted over a micro-batch, for the balancing loss and the capacity.
     """
@@ -97,7 +97,7 @@ def train(
 ) -> None:
     """Train a mixture of experts for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    One rank trains the single-device model without changes.  Axes: dp, tp, sp, cp, ep (which must
+    On one rank it trains the plain single-device model.  Axes: dp, tp, sp, cp, ep (which must
     divide dp*cp), zero, recompute ("selective"), microbatches and dtype.  Each token goes to
     `top_k` of `experts` experts, which are MLPs of width `ffn`.  An expert takes at most
     `capacity_factor` times its even share of a micro-batch's choices; with 0 there is no limit.

@@ -47,7 +47,7 @@ def only_data_parallel(*others: str) -> Rule:
 
 
 def compiled_alone(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why compile=True is not supported with the other settings; None if it is.
+    """Return why compile=True is not supported with the other settings, or None.
 
     A compiled model is one graph, or several that end at its own collectives; it cannot contain
     code of a pipeline, recomputation, FP8 or overlapped gathers.
@@ -81,14 +81,14 @@ def sizes_of(config: type[TransformerConfig]) -> Rule:
 
 
 def fp8_scales_follow_micro_batches(setting: Setting) -> str | None:
-    """Return why a relation that changes the content of micro-batches does not hold with FP8."""
+    """Return why a relation that changes the content of micro-batches does not hold, or None."""
     if setting.arguments.get("fp8"):
         return "with fp8, the scales of the first step depend on the content of a micro-batch"
     return None
 
 
 def known_vocabulary(_point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why the vocabulary has an invalid size; None if its size is valid."""
+    """Return why the vocabulary has an invalid size, or None."""
     size = int(str(arguments.get("vocabulary", VOCABULARY)))
     if not 1 <= size <= VOCABULARY:
         return f"vocabulary={size} is not from 1 to {VOCABULARY}, the number of bytes"
@@ -96,7 +96,7 @@ def known_vocabulary(_point: Point, arguments: Mapping[str, object]) -> str | No
 
 
 def vocabulary_over_tp(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why the vocabulary cannot be divided evenly over tp; None if it can."""
+    """Return why the vocabulary cannot be divided evenly over tp, or None."""
     size = int(str(arguments.get("vocabulary", VOCABULARY)))
     if size % point.size("tp"):
         return f"the vocabulary of {size} is not divisible by tp={point.size('tp')}"
@@ -104,7 +104,7 @@ def vocabulary_over_tp(point: Point, arguments: Mapping[str, object]) -> str | N
 
 
 def sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why the sequence cannot be divided evenly; None if it can.
+    """Return why the sequence cannot be divided evenly, or None.
 
     With cp > 1 it is divided in zigzag order into 2 * cp chunks.  With sp, the part of each cp rank
     is divided over tp.
@@ -118,14 +118,14 @@ def sequence_in_chunks(point: Point, arguments: Mapping[str, object]) -> str | N
 
 
 def layers_for_stages(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why the layers are too few for the pipeline stages; None if each stage gets one."""
+    """Return why the layers are too few for the pipeline stages, or None."""
     layers = int(str(arguments["layers"]))
     stages = point.size("pp") * int(point.get("vpp", 1))
     return f"layers={layers} is less than pp*vpp={stages}" if layers < stages else None
 
 
 def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why vpp > 1 is impossible with the schedule or the micro-batches; None if it is not.
+    """Return why vpp > 1 is impossible with this schedule or number of micro-batches, or None.
 
     Interleaved schedules run pp micro-batches at a time.
     """
@@ -141,7 +141,7 @@ def microbatches_interleave(point: Point, arguments: Mapping[str, object]) -> st
 
 
 def torch_schedules_fit(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """Return why a schedule of torch.distributed.pipelining is impossible; None if it is not.
+    """Return why a schedule of torch.distributed.pipelining is impossible, or None.
 
     `microbatches_interleave` checks further requirements.
     """

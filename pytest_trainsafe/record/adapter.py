@@ -69,7 +69,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Watched:
-    """The model that a program passed to `ctx.watch`, and the recorder's objects for adapters."""
+    """The model that a program passed to `ctx.watch`, with what an adapter needs to record it."""
 
     parts: Parts
     point: Point
@@ -108,7 +108,7 @@ class Adapter:
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
         """The layout of a parameter that the framework has split; None for any other.
 
-        Raises LayoutError for a split that cannot be expressed.
+        Raises LayoutError for a split that no Layout can express.
         """
         return None
 

@@ -108,12 +108,13 @@ class Context:
         std: Std = default_std,
         annotations: AnnotationSource = None,
     ) -> None:
-        """Fills every parameter with values that depend on its name and the seed (TTrace 4.2).
+        """Fills every parameter with values that depend only on its name and the seed.
 
         A parameter that is sharded as a DTensor, by attributes in Megatron-LM's convention, or
         by `annotations` (as for `watch`) gets its part of the logical tensor.
-        `std(name, logical_shape)` returns mean and standard deviation; by default weights have
-        1/sqrt(fan_in), biases 0.02, and norms' scales a mean of 1.
+        `std(name, logical_shape)` returns the mean and the standard deviation of a parameter.  By
+        default weights have mean 0 and standard deviation 1/sqrt(fan_in), biases 0 and 0.02, and
+        the scales of norms 1 and 0.1.  (TTrace, section 4.2, generates parameters like this.)
         """
         found = _annotations(annotations)
         self._filled |= fill(model, self.point, self.coordinates, self.seed, std, found)
@@ -125,7 +126,10 @@ class Context:
         annotations: AnnotationSource = None,
         level: Level = "microbatch",
     ) -> None:
-        """Records this model and optimizer from now on.  Call once, before the first step.
+        """Records this model and optimizer from now on.  Call it once, before the first step.
+
+        `annotations` is the path of a YAML file, or a mapping of the same form, that declares the
+        layouts of tensors.
 
         A pipeline rank passes its part of the model: one module or a list of chunks with the
         names of the whole model, or a dict of parts by their names in the whole model, such as
@@ -216,9 +220,9 @@ class Context:
         """Encloses the code that saves a checkpoint, between two steps.
 
         Yields the folder to save into, or None if nothing is to be saved. In a test only the
-        Runs of `assert_resumable` save, and only after one step. Outside of tests it yields
-        `path`, the program's own folder. The RNG ledger assigns random numbers that are drawn
-        inside to the phase "save".
+        Runs of `assert_resumable` save, and only once, after the step that the test names.
+        Outside of tests it yields `path`, the program's own folder. The RNG ledger assigns random
+        numbers that are drawn inside to the phase "save".
         """
         yield from self._recorder.save(None if path is None else Path(path))
 

@@ -28,7 +28,7 @@ _MAX_LISTED = 8
 def numbers_of(
     total: int, rank: int, ranks: int, order: MicrobatchOrder = "contiguous"
 ) -> Sequence[int]:
-    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes, in its order.
+    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes, in that order.
 
     `total` is the number of micro-batches of a step over all dp ranks.  Raises ProgramError if the
     dp ranks would not compute each number exactly once.

@@ -52,7 +52,7 @@ def _marked(
     @functools.wraps(method)
     def marked(*args: Any, **kwargs: Any) -> Any:
         if clock.step is None:
-            return method(*args, **kwargs)  # an evaluation
+            return method(*args, **kwargs)  # an evaluation, which is not recorded
         index = int(next(iter((*args, *kwargs.values()))))
         if index >= len(numbers):
             raise ProgramError(

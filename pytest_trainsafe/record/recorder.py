@@ -63,7 +63,7 @@ LEVELS: tuple[Level, ...] = ("microbatch", "step")
 
 
 class Recorder:
-    """Owns one rank's clock and writer; created by `record.program`, used through the Context."""
+    """Records one rank's program; created by `record.program`, used through the Context."""
 
     def __init__(self, assignment: Assignment, writer: RankWriter) -> None:
         self.assignment = assignment
@@ -343,7 +343,7 @@ class Recorder:
     def _write_gradients(self) -> None:
         """Writes the gradients that are still held at the end of a step.
 
-        They belong to micro-batches that were entered twice or whose backward ran afterwards.
+        They belong to micro-batches that were entered twice, or whose backward ran after their end.
         """
         assert self.parameters is not None
         assert self.activations is not None
@@ -378,7 +378,7 @@ class Recorder:
             self.reductions.on_collective(call)
 
     def meta(self, values: Mapping[str, object]) -> None:
-        """Implements `ctx.meta`: sets meta variables of the observed calls that follow."""
+        """Implements `ctx.meta`: attaches values to the API calls that are observed from now on."""
         given = checked(values)
         if given.keys() & {"step", "microbatch"}:
             raise ProgramError(

@@ -1,8 +1,9 @@
-"""A reference program of sequences of unequal length, for faults that every Run shares.
+"""A reference program with sequences of unequal length, for faults that every Run shares.
 
-Its loss is a mean over the tokens of a whole step, whatever micro-batches and ranks hold them, so
-masks, normalisers and scales matter.  It offers every metamorphic relation.  Importing this module
-imports no torch, for pytest imports it to collect the tests that name it.
+Its loss is a mean over the tokens of a whole step, independent of how micro-batches and ranks
+divide them, so an error in a mask, normaliser or scale matters.  All metamorphic relations apply to
+it.  Importing this module does not import torch, because pytest imports it to collect the tests
+that name it.
 """
 
 from __future__ import annotations
@@ -52,10 +53,11 @@ def train(
     """Train a small transformer for `steps` optimizer steps of `microbatches` micro-batches each.
 
     Axes: dp, recompute, microbatches and dtype.  Sequences have up to `seq_len` tokens, and
-    `padding` entries more.  `unused_ids` lengthen the vocabulary, `repeats` copies each sample, and
-    `loss_scale` is undone before the gradients are clipped to the norm `clip`.  `z_loss` is the
-    coefficient of the squared normaliser of the softmax, a mean over tokens too.  With `fp8` the
-    MLP computes in FP8.  `fault` plants one of `bugs.shared.NAMES`.
+    `padding` further entries.  `unused_ids` is added to the size of the vocabulary.  `repeats` is
+    how often a micro-batch contains each sample.  The loss is multiplied by `loss_scale`, and the
+    gradients are divided by it before they are clipped to the norm `clip`.  `z_loss` is the
+    coefficient of the z-loss, the mean over tokens of the squared normaliser of the softmax.  With
+    `fp8` the MLP computes in FP8.  `fault` plants one of `bugs.shared.NAMES`.
     """
     from pytest_trainsafe.reference_models.masked.training import Recipe, train_masked
 

@@ -1,6 +1,6 @@
-"""A small transformer whose sequences have unequal lengths: padded keys are masked.
+"""A small transformer for sequences of unequal lengths, which masks padded keys.
 
-Positions are not encoded, so that a longer padding needs no longer table.
+Positions are not encoded, so that longer padding does not need a larger table of positions.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_trainsafe.record.per_example.dropout import per_example_dropout
 
 
 class Attention(nn.Module):
-    """Attention over the real tokens of a sequence: [batch, sequence, hidden] to the same."""
+    """Attention to the real tokens of a sequence; maps [batch, sequence, hidden] to that shape."""
 
     def __init__(self, hidden: int, heads: int, fault: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask depends on the sample and the place alone."""
+    """Dropout whose mask depends only on the sample and the position."""
 
     def __init__(self, rate: float, stream: str, fault: str) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Dropout(nn.Module):
         if self.fault == "recompute-draws-again":
             keys = keys + self.calls
         if self.fault == "dropout-of-padded-rows":
-            # A key for the whole batch, and rows are counted through its padded entries.
+            # One key for the whole batch, and positions that count padded entries too.
             rows = hidden.flatten(0, 1)
             dropped = per_example_dropout(
                 rows,
@@ -62,7 +62,7 @@ class Dropout(nn.Module):
 
 
 class Layer(nn.Module):
-    """Attention, then an MLP, each on normalised inputs and added to what came in."""
+    """A pre-norm layer: attention, then an MLP, each added to the residual stream."""
 
     def __init__(self, hidden: int, heads: int, rate: float, stream: str, fault: str) -> None:
         super().__init__()
@@ -80,7 +80,7 @@ class Layer(nn.Module):
 
 
 class Masked(nn.Module):
-    """`model(tokens, mask, keys)` is the logits of every entry, [batch, sequence, ids].
+    """The model: `model(tokens, mask, keys)` returns the logits [batch, sequence, ids].
 
     `mask` is True for real tokens, and `keys` has the key of each sample.
     """

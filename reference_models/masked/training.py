@@ -1,6 +1,6 @@
-"""How `masked.train` trains: padded batches, a loss over the tokens of a step, one update.
+"""The training of `masked.train`: padded batches, a loss over the tokens of a step, one update.
 
-Every planted fault of `bugs/shared.py` that is not in the network is a condition on `fault` here.
+Faults of `bugs/shared.py` that are not in the network are planted here by conditions on `fault`.
 """
 
 from __future__ import annotations
@@ -49,7 +49,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Tokens and targets [batch, sequence], which of them are real, and a key for each sample."""
+    """A micro-batch: tokens and targets [batch, sequence], `mask` and `keys`.
+
+    `mask` says which tokens are real, and `keys` has a key for each sample.
+    """
 
     tokens: Tensor
     targets: Tensor
@@ -58,14 +61,14 @@ class Batch:
 
 
 def batch_of(number: int, recipe: Recipe, seed: int) -> Batch:
-    """Micro-batch `number` of the whole training.  Every third token of some samples is missing.
+    """Return micro-batch `number` of the whole training, with samples of unequal lengths.
 
-    A sample has the same tokens and length in whatever micro-batch it is.
+    The tokens and length of a sample do not depend on how samples are divided into micro-batches.
     """
     tokens, targets = text.batch(number, recipe.batch_size, recipe.seq_len, seed, recipe.vocabulary)
     first = number * recipe.batch_size
     samples = range(first, first + recipe.batch_size)
-    # Lengths from half of the sequence to all of it, unequal from one sample to the next.
+    # Lengths go from half of the sequence to all of it, and differ between neighbouring samples.
     shortest = (recipe.seq_len + 1) // 2
     lengths = [recipe.seq_len - sample * 3 % (recipe.seq_len - shortest + 1) for sample in samples]
     mask = torch.arange(recipe.seq_len) < torch.tensor(lengths)[:, None]
@@ -76,7 +79,7 @@ def batch_of(number: int, recipe: Recipe, seed: int) -> Batch:
 
 
 def train_masked(ctx: Context, recipe: Recipe) -> None:
-    """Train the model of a recipe."""
+    """Train the model of a recipe, and record it."""
     model = _model(ctx, recipe)
     optimizer = torch.optim.AdamW(model.parameters(), lr=recipe.learning_rate)
     ctx.watch(model, optimizer)
@@ -128,14 +131,21 @@ def _model(ctx: Context, recipe: Recipe) -> Masked:
 
 
 def _normaliser(recipe: Recipe, batch: Batch, of_step: int, of_rank: int) -> float:
-    """What the sum over the tokens of a micro-batch is divided by."""
+    """Return the number by which the sum of the losses of a micro-batch's tokens is divided.
+
+    `of_step` is the number of tokens of the step over all ranks.  `of_rank` is the number that the
+    fault "mean-per-rank" uses instead.
+    """
     if recipe.fault == "loss-per-microbatch":
         return float(batch.mask.sum()) * recipe.microbatches
     return of_rank if recipe.fault == "mean-per-rank" else of_step
 
 
 def _loss(logits: Tensor, batch: Batch, recipe: Recipe, tokens: float) -> Tensor:
-    """The micro-batch's part of the step's loss: cross entropy and z-loss, means over tokens."""
+    """Return the micro-batch's part of the step's loss: cross entropy and z-loss.
+
+    Both are sums over the micro-batch's tokens, divided by `tokens`.
+    """
     known = logits[..., : recipe.vocabulary]
     losses = F.cross_entropy(known.flatten(0, 1), batch.targets.flatten(), reduction="none")
     every = logits if recipe.fault == "z-loss-counts-unused-ids" else known
@@ -156,7 +166,7 @@ def _backward(model: nn.Module, loss: Tensor, recipe: Recipe) -> None:
 
 
 def _update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) -> None:
-    """Undo the loss scale, clip, and update."""
+    """Divide the gradients by the loss scale, clip them, and update the parameters."""
     parameters = list(model.parameters())
     if recipe.fault == "clip-before-unscale":
         torch.nn.utils.clip_grad_norm_(parameters, recipe.clip)
@@ -170,7 +180,7 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) 
 
 
 def _follow_last(linear: nn.Module) -> None:
-    """Let the FP8 scales of a layer follow the last value of a step, not the largest."""
+    """Make the FP8 scales of a layer follow a step's last micro-batch, not its largest value."""
     layer = linear.forward
     assert isinstance(layer, fp8.PlainFp8)
     layer.of_input = _OfLast(layer.of_input.dtype)
@@ -178,17 +188,17 @@ def _follow_last(linear: nn.Module) -> None:
 
 
 class _OfLast(fp8.Rounding):
-    """Scales that follow the last micro-batch of a step."""
+    """A Rounding whose scale follows the last micro-batch of a step."""
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The values of a tensor after rounding; only its own largest value is remembered."""
+        """Return the rounded values of a tensor; remember only the largest value of this tensor."""
         rounded = fp8.Rounding.__call__(self, tensor)
         self.of_step = self.of_step[-1:]
         return rounded
 
 
 def _share_largest(model: nn.Module, group: dist.ProcessGroup) -> None:
-    """Let the FP8 scales of all ranks follow the largest value of any."""
+    """Make the FP8 scales of all ranks follow the largest value on any rank."""
     for module in model.modules():
         layer = module.forward
         if not isinstance(layer, fp8.PlainFp8):

@@ -1,7 +1,8 @@
-"""A reference program whose structure is drawn: attention, norms, MLPs, experts, tied weights.
+"""A reference program whose arguments choose its structure: norms, MLPs, experts, tied weights.
 
 For fuzz tests: `@trainsafe_fuzz(mixed.train, tp=..., norm=["rms", "layer"], gated=..., ...)`.
-Importing this module imports no torch, for pytest imports it to collect the tests that name it.
+Importing this module does not import torch, because pytest imports it to collect the tests that
+name it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ def has_experts(arguments: Mapping[str, object]) -> bool:
 
 def _experts_at_hand(point: Point, arguments: Mapping[str, object]) -> str | None:
     if int(point.get("ep", 1)) > 1 and not has_experts(arguments):
-        return "ep shares experts out, and this model has none"
+        return "ep > 1 divides experts over ranks, but this model has no experts"
     if arguments["bias"] and has_experts(arguments) and point.size("tp") > 1:
-        return "experts that are cut over tp have no biases; this needs bias=False"
+        return "experts that are divided over tp have no biases; use bias=False"
     return None
 
 
@@ -90,12 +91,13 @@ def train(
 ) -> None:
     """Train a small decoder for `steps` optimizer steps of `microbatches` micro-batches each.
 
-    On one rank it is the single-device model, unchanged.  Axes: dp, tp, sp, cp, ep, microbatches
-    and dtype.  `kv_heads` of `heads` heads of queries share keys and values.  `norm` is "rms" or
-    "layer", and an MLP is `gated` or not, with `bias` or without.  `mixtures` says which layers are
-    mixtures of `experts`: "all", each "second" one, or "none".  `frozen` parameters are not trained
-    ("embedding", "norms" or "attention"; "nothing"), and with `unused` there is a layer that is
-    never called.  The other arguments are those of `moe.train`.
+    On one rank it trains the plain single-device model.  Axes: dp, tp, sp, cp, ep, microbatches
+    and dtype.  `heads` heads of queries share `kv_heads` heads of keys and values.  `norm` is "rms"
+    or "layer".  `gated` says whether MLPs are gated, and `bias` whether linear layers have biases.
+    `tied` shares the weight of the embedding with the output layer.  `mixtures` says which layers
+    are mixtures of `experts` experts: "all", every "second" one, or "none".  `frozen` says which
+    parameters are not trained: "embedding", "norms", "attention" or "nothing".  `unused` adds a
+    layer that is never called.  The other arguments are those of `moe.train`.
     """
     from pytest_trainsafe.reference_models.mixed.apply import parallel_mixed
     from pytest_trainsafe.reference_models.parallel.experts.expert_axes import axes_with_experts
@@ -126,7 +128,7 @@ def train(
     total = microbatches_of(ctx, microbatches)
     recipe = Recipe(batch_size, seq_len, total, steps, learning_rate, clip, vocabulary=vocabulary)
     model = parallel_mixed(config, axes, frozen)
-    # Only a model with a mixture of experts has the modules that the annotations of one name.
+    # The annotations of "moe" name modules that only a model with a mixture of experts has.
     mixed = has_experts({"layers": layers, "mixtures": mixtures})
     annotations = activation_annotations("moe" if mixed else "llama", config)
     train_language_model(ctx, model, axes, recipe, annotations)

@@ -1,4 +1,4 @@
-"""Make a mixed model a parallel one: what the Llama and the mixture of experts have together."""
+"""Make a mixed model parallel, with the steps for the Llama and for the mixture of experts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.reference_models.parallel.tensor.embedding import (
     SequenceParallelTokenEmbedding,
 )
 
-#: What can be frozen: patterns of parameters.
+#: Maps each value of `frozen` to the patterns of the parameters that it freezes.
 FROZEN = {
     "nothing": (),
     "embedding": ("embedding.*",),
@@ -26,7 +26,10 @@ FROZEN = {
 
 
 def parallel_mixed(config: MixedConfig, axes: Axes, frozen: str) -> Mixed:
-    """The model of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    """Return the model of `config` on this rank, with some parameters frozen.
+
+    Sizes that cannot be divided evenly raise ValueError, as does an unknown value of `frozen`.
+    """
     check_sizes(config, axes)
     model = Mixed(config)
     if axes.sp:
@@ -42,7 +45,10 @@ def parallel_mixed(config: MixedConfig, axes: Axes, frozen: str) -> Mixed:
 
 
 def freeze(model: nn.Module, frozen: str) -> None:
-    """Train all parameters but those named; an unknown name raises ValueError."""
+    """Freeze the parameters that `frozen`, a key of FROZEN, stands for.
+
+    An unknown value raises ValueError.
+    """
     if frozen not in FROZEN:
         raise ValueError(f"frozen={frozen!r} is unknown; choose one of {', '.join(FROZEN)}")
     for name, parameter in model.named_parameters():

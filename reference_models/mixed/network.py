@@ -1,4 +1,4 @@
-"""A decoder put together from the blocks of all other models, as its configuration says."""
+"""A decoder that combines the blocks of all other models, as its configuration says."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pytest_trainsafe.reference_models.networks.llama import Llama
 
 
 class Mixed(Llama):
-    """`model(tokens, positions, targets)` is the loss of every token, [batch, sequence].
+    """The model: `model(tokens, positions, targets)` returns every token's loss [batch, sequence].
 
-    The balancing losses of all mixtures of experts are in it.
+    It includes the balancing losses of all mixtures of experts.
     """
 
     def __init__(self, config: MixedConfig) -> None:
@@ -44,5 +44,5 @@ class Mixed(Llama):
 
 
 def norm_of(config: MixedConfig) -> nn.Module:
-    """One norm of a model."""
+    """Return a new norm of the kind that the configuration names."""
     return RMSNorm(config.hidden) if config.norm == "rms" else nn.LayerNorm(config.hidden)

@@ -1,4 +1,4 @@
-"""The networks on a single device, which every parallel run is compared with.
+"""The networks on a single device, with which every parallel run is compared.
 
 gpt  llama  moe     language models; `decoder` is the stack of layers that they share
 cnn  lstm           small networks without attention

@@ -1,8 +1,8 @@
 """A small residual convolutional network on one device.
 
-With group normalisation (Wu and He 2018), which knows nothing of other pictures.  The statistics
-of batch normalisation are those of one micro-batch here as on a single device, but the averages
-that it keeps for later would be of each dp rank's own micro-batches.
+It uses group normalisation (Wu and He 2018), which normalises each picture independently.  With
+batch normalisation, the outputs would be the same as on a single device, because a rank computes
+whole micro-batches, but each dp rank's running averages would include only its own micro-batches.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.blocks.loss import CrossEntropy
 
-#: Channels that are normalised together.
+#: The number of groups of channels; the channels of a group are normalised together.
 GROUPS = 2
 
 
 class Block(nn.Module):
-    """Two convolutions on normalised inputs, added to what came in: [batch, channels, h, w]."""
+    """A residual block of two convolutions; maps [batch, channels, h, w] to the same shape."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -34,7 +34,7 @@ class Block(nn.Module):
 
 
 class CNN(nn.Module):
-    """`model(pictures, kinds)` is the loss of every picture, [batch]."""
+    """The model: `model(pictures, kinds)` returns the loss of every picture, [batch]."""
 
     def __init__(self, channels: int, blocks: int, kinds: int) -> None:
         super().__init__()

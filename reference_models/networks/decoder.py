@@ -1,4 +1,4 @@
-"""The stack of pre-norm transformer layers, whatever their norms, attention and MLP are."""
+"""A stack of pre-norm transformer layers, with any norms, attention and MLP."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pytest_trainsafe.reference_models.blocks.attention import SelfAttention
 
 
 class TransformerLayer(nn.Module):
-    """Attention, then the MLP, each on a normalised input and added to the residual stream.
+    """Attention, then the MLP; each gets a normalised input and adds to the residual stream.
 
-    `tables` is what the attention needs beside the hidden states: nothing, or rotary positions.
+    `tables` has further inputs of the attention: the tables of rotary positions, or nothing.
     """
 
     def __init__(
@@ -35,13 +35,13 @@ class TransformerLayer(nn.Module):
 
 
 class Decoder(nn.Module):
-    """All layers and the final norm: [batch, sequence, hidden] to the same shape."""
+    """All layers and the final norm; maps [batch, sequence, hidden] to the same shape."""
 
     def __init__(self, layers: Iterable[TransformerLayer], final_layernorm: nn.Module) -> None:
         super().__init__()
         self.layers = nn.ModuleList(layers)
         self.final_layernorm = final_layernorm
-        #: How the layers are run; recomputation puts another way in.
+        #: The function that runs the layers; recomputation replaces it.
         self.run_layers: Callable[..., Tensor] = one_after_another
 
     def forward(self, hidden: Tensor, *tables: Tensor) -> Tensor:
@@ -51,7 +51,7 @@ class Decoder(nn.Module):
 
 
 def one_after_another(layers: Sequence[nn.Module], hidden: Tensor, *tables: Tensor) -> Tensor:
-    """Each layer on what the one before it yields."""
+    """Run each layer on the output of the previous one."""
     for layer in layers:
         hidden = layer(hidden, *tables)
     return hidden

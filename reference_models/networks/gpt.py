@@ -1,8 +1,8 @@
-"""A GPT on one device: the reference that every parallel run is compared with.
+"""A GPT on one device: the reference with which every parallel run is compared.
 
-Written to be read and believed: no parallelism, no options, no fused kernels.  Activations are
-[batch, sequence, hidden], batch first.  Module names follow Megatron-LM's, so that annotations
-and reports read alike.
+It is simple, so that a reader can trust it: no parallelism, no options, no fused kernels.
+Activations are [batch, sequence, hidden], batch first.  Module names follow Megatron-LM's, so that
+annotations and reports look like those for Megatron-LM.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from pytest_trainsafe.reference_models.networks.decoder import Decoder, Transfor
 class GPT(nn.Module):
     """A pre-LayerNorm GPT with learned positions.
 
-    `model(tokens, positions, targets)` is the loss of every token, [batch, sequence].
+    `model(tokens, positions, targets)` returns the loss of every token, [batch, sequence].
     """
 
     def __init__(self, config: GPTConfig) -> None:
@@ -40,12 +40,12 @@ class GPT(nn.Module):
 
 
 def tie(model: GPT) -> None:
-    """Let the output layer use the weight of the word embeddings (Press and Wolf 2017)."""
+    """Make the output layer use the weight of the word embeddings (Press and Wolf 2017)."""
     model.output_layer.weight = model.embedding.word_embeddings.weight
 
 
 def gpt_layer(config: GPTConfig) -> TransformerLayer:
-    """One layer of a GPT."""
+    """Return a new layer of a GPT."""
     return TransformerLayer(
         nn.LayerNorm(config.hidden), SelfAttention(config), nn.LayerNorm(config.hidden), MLP(config)
     )

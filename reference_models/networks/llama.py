@@ -1,7 +1,7 @@
 """A Llama on one device: rotary positions, grouped queries, RMSNorm, SwiGLU, no biases.
 
-(Touvron et al. 2023; grouped queries: Ainslie et al. 2023.)  Written like the GPT in `gpt.py`,
-of which it shares whatever is the same.
+(Touvron et al. 2023; grouped queries: Ainslie et al. 2023.)  It is written like the GPT in `gpt.py`
+and shares blocks with it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.networks.decoder import Decoder, Transfor
 
 
 class Llama(nn.Module):
-    """`model(tokens, positions, targets)` is the loss of every token, [batch, sequence]."""
+    """The model: `model(tokens, positions, targets)` returns token losses [batch, sequence]."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class Llama(nn.Module):
         self.cross_entropy: nn.Module = CrossEntropy()
 
     def make_layer(self, config: LlamaConfig) -> TransformerLayer:
-        """One layer."""
+        """Return a new layer; models that derive from this one override it."""
         return TransformerLayer(
             RMSNorm(config.hidden), RotaryAttention(config), RMSNorm(config.hidden), MLP(config)
         )

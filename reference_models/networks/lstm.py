@@ -9,10 +9,10 @@ from pytest_trainsafe.reference_models.config import VOCABULARY
 
 
 class LSTM(nn.Module):
-    """`model(tokens, targets)` is the loss of every token, [batch, sequence].
+    """The model: `model(tokens, targets)` returns the loss of every token, [batch, sequence].
 
-    The states are zero where a sequence starts.  `lstm` returns (outputs, (hidden, cells)): the
-    outputs [batch, sequence, hidden], the last states [layers, batch, hidden].
+    The states are zero at the start of each sequence.  The module `lstm` returns (outputs, (hidden,
+    cells)): outputs [batch, sequence, hidden] and the last states, each [layers, batch, hidden].
     """
 
     def __init__(self, layers: int, hidden: int, vocabulary: int = VOCABULARY) -> None:

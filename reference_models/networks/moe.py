@@ -13,9 +13,9 @@ from pytest_trainsafe.reference_models.networks.llama import Llama
 
 
 class MoE(Llama):
-    """`model(tokens, positions, targets)` is the loss of every token, [batch, sequence].
+    """The model: `model(tokens, positions, targets)` returns every token's loss [batch, sequence].
 
-    The balancing losses of all layers are in it.
+    It includes the balancing losses of all layers.
     """
 
     def make_layer(self, config: LlamaConfig) -> TransformerLayer:

@@ -1,8 +1,9 @@
-"""Linear layers in FP8 on a single device: the recipe of `parallel/fp8.py`, written apart.
+"""Linear layers in FP8 on a single device: an independent version of `parallel/fp8.py`.
 
-Input and weight are rounded to e4m3, the gradient of the output to e5m2.  A tensor's scale brings
-the largest absolute value of the last steps to the largest number of its format; in the first step
-each tensor has the scale of its own largest value.  The weight is rounded once a step.
+Input and weight are rounded to e4m3, the gradient of the output to e5m2.  A tensor's scale maps the
+largest absolute value of the last steps to the largest number of its format.  In the first step,
+the scale of each tensor follows from its own largest absolute value.  The weight is rounded once
+per step.
 """
 
 from __future__ import annotations
@@ -13,25 +14,28 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-#: How many steps count for a scale.
+#: The number of last steps whose largest values determine a scale.
 STEPS = 16
 
 
 def use_fp8(linear: nn.Module) -> None:
-    """Let an `nn.Linear` compute in FP8; its parameters stay as they are."""
+    """Make an `nn.Linear` compute in FP8; its parameters do not change."""
     assert isinstance(linear, nn.Linear), type(linear)
     linear.forward = PlainFp8(linear)  # type: ignore[assignment]
 
 
 def finish_step(model: nn.Module) -> None:
-    """After the optimizer's step: scales follow the step, and weights are rounded anew."""
+    """Update the scales after an optimizer step, and drop the rounded weights.
+
+    Each weight is rounded again when it is next used.
+    """
     for module in model.modules():
         if isinstance(module.forward, PlainFp8):
             module.forward.finish_step()
 
 
 class Rounding:
-    """Rounds one tensor of a layer to an FP8 dtype, with a scale that follows the steps."""
+    """Rounds one tensor of a layer to an FP8 dtype, with a scale from the values of past steps."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -40,7 +44,7 @@ class Rounding:
         self.of_step: list[Tensor] = []
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """The values of a tensor after rounding, in its own dtype."""
+        """Return the rounded values of a tensor, in the tensor's dtype."""
         wide = tensor.detach().to(torch.promote_types(tensor.dtype, torch.float32))
         peak = wide.abs().max()
         self.of_step.append(peak)
@@ -51,14 +55,14 @@ class Rounding:
         return (rounded.to(wide.dtype) / scale).to(tensor.dtype)
 
     def finish_step(self) -> None:
-        """Take the largest value of the step into account, and forget the oldest one."""
+        """Add the largest value of this step to those of the past steps; keep the last STEPS."""
         if self.of_step:
             self.of_steps = [*self.of_steps, torch.stack(self.of_step).max()][-STEPS:]
             self.of_step = []
 
 
 class PlainFp8:
-    """The forward of one layer."""
+    """The forward of one linear layer in FP8, which replaces that of the `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         self.linear = linear
@@ -77,14 +81,14 @@ class PlainFp8:
         return product if bias is None else product + bias
 
     def finish_step(self) -> None:
-        """The optimizer has made new weights."""
+        """Update the scales after an optimizer step, and drop the rounded weight."""
         self.weight = None
         for rounding in (self.of_input, self.of_weight, self.of_gradient):
             rounding.finish_step()
 
 
 def _replaced(tensor: Tensor, rounded: Tensor) -> Tensor:
-    """The rounded values, with the gradient going to the tensor as if it had not been rounded."""
+    """Return the rounded values; their gradient goes to `tensor` as if it were not rounded."""
     return cast(Tensor, _Replaced.apply(tensor, rounded))  # type: ignore[no-untyped-call]
 
 

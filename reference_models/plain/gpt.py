@@ -1,6 +1,6 @@
-"""A small GPT of nothing but torch's own layers, as models are that frameworks are given.
+"""A small GPT made only of torch's own layers, like the models that users pass to frameworks.
 
-Its forward gives the mean loss of a micro-batch, which is what DeepSpeed's engine takes.
+Its forward returns the mean loss of a micro-batch, as DeepSpeed's engine expects.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-#: Attention itself, without its projections.
+#: Maps queries, keys and values to the output of attention, without projections.
 Mix = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
 
 
@@ -28,9 +28,10 @@ class Sizes:
 
 
 class Attention(nn.Module):
-    """Causal self-attention with a projection each for queries, keys and values.
+    """Causal self-attention with separate projections for queries, keys and values.
 
-    `mix(q, k, v)` takes and gives [batch, sequence, heads, head size]; by default it is `causal`.
+    `mix(q, k, v)` takes and returns tensors [batch, sequence, heads, head size]; the default is
+    `causal`.
     """
 
     def __init__(self, sizes: Sizes, mix: Mix | None = None) -> None:
@@ -43,7 +44,7 @@ class Attention(nn.Module):
         self.o_proj = nn.Linear(sizes.hidden, sizes.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] to the same."""
+        """Map [batch, sequence, hidden] to the same shape."""
         q, k, v = (self._heads(layer(x)) for layer in (self.q_proj, self.k_proj, self.v_proj))
         out: torch.Tensor = self.o_proj(self.mix(q, k, v).flatten(2))
         return out
@@ -53,7 +54,7 @@ class Attention(nn.Module):
 
 
 def causal(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
-    """Causal attention of [batch, sequence, heads, head size]."""
+    """Return causal attention; all tensors are [batch, sequence, heads, head size]."""
     q, k, v = (each.transpose(1, 2) for each in (q, k, v))
     mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
     return mixed.transpose(1, 2)
@@ -68,20 +69,20 @@ class MLP(nn.Module):
         self.down_proj = nn.Linear(4 * sizes.hidden, sizes.hidden)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] to the same."""
+        """Map [batch, sequence, hidden] to the same shape."""
         out: torch.Tensor = self.down_proj(functional.gelu(self.up_proj(x)))
         return out
 
 
 class Gate(nn.Module):
-    """Chooses an expert for each token, and how much of its output counts."""
+    """Chooses an expert for each token, and the weight of the expert's output."""
 
     def __init__(self, sizes: Sizes, experts: int) -> None:
         super().__init__()
         self.wg = nn.Linear(sizes.hidden, experts, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[tokens, hidden] to weights [tokens, experts], zero but for the chosen one."""
+        """Map [tokens, hidden] to weights [tokens, experts], zero for all but the chosen expert."""
         weights = self.wg(x).softmax(dim=-1)
         chosen = functional.one_hot(weights.argmax(dim=-1), weights.shape[-1])
         out: torch.Tensor = weights * chosen
@@ -89,7 +90,7 @@ class Gate(nn.Module):
 
 
 class Experts(nn.Module):
-    """An MLP for every token: the one that the gate chooses, times its weight."""
+    """A mixture of experts: the MLP that the gate chooses for a token, times its weight."""
 
     def __init__(self, sizes: Sizes, count: int) -> None:
         super().__init__()
@@ -97,7 +98,7 @@ class Experts(nn.Module):
         self.experts = nn.ModuleList(MLP(sizes) for _ in range(count))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] to the same."""
+        """Map [batch, sequence, hidden] to the same shape."""
         weights = self.gate(x.flatten(0, 1))
         outputs = torch.stack([expert(x.flatten(0, 1)) for expert in self.experts], dim=1)
         out: torch.Tensor = (weights.unsqueeze(-1) * outputs).sum(dim=1).view_as(x)
@@ -105,7 +106,7 @@ class Experts(nn.Module):
 
 
 class Block(nn.Module):
-    """A transformer layer that normalises first."""
+    """A pre-norm transformer layer."""
 
     def __init__(self, sizes: Sizes, mix: Mix | None = None) -> None:
         super().__init__()
@@ -115,16 +116,17 @@ class Block(nn.Module):
         self.mlp = MLP(sizes)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence, hidden] to the same."""
+        """Map [batch, sequence, hidden] to the same shape."""
         x = x + self.attention(self.attention_norm(x))
         out: torch.Tensor = x + self.mlp(self.mlp_norm(x))
         return out
 
 
 class PlainGPT(nn.Module):
-    """The model; `tied` makes the output layer's weight the embedding's.
+    """The model; with `tied`, the output layer shares the weight of the embedding.
 
-    What it is given may be a part of a sequence, from position `first`, if `mix` attends to all.
+    The input may be a part of a sequence that starts at position `first`, if `mix` attends to the
+    whole sequence.
     """
 
     def __init__(
@@ -141,7 +143,7 @@ class PlainGPT(nn.Module):
             self.head.weight = self.tokens.weight
 
     def forward(self, tokens: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """The mean loss of `tokens` and `targets`, both [batch, sequence]."""
+        """Return the mean loss of `tokens` and `targets`, both [batch, sequence]."""
         x = self.tokens(tokens) + self.positions.weight[self.first :][: tokens.shape[1]]
         for block in self.blocks:
             x = block(x)
@@ -149,7 +151,7 @@ class PlainGPT(nn.Module):
 
 
 class Embedding(nn.Module):
-    """What comes before the first block."""
+    """The embeddings of tokens and positions, which come before the first block."""
 
     def __init__(self, sizes: Sizes) -> None:
         super().__init__()
@@ -157,27 +159,33 @@ class Embedding(nn.Module):
         self.positions = nn.Embedding(sizes.seq_len, sizes.hidden)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """[batch, sequence] to [batch, sequence, hidden]."""
+        """Map tokens [batch, sequence] to [batch, sequence, hidden]."""
         out: torch.Tensor = self.tokens(tokens) + self.positions.weight[: tokens.shape[1]]
         return out
 
 
 def layers_of(sizes: Sizes) -> list[nn.Module]:
-    """The model as layers that each take what the one before gives; the last gives logits."""
+    """Return the model as a list of layers; each takes the output of the previous one.
+
+    The last layer returns the logits.
+    """
     head = nn.Linear(sizes.hidden, sizes.vocabulary, bias=False)
     blocks = [Block(sizes) for _ in range(sizes.layers)]
     return [Embedding(sizes), *blocks, nn.LayerNorm(sizes.hidden), head]
 
 
 def mean_loss(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-    """The mean loss of logits [batch, sequence, vocabulary], taken in float32 at least."""
+    """Return the mean loss of logits [batch, sequence, vocabulary], in float32 or float64."""
     if logits.dtype != torch.float64:
         logits = logits.float()
     return functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
 
 
 def text(sizes: Sizes, step: int, index: int, samples: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """The tokens and targets of one micro-batch, from its numbers alone."""
+    """Return the tokens and targets of micro-batch `index` of step `step`.
+
+    Both have the shape [samples, sizes.seq_len].  They depend only on the arguments.
+    """
     generator = torch.Generator().manual_seed(1_000_003 * step + index)
     drawn = torch.randint(0, sizes.vocabulary, (samples, sizes.seq_len + 1), generator=generator)
     return drawn[:, :-1], drawn[:, 1:]

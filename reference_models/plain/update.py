@@ -1,9 +1,8 @@
 """The loss scale, the gradient norm, clipping and the update of a model on a single device.
 
-Written apart from `parallel/tensor/loss.py`, `parallel/data/gradients.py` and
-`parallel/data/update.py`, and used by the reference: what candidate and reference compute by the
-same function is not tested, since an error in it is on both sides.  Nothing of those modules is
-used here.
+The reference uses these functions.  They share no code with `parallel/tensor/loss.py`,
+`parallel/data/gradients.py` and `parallel/data/update.py`, which candidates use, because an error
+in a function that both sides call would go unseen.
 """
 
 from __future__ import annotations
@@ -22,17 +21,18 @@ if TYPE_CHECKING:
 
 
 def plain_loss(losses: Tensor, microbatches: int) -> Tensor:
-    """The term of one micro-batch in the mean loss of a step, of the losses of all its targets.
+    """Return the term of one micro-batch in the mean loss of a step.
 
-    Every one of the `microbatches` has as many targets.
+    `losses` has the loss of each target of the micro-batch.  All `microbatches` micro-batches of
+    the step must have the same number of targets.
     """
     return losses.sum() / (losses.numel() * microbatches)
 
 
 class PlainUpdate:
-    """AdamW of all parameters of `model`, and what comes before it.
+    """Accumulates and clips the gradients of `model`, and updates its parameters with AdamW.
 
-    Has the methods of `parallel/data/update.py`'s `Update`.
+    Has the same methods as `Update` in `parallel/data/update.py`.
     """
 
     def __init__(self, model: nn.Module, learning_rate: float) -> None:
@@ -40,16 +40,18 @@ class PlainUpdate:
         self.optimizer = adamw(self.parameters, learning_rate)
 
     def annotated(self, annotations: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The annotations as they are: no gradient is a mean over ranks."""
+        """Return the annotations unchanged, because no gradient is a mean over ranks."""
         return annotations
 
     def accumulate(self) -> None:
-        """After each backward: add what it left to the main gradients."""
+        """Add the gradients of the last backward to the main gradients; call it after each one."""
         main_gradients.accumulate(self.parameters)
 
     def step(self, ctx: Context, clip: float) -> None:
-        """After the last backward: clip the norm of all gradients to `clip`, unless that is 0, and
-        update the parameters.
+        """Clip the gradients, update the parameters and clear the gradients.
+
+        Call it after the last backward of a step.  The norm of all gradients is clipped to `clip`,
+        unless `clip` is 0.
         """
         gradients = [main_gradients.main_gradient(parameter) for parameter in self.parameters]
         norm = torch.linalg.vector_norm(torch.stack([each.norm() for each in gradients]))

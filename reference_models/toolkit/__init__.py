@@ -1,12 +1,18 @@
-"""A small training library: what programs of the corpus import instead of a large framework.
+"""A small training library, which the corpus's programs import instead of a large framework.
 
 The healthy programs use it as it is.  A silent error of `silent_errors/` replaces one part of it by
-a subclass with the error that a real framework had, so that the code that is called has the same
-names in both.
+a subclass with an error that a real framework had.  So a healthy program and one with an error call
+functions with the same names.
 
-`processing` texts and images to tensors; `generation` decoding within a window; `pretrained`
-weights at the start; `checkpoint` tensors to files; `trainer` epochs, accumulation, schedule;
-`engine` an engine around model and optimizer; `flat` parameters in one buffer; `devices` copies
-between devices; `sharded` tensor-parallel layers; `mixed` an optimizer with float32 masters;
-`experts` a mixture of experts.
+processing   turns texts and images into tensors
+generation   greedy decoding within a window of positions
+pretrained   initial weights
+checkpoint   saves and loads weights
+trainer      epochs, gradient accumulation, learning-rate schedule
+engine       an engine around a model and its optimizer
+flat         all parameters of a module in one flat parameter
+devices      copies between devices
+sharded      tensor-parallel layers
+mixed        an optimizer with float32 master weights
+experts      a mixture of experts
 """

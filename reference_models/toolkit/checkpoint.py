@@ -1,4 +1,4 @@
-"""Model weights in files; tensors that share memory are written once."""
+"""Saves model weights in files and loads them; tensors that share memory are written once."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, total: int) -> int:
-    """Write tensors to a file; returns how many.  `total` is how many the model has."""
+    """Write tensors to a file and return their number.  `total` is how many the model has."""
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().clone() for name, tensor in tensors.items()}, path)
     return len(tensors)
@@ -23,26 +23,26 @@ class Checkpointer:
         self.folder = folder
 
     def save(self, model: nn.Module, name: str = "model") -> int:
-        """Write every tensor of the model, those under several names under the first."""
+        """Write every tensor of the model once, under its first name; return their number."""
         state = model.state_dict()
         kept = self.unshared(state)
         total = len({self.extent(tensor) for tensor in state.values()})
         return write_tensors({each: state[each] for each in kept}, self._path(name), total)
 
     def load(self, model: nn.Module, name: str = "model") -> list[str]:
-        """Load what the file has; returns the names of tensors that it does not have."""
+        """Load the tensors in the file; return the names of tensors that the file lacks."""
         result = model.load_state_dict(load_file(self._path(name)), strict=False)
         return list(result.missing_keys)
 
     def unshared(self, state: Mapping[str, Tensor]) -> list[str]:
-        """The names to write: the first of every tensor."""
+        """Return the names to write: for each tensor, the first of its names."""
         first: dict[tuple[int, ...], str] = {}
         for name, tensor in state.items():
             first.setdefault(self.extent(tensor), name)
         return list(first.values())
 
     def extent(self, tensor: Tensor) -> tuple[int, ...]:
-        """The memory that a tensor covers."""
+        """Return what identifies a tensor's memory: address, number and size of elements."""
         return (tensor.data_ptr(), tensor.numel(), tensor.element_size())
 
     def _path(self, name: str) -> Path:

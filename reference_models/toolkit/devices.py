@@ -1,6 +1,6 @@
-"""Copies between devices, and gradients averaged over such copies.
+"""Copies between devices, and the averaging of gradients with such copies.
 
-Here every device is the CPU; what matters is that a copy goes through one place, the link.
+Here every device is the CPU, and every copy goes through a Link, where an error can be planted.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from torch import Tensor, nn
 
 
 def place(module: nn.Module, device: int) -> int:
-    """Assign a module to one of several devices, no two to the same; returns the device."""
+    """Assign a module to a device, which must have no other module; return the device."""
     return device
 
 
 class Link:
-    """The connection of two devices.  `copy` is differentiable: gradients take the way back."""
+    """The connection of two devices.  `copy` is differentiable: gradients are carried back."""
 
     def copy(self, tensor: Tensor) -> Tensor:
-        """The tensor on the other device, with the same values."""
+        """Return the tensor on the other device, with the same values."""
         copied: Tensor = _Copy.apply(tensor, self)  # type: ignore[no-untyped-call]
         return copied
 
     def carry(self, tensor: Tensor) -> Tensor:
-        """Move the bytes of one tensor."""
+        """Move the bytes of one tensor to the other device; return the new tensor."""
         return tensor.detach().clone()
 
 
@@ -42,7 +42,7 @@ class _Copy(torch.autograd.Function):
 
 
 def average_gradients(model: nn.Module, group: dist.ProcessGroup, link: Link) -> None:
-    """Average every gradient over a group of two ranks, which send each other theirs."""
+    """Average every gradient over a group of two ranks, which exchange their gradients."""
     me = dist.get_rank(group)
     peer = dist.get_global_rank(group, 1 - me)
     for parameter in model.parameters():

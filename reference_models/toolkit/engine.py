@@ -1,4 +1,4 @@
-"""An engine that takes over a model and its optimizer."""
+"""An engine that runs the training steps of a model and its optimizer."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Engine:
         self.number_modules(model)
 
     def name_parameters(self, optimizer: torch.optim.Optimizer) -> list[str]:
-        """The names of the optimizer's parameters, for its checkpoints."""
+        """Return the names of the optimizer's parameters, for its checkpoints."""
         names = {parameter: name for name, parameter in self.model.named_parameters()}
         return [names[each] for group in optimizer.param_groups for each in group["params"]]
 
@@ -38,15 +38,15 @@ class Engine:
         loss.backward()  # type: ignore[no-untyped-call]
 
     def step(self) -> None:
-        """Clip, update, and clear the gradients."""
+        """Clip the gradients, update the parameters, and clear the gradients."""
         nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
     def save(self, path: Path) -> int:
-        """Write the weights of the model; returns the number of tensors written."""
+        """Write the weights of the model; return the number of tensors written."""
         return write_tensors(self.weights(), path, len(self.model.state_dict()))
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights to save."""
+        """Return the weights to save, by name."""
         return dict(self.model.state_dict())

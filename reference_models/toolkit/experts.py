@@ -13,9 +13,10 @@ from torch.nn import functional as F
 
 
 def exchange(slots: Tensor, group: dist.ProcessGroup, patience: float) -> Tensor:
-    """All-to-all of `slots`, (ranks, capacity, width), by one message a slot, as NCCL makes it.
+    """Return the all-to-all of `slots`, of shape (ranks, capacity, width).
 
-    Every rank must pass the same capacity.  Raises RuntimeError after `patience` seconds.
+    Sends one message per slot, as NCCL does.  Every rank must pass the same capacity; if a message
+    does not arrive within `patience` seconds, RuntimeError is raised.
     """
     received: Tensor = _Exchange.apply(slots, group, patience)  # type: ignore[no-untyped-call]
     return received
@@ -51,10 +52,11 @@ class _Exchange(torch.autograd.Function):
 
 
 class ExpertsLayer(nn.Module):
-    """Routes every token to one expert, at most `capacity` tokens of a rank to each.
+    """Routes every token to one expert; an expert takes at most `capacity` tokens of each rank.
 
-    Without `drop_tokens` the capacity is as large as the fullest expert needs.  `experts` is the
-    number of ranks of the group; this rank holds one of them.
+    The group has as many experts as ranks, and each rank holds one.  With `drop_tokens` the
+    capacity is `factor` times the even share of a rank's tokens; otherwise it is as large as the
+    expert with the most tokens needs.
     """
 
     def __init__(
@@ -75,7 +77,10 @@ class ExpertsLayer(nn.Module):
         self.last_capacity = 0
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """`tokens` is (tokens, width); those that find no room pass unchanged."""
+        """Map `tokens`, of shape (tokens, width), to the same shape.
+
+        Tokens that find no room in their expert are returned unchanged.
+        """
         scores = F.softmax(self.router(tokens), dim=-1)
         weights, chosen = scores.max(dim=-1)
         counts = torch.bincount(chosen, minlength=self.experts)
@@ -94,14 +99,14 @@ class ExpertsLayer(nn.Module):
         return output
 
     def capacity(self, tokens: int, counts: Tensor) -> int:
-        """How many tokens of a rank an expert takes: the same number on every rank."""
+        """Return how many tokens of a rank an expert takes: the same number on every rank."""
         wanted = self.local_capacity(tokens, counts)
         largest = torch.tensor(wanted)
         dist.all_reduce(largest, op=dist.ReduceOp.MAX, group=self.group)
         return int(largest)
 
     def local_capacity(self, tokens: int, counts: Tensor) -> int:
-        """The capacity that the tokens of this rank ask for."""
+        """Return the capacity that the tokens of this rank need."""
         if self.drop_tokens:
             return math.ceil(self.factor * tokens / self.experts)
         return int(counts.max())

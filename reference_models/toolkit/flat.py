@@ -1,4 +1,4 @@
-"""Fully sharded wrappers keep all parameters of a module in one flat parameter; so does this."""
+"""A wrapper that keeps all parameters of a module in one flat parameter, as FSDP does."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch.func import functional_call
 
 
 class FlatModule(nn.Module):
-    """Replaces the parameters of a module by one, `flat`: create the optimizer afterwards."""
+    """Replaces the parameters of a module by a single one, `flat`.
+
+    Create the optimizer after the FlatModule.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()

@@ -9,14 +9,14 @@ from torch import Tensor
 
 
 class Generator:
-    """Decodes with a model that takes ids of at most `window` positions and returns logits."""
+    """Decodes with a model that maps token ids of at most `window` positions to logits."""
 
     def __init__(self, model: Callable[[Tensor], Tensor], window: int) -> None:
         self.model, self.window = model, window
 
     @torch.no_grad()
     def generate(self, prompt: Tensor, max_new_tokens: int) -> Tensor:
-        """The ids that follow `prompt`: `max_new_tokens` for every row."""
+        """Return the ids that follow `prompt`, `max_new_tokens` for every row."""
         ids, length = self.fit(prompt, max_new_tokens)
         start = ids.shape[1]
         while ids.shape[1] < length:
@@ -25,6 +25,9 @@ class Generator:
         return ids[:, start:]
 
     def fit(self, prompt: Tensor, max_new_tokens: int) -> tuple[Tensor, int]:
-        """The end of the prompt that leaves room in the window, and the length to stop at."""
+        """Return the last part of the prompt, and the total length at which to stop.
+
+        The part has at most half of the window's positions, so that new tokens fit into the rest.
+        """
         kept = prompt[:, -(self.window // 2) :]
         return kept, kept.shape[1] + max_new_tokens

@@ -1,4 +1,4 @@
-"""An optimizer for bfloat16 models: updates are made to float32 copies of the parameters."""
+"""An optimizer for bfloat16 models, which updates float32 copies of the parameters."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch import Tensor, nn
 
 
 class MixedOptimizer:
-    """AdamW on float32 masters of a bfloat16 model, clipping by the norm over a tp group."""
+    """AdamW on float32 master weights of a bfloat16 model.
+
+    `clip` is the maximum gradient norm over the tp group `group`; 0 turns clipping off.
+    """
 
     def __init__(
         self,
@@ -24,7 +27,7 @@ class MixedOptimizer:
         self.optimizer = torch.optim.AdamW(self.masters, lr=lr)
 
     def step(self) -> float:
-        """Update the model from its gradients; returns their norm."""
+        """Update the model from its gradients; return their norm before clipping."""
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             master.grad = None if parameter.grad is None else parameter.grad.float()
         norm = self.norm()
@@ -42,7 +45,10 @@ class MixedOptimizer:
             parameter.grad = None
 
     def norm(self) -> float:
-        """The norm of all gradients; those of parameters that every rank holds count once."""
+        """Return the norm of all gradients over the tp group.
+
+        Gradients of parameters that every rank holds count once.
+        """
         squares = torch.zeros(())
         for parameter, master in zip(self.parameters, self.masters, strict=True):
             if master.grad is not None and (self.first or self.sharded(parameter)):
@@ -52,7 +58,7 @@ class MixedOptimizer:
         return float(squares.sqrt())
 
     def clippable(self) -> list[Tensor]:
-        """The gradients to scale when the norm is too large."""
+        """Return the gradients to scale if the norm is too large."""
         return [master.grad for master in self.masters if master.grad is not None]
 
     def scale(self, gradients: list[Tensor], factor: float) -> None:
@@ -66,5 +72,5 @@ class MixedOptimizer:
         return self.group is None or dist.get_rank(self.group) == 0
 
     def sharded(self, parameter: nn.Parameter) -> bool:
-        """Whether every tp rank has a part of its own."""
+        """Return whether each tp rank holds a different part of the parameter."""
         return bool(getattr(parameter, "tensor_model_parallel", False))

@@ -1,4 +1,4 @@
-"""Models that give their parameters values as a pre-training recipe prescribes."""
+"""Models that initialise their parameters as pre-training recipes do."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def initialize_parameter(parameter: Tensor, mean: float, std: float) -> Tensor:
-    """Fill a parameter with normal values, once, when its model is built."""
+    """Fill a parameter with normal values.  Call it once, when the model is built."""
     return parameter.normal_(mean=mean, std=std)
 
 
 class PretrainedModel(nn.Module):
-    """Call `post_init` at the end of `__init__`: every parameter is then initialised once.
+    """The base class of models that initialise their parameters as pre-training recipes do.
 
-    Projections back into the residual stream are called `c_proj`; they start smaller the more
-    `layers` there are.
+    A model calls `post_init` at the end of `__init__`, which initialises every parameter once.
+    Projections back into the residual stream must be called `c_proj`; the more `layers` there are,
+    the smaller are their initial values.
     """
 
     layers = 1
@@ -28,7 +29,10 @@ class PretrainedModel(nn.Module):
             self.init_weights(module)
 
     def init_weights(self, module: nn.Module) -> None:
-        """Initialise what belongs to one module."""
+        """Initialise a module's own parameters, and the weight of its child `c_proj`.
+
+        The weight of a ResidualProjection is left to its parent module.
+        """
         for name, parameter in module.named_parameters():
             if self.is_residual_projection(name):
                 initialize_parameter(parameter, 0.0, self.std / (2 * self.layers) ** 0.5)
@@ -40,11 +44,14 @@ class PretrainedModel(nn.Module):
                 initialize_parameter(parameter, 0.0, 0.0)
 
     def is_residual_projection(self, name: str) -> bool:
-        """Whether a parameter of this name, seen from the module that it is asked for, is one."""
+        """Return whether a parameter is the weight of a residual projection.
+
+        `name` is the parameter's name in the module that is being initialised.
+        """
         return name == "c_proj.weight"
 
 
 class ResidualProjection(nn.Linear):
-    """A linear layer whose weight its parent initialises; name it `c_proj`."""
+    """A linear layer whose weight its parent module initialises.  Name it `c_proj` there."""
 
     residual = True

@@ -1,4 +1,4 @@
-"""Tensor-parallel layers.  Their parameters carry Megatron-LM's attributes."""
+"""Tensor-parallel layers, whose parameters have Megatron-LM's attributes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 
 class _Enter(torch.autograd.Function):
-    """The identity; the gradient is summed over the ranks."""
+    """The identity in the forward; the backward sums the gradient over the ranks."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -26,7 +26,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Leave(torch.autograd.Function):
-    """The sum over the ranks; the gradient passes as it is."""
+    """The sum over the ranks in the forward; the backward does not change the gradient."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: dist.ProcessGroup) -> Tensor:
@@ -40,7 +40,10 @@ class _Leave(torch.autograd.Function):
 
 
 def mark(parameter: nn.Parameter, sharded: bool, dim: int = -1) -> nn.Parameter:
-    """Say whether tp ranks hold parts of this parameter, or each the whole."""
+    """Set the attributes that say whether tp ranks hold shards of a parameter; return it.
+
+    `dim` is the sharded dimension.  If `sharded` is False, every rank holds the whole parameter.
+    """
     parameter.tensor_model_parallel = sharded  # type: ignore[attr-defined]
     parameter.partition_dim = dim if sharded else -1  # type: ignore[attr-defined]
     return parameter
@@ -49,7 +52,7 @@ def mark(parameter: nn.Parameter, sharded: bool, dim: int = -1) -> nn.Parameter:
 class ShardedMLP(nn.Module):
     """Two linear layers whose hidden features are divided among the ranks of a group.
 
-    Every rank draws both whole weights from the same numbers and keeps its part.
+    Every rank draws the same whole weights and keeps its part of them.
     """
 
     def __init__(self, width: int, hidden: int, group: dist.ProcessGroup) -> None:
@@ -63,7 +66,7 @@ class ShardedMLP(nn.Module):
         self.down_bias = mark(nn.Parameter(down.bias.detach().clone()), False)
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """The same result on every rank."""
+        """Return the output of the MLP, which is the same on every rank."""
         entered: Tensor = _Enter.apply(inputs, self.group)  # type: ignore[no-untyped-call]
         hidden = F.gelu(F.linear(entered, self.up, self.up_bias))
         partial = F.linear(hidden, self.down)
@@ -72,7 +75,7 @@ class ShardedMLP(nn.Module):
 
 
 def replicated(module: nn.Module) -> nn.Module:
-    """Mark a module's parameters as held whole by every tp rank."""
+    """Mark the parameters of a module as whole on every tp rank, except those already marked."""
     for parameter in module.parameters():
         if not hasattr(parameter, "tensor_model_parallel"):
             mark(parameter, False)

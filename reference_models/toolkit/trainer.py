@@ -1,4 +1,4 @@
-"""A trainer: epochs over a loader, with accumulation, clipping and a schedule."""
+"""A trainer: epochs over a loader, with gradient accumulation, clipping and a schedule."""
 
 from __future__ import annotations
 
@@ -10,15 +10,16 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-#: The loss of a model on a batch.
+#: Maps a model and a batch to the loss.
 Loss = Callable[[nn.Module, Any], Tensor]
 
 
 class Trainer:
-    """Trains for `epochs` epochs; one optimizer step takes `accumulation` batches, or what is left.
+    """Trains a model for `epochs` epochs.
 
-    The rate falls linearly to zero over all steps.  `clip` is the largest gradient norm that is let
-    through (0 lets all through).
+    One optimizer step uses `accumulation` batches, or fewer at the end of an epoch.  The learning
+    rate falls linearly to zero over all steps.  `clip` is the maximum gradient norm; 0 turns
+    clipping off.
     """
 
     def __init__(
@@ -41,16 +42,16 @@ class Trainer:
         self.steps = self.batches = 0
 
     def batches_per_epoch(self) -> int:
-        """How many batches the loader yields."""
+        """Return how many batches the loader yields per epoch."""
         assert isinstance(self.loader, Sized)
         return len(self.loader)
 
     def total_steps(self, batches: int) -> int:
-        """How many optimizer steps the training has, for `batches` batches an epoch."""
+        """Return how many optimizer steps the training has, with `batches` batches per epoch."""
         return math.ceil(batches / self.accumulation) * self.epochs
 
     def train(self) -> list[float]:
-        """Train; returns the mean loss of every step."""
+        """Train the model; return the mean loss of every step."""
         losses: list[float] = []
         self.model.train()
         for _ in range(self.epochs):
@@ -69,14 +70,14 @@ class Trainer:
         return losses
 
     def accumulate(self, batch: Any) -> float:
-        """Forward and backward of one batch."""
+        """Run forward and backward on one batch; return its loss."""
         loss = self.loss(self.model, batch)
         (loss / self.accumulation).backward()  # type: ignore[no-untyped-call]
         self.batches += 1
         return loss.item()
 
     def update(self) -> None:
-        """One optimizer step."""
+        """Take one optimizer step."""
         if self.clip:
             nn.utils.clip_grad_norm_(self.model.parameters(), self.clip)
         self.optimizer.step()
@@ -85,4 +86,4 @@ class Trainer:
         self.steps += 1
 
     def finished(self, batches: int, expected: int) -> None:
-        """Called at the end with how many batches were trained on, of how many."""
+        """Called at the end; `batches` is the number of batches trained on, of `expected`."""

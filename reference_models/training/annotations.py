@@ -1,4 +1,4 @@
-"""The annotations of a model's activations: `gpt.yaml` and its like, with its own sizes put in."""
+"""Reads the annotations of a model's activations (`gpt.yaml`, ...), and puts its sizes in."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks, qkv_
 
 
 def activation_annotations(model: str, config: AnyConfig) -> dict[str, Any]:
-    """What to hand to `ctx.watch`: the file named after the model.
+    """Return the annotations for `ctx.watch`, from the file that is named after the model.
 
-    Only the blocks of the fused projections depend on a size, and a file cannot know it.
+    The blocks of the fused projections depend on sizes, so they are taken from `config`.
     """
     file = Path(__file__).parents[1] / f"{model}.yaml"
     read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))

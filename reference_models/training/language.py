@@ -1,4 +1,4 @@
-"""The training loop that the language models share.  Called by their programs, in the ranks."""
+"""The training loop that the language models share.  Their programs call it in the ranks."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """How a model is trained: `steps` optimizer steps of `microbatches` micro-batches, all ranks
-    together, of `batch_size` sequences each.  `clip` is the largest gradient norm let through
-    (0 lets all through).  `schedule` orders the micro-batches of a pipeline.
+    """How a language model is trained.
+
+    A step has `microbatches` micro-batches over all ranks, of `batch_size` sequences each.  `clip`
+    is the maximum gradient norm; 0 turns clipping off.  `schedule` is the schedule of a pipeline.
     """
 
     batch_size: int
@@ -48,18 +49,18 @@ class Recipe:
 
     @property
     def tokens_in_step(self) -> int:
-        """The targets of one optimizer step, over all micro-batches and ranks."""
+        """The number of targets of one optimizer step, over all micro-batches and ranks."""
         return self.microbatches * self.batch_size * self.seq_len
 
 
 def train_language_model(
     ctx: Context, model: nn.Module, axes: Axes, recipe: Recipe, annotations: Mapping[str, Any]
 ) -> None:
-    """Train `model`, whose call `model(tokens, positions, targets)` is the loss of every token.
+    """Train `model`, where `model(tokens, positions, targets)` returns the loss of every token.
 
-    With pp, a rank trains its stages of the model.  A single device has a loss scale, an update
-    and FP8 scales of its own (`plain/update.py`, `plain/fp8.py`), so that an error in those of the
-    parallel models is not in the reference as well.
+    With pp, a rank trains its stages of the model.  On a single device, the loss scale, the update
+    and the FP8 scales come from separate code (`plain/update.py`, `plain/fp8.py`), so that an error
+    in the code of the parallel models is not in the reference as well.
     """
     require_known(recipe.schedule)
     held: nn.ModuleList = nn.ModuleList([model])
@@ -116,16 +117,16 @@ def _pipeline(
 ) -> Pipeline | TorchPipeline:
     if recipe.schedule not in TORCHS:
         return Pipeline(stages, axes, recipe.schedule)
-    # Half a second to import, for those who ask for it.
+    # Imported only for these schedules, because the import takes half a second.
     from pytest_trainsafe.reference_models.parallel.pipeline.torch_pipeline import TorchPipeline
 
     return TorchPipeline(ctx, stages, axes, recipe.schedule, recipe.microbatches)
 
 
 def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tensor]:
-    """This rank's tokens, positions and targets of micro-batch `number` of the whole training.
+    """Return this rank's tokens, positions and targets of micro-batch `number` of the training.
 
-    Under cp, every input is cut the same way before the model sees it.
+    Under cp, each of them is divided in the same way before the model gets it.
     """
     tokens, targets = text.batch(
         number, recipe.batch_size, recipe.seq_len, ctx.seed, recipe.vocabulary

@@ -1,7 +1,7 @@
-"""Main gradients: what the optimizer uses, kept in float32 where parameters are narrower.
+"""Main gradients: those that the optimizer uses, in float32 for parameters of narrower dtypes.
 
-A sum of many micro-batches loses its small terms in bfloat16, so a narrow parameter carries a
-float32 `main_grad` as in Megatron-LM.  Of a wide parameter, `grad` is the main gradient, unless
+A sum over many micro-batches loses its small terms in bfloat16, so a narrow parameter has a float32
+`main_grad`, as in Megatron-LM.  The main gradient of a wide parameter is its `grad`, unless
 gradients are kept in buckets (`parallel/data/buckets.py`).
 """
 
@@ -14,28 +14,29 @@ from torch import Tensor, nn
 
 
 def is_narrow(parameter: Tensor) -> bool:
-    """Whether sums and updates of this parameter need a wider copy."""
+    """Return whether a parameter's dtype is too narrow for sums of gradients and for updates."""
     return torch.promote_types(parameter.dtype, torch.float32) != parameter.dtype
 
 
 def main_gradient(parameter: nn.Parameter) -> Tensor:
-    """The tensor of a parameter's gradient for the whole step; it may be changed in place."""
+    """Return the tensor of a parameter's gradient of the whole step; it may be changed in place."""
     gradient = getattr(parameter, "main_grad", parameter.grad)
     assert isinstance(gradient, Tensor), "no backward has reached this parameter"
     return gradient
 
 
 def own_gradient(parameter: nn.Parameter) -> Tensor:
-    """The main gradient, or with ZeRO this rank's shard of it, as the optimizer uses it."""
+    """Return the main gradient as the optimizer uses it: with ZeRO, this rank's shard of it."""
     run = getattr(parameter, "main_param_range", None)
     gradient = main_gradient(parameter)
     return gradient if run is None else gradient.view(-1)[slice(*run)]
 
 
 def accumulate(parameters: Iterable[nn.Parameter]) -> None:
-    """Move what the last backward left in `grad` into `main_grad`; without, autograd adds up.
+    """Add the `grad` of the last backward to `main_grad`, and clear it.
 
-    What the backward did not reach has gradient zero.
+    For a parameter without `main_grad`, autograd accumulates in `grad` itself.  A parameter that no
+    backward has reached gets a gradient of zeros.
     """
     for parameter in parameters:
         apart = hasattr(parameter, "main_grad")
@@ -47,7 +48,7 @@ def accumulate(parameters: Iterable[nn.Parameter]) -> None:
 
 
 def clear(parameters: Iterable[nn.Parameter]) -> None:
-    """Clears the step's gradients."""
+    """Clear the step's gradients."""
     for parameter in parameters:
         parameter.grad = None
         if hasattr(parameter, "main_grad"):

@@ -1,7 +1,7 @@
-"""AdamW, with float32 master weights where the parameters are narrower.
+"""AdamW, with float32 master weights for parameters of narrower dtypes.
 
-An update of a thousandth is lost in a bfloat16 weight (8 bits of precision); it is made on the
-float32 master, and the weight is the master rounded.
+A relative update of a thousandth would be lost in a bfloat16 weight (8 bits of precision).  So the
+update is made to the float32 master weight, and the weight is the rounded master.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from torch import nn
 
 from pytest_trainsafe.reference_models.training.main_gradients import is_narrow, main_gradient
 
-#: As GPTs are trained.
+#: Hyperparameters that are common for GPTs.
 ADAMW: dict[str, Any] = {"betas": (0.9, 0.95), "eps": 1e-8, "weight_decay": 0.1}
 
 
 def adamw(parameters: Sequence[nn.Parameter], learning_rate: float) -> torch.optim.AdamW:
-    """AdamW as GPTs are trained with (betas 0.9 and 0.95, weight decay 0.1).
+    """Return AdamW with hyperparameters that are common for GPTs (ADAMW).
 
-    A narrow parameter gains the attributes `main_grad` and `main_param` (its master, which is
-    what the optimizer holds), named as in Megatron-LM.
+    A narrow parameter gets the attributes `main_grad` and `main_param`, named as in Megatron-LM.
+    `main_param` is its master weight, which the optimizer updates.
     """
     narrow = [parameter for parameter in parameters if is_narrow(parameter)]
     for parameter in narrow:

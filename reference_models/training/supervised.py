@@ -1,4 +1,4 @@
-"""The training loop of the small models: data parallel, and nothing else.
+"""The training loop of the small models, which supports only data parallelism and ZeRO.
 
 Called by `cnn.train` and `lstm.train`, in the ranks.
 """
@@ -23,8 +23,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`steps` optimizer steps of `microbatches` micro-batches, all ranks together, each of
-    `targets` losses.  `clip` is the largest gradient norm let through (0 lets all through).
+    """How a small model is trained.
+
+    A step has `microbatches` micro-batches over all ranks, each with `targets` losses.  `clip` is
+    the maximum gradient norm; 0 turns clipping off.
     """
 
     targets: int
@@ -41,11 +43,12 @@ def train_supervised(
     plan: Plan,
     batch: Callable[[int], tuple[Tensor, ...]],
 ) -> None:
-    """Train `model`, whose call `model(*batch(number))` is the loss of every target.
+    """Train `model`, where `model(*batch(number))` returns the loss of every target.
 
-    Micro-batches are numbered through the whole training.  A dp rank computes whole ones, so that
-    what a model does within one (statistics over a batch, states over a sequence) is the same at
-    every Point.  A single device has a loss scale and an update of its own (`plain/update.py`).
+    Micro-batches are numbered through the whole training.  A dp rank computes whole micro-batches,
+    so that computations over one (statistics over a batch, states over a sequence) are the same at
+    every Point.  On a single device, the loss scale and the update come from separate code
+    (`plain/update.py`).
     """
     model = model.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(model)

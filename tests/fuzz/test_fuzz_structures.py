@@ -57,9 +57,13 @@ def test_all_blocks_together_train_like_one_device(candidate_trace, reference_tr
     [
         (Point.of(pp=2), {}, "this program has no pp; its axes are dp, tp, sp, cp and ep"),
         (Point.of(zero=1, dp=2), {}, "this program has no zero"),
-        (Point.of(dp=2, ep=2), {}, "and this model has none"),
-        (Point.of(dp=2, ep=2), {"mixtures": "second", "layers": 1}, "and this model has none"),
-        (Point.of(tp=2), {"mixtures": "all", "bias": True}, "this needs bias=False"),
+        (Point.of(dp=2, ep=2), {}, "but this model has no experts"),
+        (
+            Point.of(dp=2, ep=2),
+            {"mixtures": "second", "layers": 1},
+            "but this model has no experts",
+        ),
+        (Point.of(tp=2), {"mixtures": "all", "bias": True}, "use bias=False"),
         (Point.of(), {"norm": "batch"}, "norm='batch' is unknown; choose one of rms, layer"),
         (Point.of(), {"mixtures": "half"}, "mixtures='half' is unknown; choose one of none, all"),
     ],

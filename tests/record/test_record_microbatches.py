@@ -77,5 +77,7 @@ def test_another_order_replaces_numbers_whoever_computes_them():
 
 
 def test_an_order_of_another_number_of_micro_batches_is_refused():
-    with pytest.raises(ProgramError, match=r"microbatches\(3\): this Run puts 4 micro-batches"):
+    with pytest.raises(
+        ProgramError, match=r"microbatches\(3\): this Run changes the order of the 4 micro"
+    ):
         permuted(range(3), 3, (1, 3, 2, 0))

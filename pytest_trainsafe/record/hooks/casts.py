@@ -88,7 +88,7 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _user_line() -> str:
-    """The innermost line outside of torch and the recorder; for a backward, its caller's line."""
+    """The innermost line outside of torch and the recorder; in a backward, the line that ran it."""
     frame = sys._getframe(1)
     while frame.f_back is not None:
         file = frame.f_code.co_filename

@@ -105,7 +105,7 @@ class Rewriter:
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
         """Installs the hooks on inputs; call it after the recorder's hooks are installed.
 
-        These call `outputs`, which needs the state of the module's call.
+        The recorder's hooks call `outputs`, which needs the state of the module's call.
         """
         for module, name in names.items():
             hooks.before(module, name, self._enter(name))

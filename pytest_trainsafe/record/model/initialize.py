@@ -138,7 +138,7 @@ def require_filled_as_watched(
         layout, source = layouts[name]
         if cut(was.layout) != cut(layout):
             raise ProgramError(
-                f"ctx.initialize filled {name} with the layout {describe(cut(was.layout))}, but "
-                f"ctx.watch has {describe(cut(layout))} (from {source}); give both the same "
+                f"ctx.initialize filled {name} as {describe(cut(was.layout))}, but ctx.watch has "
+                f"the layout {describe(cut(layout))} (from {source}); give both the same "
                 "annotations: ctx.initialize(model, annotations=...)"
             )

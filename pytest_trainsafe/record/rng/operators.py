@@ -3,8 +3,8 @@
 torch's dispatcher reserves a key for prototypes of modes in Python, above the keys of autograd and
 of devices; torch itself does not use it. A thread that includes the key first calls the kernels
 that are registered here, for the operators that have one; every other operator falls through in the
-dispatcher at no extra cost. Operators that torch's C++ code calls itself, such as the `bernoulli_` in a dropout, are
-intercepted too.
+dispatcher at no extra cost. Operators that torch's C++ code calls itself, such as the `bernoulli_`
+in a dropout, are intercepted too.
 """
 
 from __future__ import annotations

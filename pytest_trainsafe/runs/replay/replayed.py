@@ -23,7 +23,7 @@ def did_restart(later: Trace) -> bool:
 
 
 def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int) -> int:
-    """The number of a rank's events up to and including its last checkpoint or restart."""
+    """The number of a rank's events up to and including the last one of `kind` at step `first`."""
     events = rank.events
     return max(
         number + 1 for number, e in enumerate(events) if isinstance(e, kind) and e.step == first
@@ -58,7 +58,7 @@ def verify(request: ReplayRequest, later: Trace) -> str:
 
 
 def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
-    """A sentence: how many tensors that both Runs recorded are equal, or the first unequal one."""
+    """A text: how many tensors that both Runs recorded are equal, or the first unequal one."""
     equal, unequal = 0, ""
     for before, after in zip(earlier.ranks, later.ranks, strict=True):
         for id, event in before.tensors.items():

@@ -17,7 +17,7 @@ from pytest_trainsafe.runs.unused_traces import given_traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-#: The key of a report's property with what happened to a replay.
+#: The key of the property of a test's report that has a note on a replay.
 PROPERTY = "trainsafe_replay"
 
 
@@ -34,7 +34,7 @@ class Replays:
         self.notes: list[str] = []
 
     def of(self, spec: RunSpec) -> ReplayRequest | None:
-        """The replay that replaces a Run; None for a Run from the start.
+        """The replay to make instead of the Run of `spec`; None if it runs from the start.
 
         Raises TraceError and ArgumentError as `read_request` does.
         """

@@ -21,9 +21,10 @@ OPTION = "--trainsafe-replay"
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The Run of `trace` is repeated up to `step`, from `folder`, the checkpoint before `first`.
+    """A request to repeat the Run of `trace` up to `step`.
 
-    Without a checkpoint `folder` is None, and `why` says why the Run starts from the beginning.
+    The Run continues from the checkpoint in `folder`, which was saved before step `first`. If
+    there is none, `folder` is None, and `why` says why the Run starts from the beginning.
     """
 
     trace: Trace

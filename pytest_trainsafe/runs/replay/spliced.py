@@ -43,7 +43,7 @@ class SplicedTrace(Trace):
 
 
 def spliced(earlier: Trace, later: Trace, first: int) -> Trace:
-    """The Run that `earlier` recorded up to the checkpoint at `first`, continued by `later`."""
+    """A Trace with the steps of `earlier` before `first` and the steps of `later` from there on."""
     ranks = [
         _joined(before, after, first)
         for before, after in zip(earlier.ranks, later.ranks, strict=True)

@@ -13,7 +13,8 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 
-#: Where a draw in a module is: step, micro-batch, module, and how many it drew before in these.
+#: The place of a draw: step, micro-batch, module ("" for none), and its number, from 0, among the
+#: draws of its phase there.
 Site = tuple[int, int | None, str, int]
 
 
@@ -30,8 +31,8 @@ class Draw:
     def is_mask(self) -> bool:
         """Whether the draw masks a tensor in a module's forward, as dropout does.
 
-        Excludes draws of a single number, which decide for a whole module: ranks may have
-        to share them.
+        Draws of a single number do not count: they decide whether a whole module runs, and
+        ranks may have to agree on that.
         """
         event = self.event
         return (
@@ -43,14 +44,17 @@ class Draw:
 
     @property
     def place(self) -> str:
-        """The name that the pattern of an expectation is matched against."""
+        """What the pattern of `expect_rng` must match: the module or, outside of modules, the line.
+
+        The line is the name of its file with the line's number.
+        """
         if self.event.module is not None:
             return self.event.module
         return os.path.basename(self.event.line)
 
     @property
     def where(self) -> TensorId | None:
-        """The output of the module that drew; None for a draw outside of modules."""
+        """The id of the output of the module that drew; None for a draw outside of modules."""
         if self.event.module is None:
             return None
         step, microbatch, module, _ = self.site

@@ -11,7 +11,7 @@ from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.rng.events import MASKS, NUMPY, PYTHON
 
-#: Phases whose draws make a training what it is.
+#: Phases of the training whose draws influence its results.
 _TRAINING = frozenset({"forward", "backward", "optimizer"})
 
 
@@ -41,10 +41,10 @@ def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
 def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterator[Finding]:
     """Checks that an evaluation does not advance the training's random stream.
 
-    Yields at most one finding. A stream that is restored or seeded again before the training
-    draws from it is not a fault. Nor are the seeds that torch's loaders draw when they are
-    iterated over, since every program that evaluates with a loader draws them; their lines are
-    added to `seeds`. Dropout is left to `evaluation_dropout`.
+    Yields at most one finding. It is not a fault if the stream is restored or seeded again
+    before the training draws from it. Nor is it a fault if a torch loader draws its seed, as
+    every program does that evaluates with a loader; the lines of these draws are added to
+    `seeds`. Draws of dropout are left to `evaluation_dropout`.
     """
     for rank in draws.by_rank:
         windows: dict[str, _Window] = {}
@@ -74,7 +74,7 @@ def evaluation_shift(draws: Draws, excused: Excused, seeds: set[str]) -> Iterato
             elif event.phase in _TRAINING or event.microbatch is not None:
                 yield _shifted(window.first, draw)
                 return
-            else:  # it may be of the training's data, or of the next evaluation's
+            else:  # the draw may be for data of the training or of the next evaluation
                 window.after = event.after
 
 

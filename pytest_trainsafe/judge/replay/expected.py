@@ -1,4 +1,4 @@
-"""Judges the expectations of a test: equal or different draws over an axis."""
+"""Checks what a test expects with `expect_rng`: equal or different draws over an axis."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stre
 from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.trace.rng.expectation import Expectation
 
-#: Phases in which a draw is no repetition of another.
+#: The phases whose draws are compared. A recomputation, for example, only repeats draws.
 _ONCE = frozenset({"data", "forward", "backward", "optimizer"})
 
 
 def expected(draws: Draws, expectations: Sequence[Expectation]) -> Iterator[Finding]:
-    """Checks every expectation over each of its axes. Yields at most one finding for each."""
+    """Checks every expectation. Yields at most one finding for each of its axes."""
     for expectation in expectations:
         by_rank = [
             [d for d in rank if d.event.phase in _ONCE and expectation.concerns(d.place)]
@@ -45,9 +45,10 @@ def _same(draws: Draws, by_rank: list[list[Draw]], axis: str, where: str) -> Ite
                 more, fewer = sorted((group[0], rank), key=lambda r: -len(by_rank[r]))
                 extra = by_rank[more][len(by_rank[fewer])]
                 message = (
-                    f"expected the same draws over {axis} at {where!r}, and rank {more} draws "
+                    f"expected the same draws over {axis} at {where!r}, but rank {more} draws "
                     f"{len(by_rank[more])} times and rank {fewer} {len(by_rank[fewer])} times; the "
-                    f"first that is missing is in {when(extra)}, {describe_draw(extra)}"
+                    f"first draw that rank {fewer} lacks is in {when(extra)}, "
+                    f"{describe_draw(extra)}"
                 )
                 yield violation("rng:expected", message, "one rank skips a draw", extra, axis)
                 return
@@ -68,10 +69,11 @@ def _different(draws: Draws, by_rank: list[list[Draw]], axis: str, where: str) -
 def _finding(axis: str, where: str, left: Draw, right: Draw, number: int, drew: str) -> Finding:
     wanted = "different" if drew == "the same" else "the same"
     message = (
-        f"expected {wanted} draws over {axis} at {where!r}, and "
+        f"expected {wanted} draws over {axis} at {where!r}, but "
         f"{name_ranks([left.rank.rank, right.rank.rank])} draw {drew} numbers, first at draw "
-        f"{number} there: in {when(left)}, {describe_draw(left)} draws from {stream_of(left)} on "
-        f"rank {left.rank.rank} and from {stream_of(right)} on rank {right.rank.rank}"
+        f"{number} (counted from 0): in {when(left)}, {describe_draw(left)} draws from "
+        f"{stream_of(left)} on rank {left.rank.rank} and from {stream_of(right)} on rank "
+        f"{right.rank.rank}"
     )
     cause = f"the ranks of {axis} are seeded {'alike' if drew == 'the same' else 'differently'}"
     return violation("rng:expected", message, cause, left, axis)

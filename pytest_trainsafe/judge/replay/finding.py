@@ -9,7 +9,11 @@ from pytest_trainsafe.judge.replay.draws import Draw
 def violation(
     check: str, message: str, cause: str, draw: Draw | None = None, axis: str = ""
 ) -> Finding:
-    """A Finding: a rule is first broken at `draw`; `cause` completes "so ..." in a report."""
+    """The Finding that the rule `check` is broken, first at `draw` if a draw is to blame.
+
+    `cause` follows the word "so" in a report. `axis` is the mesh axis whose ranks the rule
+    compares, or "".
+    """
     where = None if draw is None else draw.where
     classes = {} if draw is None else draw.rank.modules
     event = None if where is None else classes.get(where.module)

@@ -1,4 +1,4 @@
-"""Checks that replicas of parameters start equal if they are drawn at random."""
+"""Checks that replicas of a parameter that is initialised at random start with equal values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _AXES = ("dp", "cp", "tp")
 
 
 def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Checks that ranks with different initial replicas drew them from the same random stream.
+    """Checks that no replicas start differently because their ranks drew from different streams.
 
     Replicas that differ for another reason are left to the comparison. Yields at most one
     finding.
@@ -55,7 +55,7 @@ def _differing(left: RankTrace, right: RankTrace, axis: str) -> TensorId | None:
         other = right.tensors.get(id)
         if id.kind != "param" or other is None or event.shape != other.shape:
             continue
-        # Over tp a parameter that nobody annotated may well be cut.
+        # Over tp, a parameter without an annotation may be sharded.
         known = axis != "tp" or event.layout_source != "default"
         if known and event.hash != other.hash and axis not in _cut_over(event):
             return id

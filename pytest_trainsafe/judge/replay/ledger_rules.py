@@ -26,8 +26,9 @@ def judge_rng(
 ) -> FindingsJudgement:
     """Judge the random numbers that a candidate draws.
 
-    The reference, in the same dtype, is not judged. Its draws show which tensors of the
-    candidate are shards, and which draws the program repeats on a single device.
+    The reference, a Run in the same dtype, is not judged: its draws show which tensors of the
+    candidate are shards, and which draws the program also repeats on a single device. `rules`
+    are what the test expects with `expect_rng`.
     """
     draws = Draws.of(candidate)
     regions = Regions(draws, None if reference is None else Draws.of(reference))
@@ -62,7 +63,7 @@ def judge_rng(
 
 
 def _unseen(draws: Draws) -> list[Finding]:
-    """A finding for each rank whose ledger does not show the draws of its dropout."""
+    """A finding for the first rank whose ledger does not show the draws of its dropout, if any."""
     for rank in draws.trace.ranks:
         if SWITCHED_OFF in rank.rng:
             message = (
@@ -83,8 +84,8 @@ def _unseen(draws: Draws) -> list[Finding]:
         ]
         if reasons:
             message = (
-                f"dropout {rates[0]} is on and the ledger of rank {rank.rank} shows none of its "
-                f"draws, so they are not compared ({reasons[0]})"
+                f"dropout with p={rates[0]} is active, but the RNG ledger of rank {rank.rank} "
+                f"shows none of its draws, so they are not compared ({reasons[0]})"
             )
             return [_doubt(message)]
     return []
@@ -106,14 +107,14 @@ def _notes(
             )
     if repeated:
         notes.append(
-            f"dropout over dp in {_named(repeated)}: the program draws the same for different "
-            "micro-batches on a single device too"
+            f"dropout over dp in {_named(repeated)}: the program draws the same numbers for "
+            "different micro-batches on a single device too"
         )
     if seeds:
         lines = listing(sorted(map(relative, seeds)))
         notes.append(
             f"a seed that a data loader draws from the training's stream in evaluation ({lines}): "
-            "give the loader a generator of its own to keep it out"
+            "give the loader its own generator, so that it leaves the training's stream alone"
         )
     for rank in draws.trace.ranks:
         for event in rank.rng:

@@ -1,4 +1,8 @@
-"""Compares the dropout of ranks: over tp and cp by region, over dp between micro-batches."""
+"""Compares the dropout masks of ranks.
+
+Over tp and cp, replicas of a tensor need equal masks, and its shards different ones. Over dp,
+different micro-batches need different masks.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +16,19 @@ from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stre
 from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
 
-#: Whether a default rule does not apply to a draw, because a test expects something else there.
+#: Whether a rule (a check) does not apply to a draw, because a test ignores it or expects
+#: something else there.
 Excused = Callable[[str, Draw], bool]
 
 
 def cut_axes(
     draws: Draws, regions: Regions, axis: str, excused: Excused, unknown: set[str]
 ) -> Iterator[Finding]:
-    """Checks that ranks of tp and cp draw equal numbers in replicated regions only.
+    """Checks that ranks of `axis` draw equal masks for replicas and different ones for shards.
 
-    In sharded regions they must draw different numbers. Yields at most one finding for each of
-    the two, the first in dataflow. Modules whose region is not known are added to `unknown`.
+    `axis` is tp or cp. Yields at most one finding for each of these two rules, at the first
+    draw that breaks it. Modules where it is not known how the tensor is sharded are added to
+    `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
     for group in draws.groups(axis):
@@ -115,11 +121,14 @@ def data_parallel(
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
-    """Whether the reference, too, draws the same for these two micro-batches."""
+    """Whether the reference also draws equal numbers for the micro-batches of these two draws.
+
+    If the reference has no such draws: whether one rank of the candidate draws these numbers
+    for several micro-batches.
+    """
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:
         return one.before == other.before
-    # Without a reference: whether one rank does so by itself.
     microbatches = {
         draw.event.microbatch
         for draw in draws.masks(left.rank.rank)

@@ -30,7 +30,7 @@ def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:
             if event.phase != "recomputation" or excused(check, draw):
                 continue
             originals = forward.get((event.step, event.module))
-            if originals is None:  # called by its `forward` alone, where no module is seen
+            if originals is None:  # if `forward` is called directly, the ledger knows no module
                 originals = [
                     d for (step, _), found in forward.items() for d in found if step == event.step
                 ]

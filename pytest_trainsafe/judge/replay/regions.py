@@ -1,8 +1,9 @@
-"""Determines the axes over which a masked tensor is sharded.
+"""Determines the axes over which a tensor that dropout masks is sharded: its region.
 
-There are two sources. A rank draws for its own shard, and the reference at the same place for the
-whole tensor: the ratio of their sizes is the product of the sizes of the sharding axes. If a module
-returns the tensor that it masked, the layout of its output names them.
+There are two sources. The first compares sizes: a rank draws a mask for its own shard, and the
+reference draws one for the whole tensor. The ratio of these sizes is the product of the sizes of
+the sharding axes. The second is the layout of the module's output, if the module returns the tensor
+that it masked.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ Region = frozenset[str]
 
 
 class Regions:
-    """The regions of a candidate's draws, by its own layouts and its reference's draws."""
+    """Finds the regions of a candidate's draws, from its layouts and its reference's draws."""
 
     def __init__(self, candidate: Draws, reference: Draws | None) -> None:
         sizes = candidate.trace.sizes
@@ -31,11 +32,14 @@ class Regions:
             self._whole |= {draw.site: draw.event for draw in rank if draw.event.phase == "forward"}
 
     def whole(self, draw: Draw) -> DrawEvent | None:
-        """The reference's draw at the same place as a candidate's."""
+        """The reference's draw at the same place as a draw of the candidate; None if none."""
         return self._whole.get(draw.site)
 
     def of(self, draw: Draw) -> Region | None:
-        """The axes that shard the masked tensor; None if unknown, or if the sources disagree."""
+        """The axes over which the masked tensor is sharded.
+
+        None if they are unknown, or if layout and sizes disagree.
+        """
         layout = self._by_layout(draw)
         whole = self.whole(draw)
         if whole is None or whole.operator != draw.event.operator:
@@ -79,7 +83,7 @@ class Regions:
 
 
 def shares_microbatches(draws: Draws) -> bool:
-    """Whether dp ranks compute parts of the same micro-batches, or mark none."""
+    """Whether dp ranks compute parts of the same micro-batches, or mark no micro-batches."""
     taken: dict[int, set[int | None]] = {}
     for rank in draws.trace.ranks:
         numbers: set[int | None] = {event.microbatch for event in rank.inputs}

@@ -12,14 +12,14 @@ from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import WorkerDraw
 
-#: What Python calls the thread that a process begins with.
+#: Python's name for the main thread.
 _MAIN = "MainThread"
 
 
 def workers(trace: Trace) -> Iterator[Finding]:
-    """Checks that no two workers of a loader draw the same numbers for their first batches.
+    """Checks that no two workers of a data loader begin by drawing the same numbers.
 
-    Applies only to datasets that are read by index: workers that read a stream may all have to
+    Applies only to map-style datasets: the workers of an iterable dataset may all have to
     shuffle it in the same way before each takes its part. Yields at most one finding.
     """
     for rank in trace.ranks:

@@ -59,9 +59,9 @@ class ReplayCheckpoint:
     NumPy, and of Python's `random`. `program` is a name that distinguishes this program's
     checkpoints from those of other programs. `generators` names further generators:
     torch.Generator, numpy.random.Generator, random.Random. `states` names objects with
-    `state_dict` and `load_state_dict`. `root` is the folder in which `folder` creates one for
-    each step; if a pytest run records the program, it is a folder of that Run. Parameters and
-    optimizer states are not included: they belong to the program's own checkpoint.
+    `state_dict` and `load_state_dict`. `root` contains the folders that `folder` names, one for
+    each step; if a pytest run records the program, a folder of that Run replaces it. Parameters
+    and optimizer states are not included: they belong to the program's own checkpoint.
     """
 
     def __init__(
@@ -82,7 +82,8 @@ class ReplayCheckpoint:
         self.states = dict(states or {})
         self._root = None if root is None else Path(root)
         self._regenerated: dict[str, Regenerated[Any]] = {}
-        #: A checkpoint whose first step is recorded next, and one by which the next is verified.
+        #: The folder and the hash of the checkpoint whose first step is recorded next, and those
+        #: of the loaded checkpoint against which the next step is verified.
         self._to_record: tuple[Path, str] | None = None
         self._to_verify: tuple[Path, str] | None = None
         self._sources()
@@ -105,8 +106,9 @@ class ReplayCheckpoint:
         """
         if keep not in KEEP:
             raise ArgumentError(
-                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; it takes 'last' if a "
-                "call replaces what the one before made, and 'all' if every call counts"
+                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; it takes 'last' if "
+                "each call replaces the previous result, and 'all' if the result depends on every "
+                "call"
             )
         if name in self._regenerated:
             raise ArgumentError(
@@ -117,7 +119,7 @@ class ReplayCheckpoint:
         self._regenerated[name] = made
         return made
 
-    # Where.
+    # The folders of checkpoints.
 
     def folder(self, step: int) -> Path:
         """The folder of the checkpoint before `step`, for this object's and the program's files."""
@@ -126,8 +128,8 @@ class ReplayCheckpoint:
         root = self._root if run is None else run.root
         if root is None:
             raise ArgumentError(
-                "ReplayCheckpoint.folder was called, and this program gave no root; make it with "
-                'ReplayCheckpoint(..., root="checkpoints")'
+                "ReplayCheckpoint.folder was called, but this program gave no root; create the "
+                'checkpoint with ReplayCheckpoint(..., root="checkpoints")'
             )
         return root / _FOLDER.format(step)
 
@@ -165,9 +167,9 @@ class ReplayCheckpoint:
         Call it last: after the program has loaded its own checkpoint and created every
         object that draws when it is created. Everything is checked before anything is
         changed, and if a `load_state_dict` raises, the states that were loaded before it
-        are restored. Raises ReplayError for a checkpoint of another program, schema, rank
-        or world size, of other generators or states, of ranks at different steps, and for a
-        damaged one.
+        are restored. Raises ReplayError if the checkpoint is damaged, if it was saved by another
+        program, schema, rank or world size, with other generators or states, or if its ranks
+        saved at different steps.
         """
         folder = Path(folder)
         rank, world_size = _place()
@@ -192,7 +194,10 @@ class ReplayCheckpoint:
         require_valid(path, found, generators)
         for calls in (calls for each in regenerated.values() for calls in each):
             if set(calls.after) != set(calls.states):
-                raise ReplayError(f"{path} is damaged: calls end with other generators than theirs")
+                raise ReplayError(
+                    f"{path} is damaged: the states before and after regenerated calls belong to "
+                    "different generators"
+                )
             require_valid(path, found, calls.states)
         with unrecorded_draws():
             self._load_states(path, states)
@@ -322,7 +327,7 @@ class ReplayCheckpoint:
         """The generators that the program passed."""
         return self._named
 
-    # What is checked.
+    # Generators and states.
 
     def _sources(self, kinds: Mapping[str, str] | None = None) -> dict[str, Source]:
         if any(name.startswith("torch cuda:") for name in kinds or ()) and (

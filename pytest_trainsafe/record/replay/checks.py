@@ -20,30 +20,31 @@ def require_ours(path: Path, header: Header, program: str, rank: int, world_size
     """Raises unless the checkpoint is of this program, this rank and this number of ranks."""
     if header.program != program:
         raise ReplayError(
-            f"{path} is a checkpoint of the program {shown(header.program)}, and this is "
+            f"{path} is a checkpoint of the program {shown(header.program)}, but this program is "
             f"{shown(program)}. Load a checkpoint of this program"
         )
     if header.world_size != world_size:
         raise ReplayError(
-            f"{path} was saved with world size {header.world_size}, and this is world size "
-            f"{world_size}: random streams belong to ranks. Start as many ranks as saved it"
+            f"{path} was saved with world size {header.world_size}, but this run has world size "
+            f"{world_size}. The states of random generators are saved for each rank, so start "
+            f"{header.world_size} ranks"
         )
     if header.rank != rank:
         raise ReplayError(
-            f"{path} is of rank {header.rank}, and this is rank {rank}: the file was renamed. "
-            "Save the checkpoint again"
+            f"{path} was saved by rank {header.rank}, but this is rank {rank}: the file was "
+            "renamed. Save the checkpoint again"
         )
 
 
 def require_one_step(folder: Path, header: Header) -> None:
-    """Raises unless the files of all ranks visible to this rank are of the same step."""
+    """Raises unless all files of ranks that this rank can read were saved before the same step."""
     for other in range(header.world_size):
         path = file.file_of(folder, other)
         step = header.step if other == header.rank else file.step_of(path)
         if step not in (None, header.step):
             raise ReplayError(
-                f"{path} is of step {step}, and that of rank {header.rank} of step "
-                f"{header.step}: not all ranks finished saving. Load an earlier checkpoint"
+                f"{path} was saved before step {step}, but the file of rank {header.rank} before "
+                f"step {header.step}: not all ranks finished saving. Load an earlier checkpoint"
             )
 
 
@@ -62,7 +63,7 @@ def require_same_parts(
         "regenerated functions": (header.regenerated, regenerated),
     }
     if set(header.generators) != set(header.kinds):
-        raise ReplayError(f"{path} is damaged: its generators have no kinds")
+        raise ReplayError(f"{path} is damaged: its generators and their kinds have other names")
     for what, (saved, own) in held.items():
         if missing := sorted(set(saved) - set(own)):
             raise ReplayError(
@@ -73,14 +74,14 @@ def require_same_parts(
         given = {name for name in own if not name.startswith("torch cuda:")}
         if new := sorted(given - set(saved)):
             raise ReplayError(
-                f"{path} has none of the {what} {listing(new)}, which this program gives to "
-                "ReplayCheckpoint: it is a checkpoint of an earlier version. Run from the start"
+                f"{path} lacks the {what} {listing(new)}, which this program gives to "
+                "ReplayCheckpoint: an earlier version of the program saved it. Run from the start"
             )
     for name, kind in kinds.items():
         if header.kinds.get(name, kind) != kind:
             raise ReplayError(
-                f"{path} has the generator {shown(name)} of the kind {header.kinds[name]}, and "
-                f"this program's is of the kind {kind}"
+                f"{path} has a generator {shown(name)} of kind {header.kinds[name]}, but in this "
+                f"program it is of kind {kind}"
             )
 
 

@@ -37,7 +37,7 @@ _MAX_HEADER = 100_000_000
 _ENTRY = "trainsafe"
 _LENGTH = struct.Struct("<Q")
 
-#: Unsigned integers are written as signed ones: safetensors 0.4 writes no others.
+#: Unsigned integers are written as signed ones, because safetensors 0.4 cannot write them.
 _SIGNED = {
     "uint16": (torch.uint16, torch.int16),
     "uint32": (torch.uint32, torch.int32),
@@ -48,9 +48,9 @@ Counter = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Consecutive calls, each of which started to draw where the previous one ended.
+    """Calls of a regenerated function, with no other draws from its generators between them.
 
-    `states` has the states, at the first call, of the generators that were drawn from, and
+    `states` has the states, before the first call, of the generators that were drawn from, and
     `after` their states after the last call, as the ledger writes them. See `regenerate`.
     """
 
@@ -138,13 +138,13 @@ def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
     for name, dtype in header.unsigned.items():
         unsigned, signed = _SIGNED.get(dtype, (None, None))
         if name not in tensors or tensors[name].dtype != signed or unsigned is None:
-            raise _damaged(path, f"it has no tensor {shown(name)} of {shown(dtype)}")
+            raise _damaged(path, f"it has no tensor {shown(name)} of dtype {shown(dtype)}")
         tensors[name] = tensors[name].view(unsigned)
     return header, tensors
 
 
 def step_of(path: Path) -> int | None:
-    """The step of another rank's file; None if this rank cannot see such a file."""
+    """The step in the header of another rank's file; None if this rank cannot read the file."""
     try:
         with os.fdopen(open_file(path), "rb") as file:
             [length] = _LENGTH.unpack(file.read(_LENGTH.size))
@@ -163,8 +163,8 @@ def _header(path: Path, data: bytes) -> Header:
         known = head["format"] == FORMAT
     except (*MALFORMED, struct.error, KeyError, TypeError) as error:
         raise ReplayError(
-            f"{path} is not a replay checkpoint, or is damaged: it has no header of one. Give a "
-            "folder that ReplayCheckpoint.save wrote, or an earlier checkpoint"
+            f"{path} is not a replay checkpoint, or is damaged: its header is missing or "
+            "malformed. Give a folder that ReplayCheckpoint.save wrote, or an earlier checkpoint"
         ) from error
     if not known:
         raise ReplayError(f"{path} is not a replay checkpoint: it has the header of another format")

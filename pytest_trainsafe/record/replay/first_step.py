@@ -1,7 +1,8 @@
 """Compares the first step after a restart with the first step after the checkpoint was saved.
 
-Both steps record an RNG ledger; the draws of the first are written beside the checkpoint. Draws
-that the ledger does not see change the states of the generators after the step.
+Both steps record an RNG ledger; the draws of the original step are written beside the checkpoint.
+The states of the generators after the step are compared too, which shows draws that the ledger does
+not see.
 """
 
 from __future__ import annotations
@@ -109,7 +110,11 @@ def read(path: Path, checkpoint: str) -> FirstStep | None:
 
 
 def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None:
-    """Raises ReplayMismatchError, which names the first draw that differs, if there is one."""
+    """Raises ReplayMismatchError if the two steps draw differently.
+
+    Names the first draw that differs or, if all draws agree, a generator that ends in another
+    state.
+    """
     both = original.finished and replayed.finished
     difference = first_difference(original.draws, replayed.draws, whole=both)
     if difference is not None:
@@ -123,8 +128,8 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
             raise ReplayMismatchError(
                 f"the first step after loading {folder} makes the draws of the step that followed "
                 f"the checkpoint, but leaves the generator {name!r} in state "
-                f"{replayed.after.get(name)}, and it was {after}: it is advanced by code whose "
-                "draws the RNG ledger does not see"
+                f"{replayed.after.get(name)} instead of {after}: code whose draws the RNG ledger "
+                "does not see advances it"
             )
 
 

@@ -90,7 +90,7 @@ def _source(name: str, generator: Any) -> Source:
         return _python(generator)
     raise ArgumentTypeError(
         f"ReplayCheckpoint was given {shown(generator)} as the generator {name!r}, whose state it "
-        "cannot see; it takes a torch.Generator, a numpy.random.Generator or RandomState, or a "
+        "cannot read; it takes a torch.Generator, a numpy.random.Generator or RandomState, or a "
         "random.Random. Give an object of another kind in states=, with state_dict and "
         "load_state_dict"
     )
@@ -106,7 +106,7 @@ def _torch(generator: torch.Generator) -> Source:
 
 
 def _numpy_legacy(generator: Any) -> Source:
-    """A RandomState, whose state includes a normal number that is kept for the next call."""
+    """The Source of a RandomState, whose state includes a normal number kept for the next call."""
     bits = generator._bit_generator
 
     def attempt(state: Any) -> None:

@@ -33,7 +33,7 @@ from pytest_trainsafe.trace.rng.events import LedgerGap
 if TYPE_CHECKING:
     from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
 
-#: Operators that replace all of the tensor that they are called on.
+#: Operators that replace every element of the tensor that they are called on.
 _REPLACING = frozenset(
     {
         *("copy_", "fill_", "zero_", "set_", "bernoulli_", "cauchy_", "exponential_"),
@@ -76,9 +76,10 @@ class Operation:
 class SavedAt:
     """A ReplayCheckpoint that was saved after `operations` operations and `steps` steps.
 
-    `states` has the variables in its states, by name, and `generators` the variables of its
-    generators; `untraced` names the generators that no recorded operation draws from. `sizes`
-    has the bytes that each regenerated value or generator takes in it.
+    `states` maps the variables in its states to their names, and `generators` has the variables
+    of its generators. `untraced` names the generators that no recorded operation draws from.
+    `sizes` maps the names of generators and regenerated functions to their bytes in the
+    checkpoint.
     """
 
     program: str
@@ -95,8 +96,9 @@ class SavedAt:
 class Recording:
     """The key operations of a program, in order of time.
 
-    `steps` has the number of operations at the end of each optimizer step. `files` describes
-    what torch.save wrote: the number of operations before it, and the variables by name.
+    `steps` has the number of operations at the end of each optimizer step. `files` has an entry
+    for each call of torch.save: the number of operations before it, and the names of the
+    variables that it wrote.
     `unsaved` has the lines that created NumPy generators which were drawn from after the last
     checkpoint but are not in it.
     """
@@ -115,9 +117,9 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.made = Recording()
-        #: The function that is being regenerated, and whether nothing is recorded.
+        #: The name of the function that is being regenerated, or "", and whether recording pauses.
         self.regenerating, self.paused = "", False
-        #: The regenerated function that returned an iterator last: samplers draw lazily for it.
+        #: The regenerated function that last returned an iterator, for which samplers draw later.
         self.iterating = ""
         self._numpy: list[tuple[Any, str, NumpyState]] = []
         self._unsaved: list[tuple[str, NumpyState, str]] = []
@@ -151,7 +153,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.made.unsaved = drawn
 
     def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
-        """Called when a ReplayCheckpoint has been saved."""
+        """Adds a ReplayCheckpoint that was saved just now, before `step`. See `SavedAt.sizes`."""
         made = self.made
         states = {name: state.state_dict() for name, state in replay.states.items()}
         generators, untraced = set(), dict(replay.named)
@@ -298,7 +300,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _named(self, values: Any, prefix: str) -> dict[int, str]:
-        """The variables of the tensors in some containers, by their path."""
+        """The variables of the tensors in nested containers, with the path of each."""
         found = {}
         for path, value in tree_flatten_with_path(values)[0]:
             if isinstance(value, torch.Tensor) and (number := self._number(value)) >= 0:
@@ -317,7 +319,7 @@ def current_recorder() -> OperationRecorder | None:
 
 @contextmanager
 def unrecorded() -> Iterator[OperationRecorder | None]:
-    """Excludes the operations in this context, which are not the program's."""
+    """Excludes the operations in this context, which are not the program's. Yields the recorder."""
     recorder = _current
     if recorder is None:
         yield None

@@ -238,9 +238,10 @@ def _definition(
 
 
 def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
-    """Draws between steps before the checkpoint, but not after it, whose results Python code has.
+    """Rows on draws whose results only Python code holds, so that their use is not traced.
 
-    Whether a later step still uses them is not traced.
+    They are made between the first step and the checkpoint, at lines that do not draw again in
+    the first step after it.
     """
     operations = recording.operations
     end = recording.steps[checkpoint.steps]
@@ -255,7 +256,7 @@ def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
             continue
         results = {n for n in operation.replaces if not recording.variables[n].generator}
         if not operation.shows and results & read - shown_:
-            continue  # a tensor, which is followed
+            continue  # the result is a tensor, whose use is traced
         line = _short(operation.line)
         rows[operation.line] = PlanRow(
             "regenerate",

@@ -28,7 +28,7 @@ KEEP: tuple[Keep, ...] = ("last", "all")
 
 @dataclass(slots=True)
 class Calls:
-    """Consecutive calls, each of which started to draw where the previous one ended.
+    """Calls of a regenerated function, with no other draws from its generators between them.
 
     `states` are the states, before the first call, of the generators that were drawn from;
     `after` has their states after the last call, as the ledger writes them.
@@ -111,7 +111,7 @@ def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
             except StopIteration:
                 raise ArgumentError(
                     f"fast_forward was asked to skip {skip} items of {regenerated.name!r}, which "
-                    f"has {number}"
+                    f"has only {number}"
                 ) from None
             except TypeError as error:
                 raise ArgumentTypeError(
@@ -128,9 +128,9 @@ def _require_same(name: str, calls: Calls, sources: Mapping[str, Source]) -> Non
         if found != after:
             raise ReplayMismatchError(
                 f"fast_forward of {name!r} draws other numbers than the original: after "
-                f"{calls.count} call{'s' * (calls.count > 1)} {generator} is in state {found}, and "
-                f"it was in state {after}. The function draws more, less or differently than when "
-                "the checkpoint was saved"
+                f"{calls.count} call{'s' * (calls.count > 1)} {generator} is in state {found}, but "
+                f"in the original it was in state {after}. The function draws more, less or "
+                "differently than when the checkpoint was saved"
             )
 
 

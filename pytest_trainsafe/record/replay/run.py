@@ -1,6 +1,7 @@
-"""The Run that this process records, as replay checkpoints see it.
+"""The Run that this process records, with the data that replay checkpoints need.
 
-A program that is not recorded has none: then its checkpoints go to the folder that it names.
+If nothing records the program, there is no such Run, and its checkpoints go to the folder that the
+program names.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class RecordedRun:
 
     @property
     def resumed(self) -> Path | None:
-        """The checkpoint that this Run continues from, None for a Run from the start."""
+        """The folder of the checkpoint that this Run continues from; None if there is none."""
         folder = self.assignment.spec.checkpoint
         return Path(folder) if folder else None
 
@@ -50,7 +51,10 @@ class RecordedRun:
         self.writer.flush()
 
     def restarted(self, step: int, digest: str) -> None:
-        """Records that the program continues at `step`, from which later steps are numbered."""
+        """Records that the program continues at `step`, which becomes the number of the next step.
+
+        `digest` is the hash of the checkpoint's file.
+        """
         if self.clock.step is not None:
             raise ProgramError(
                 f"ReplayCheckpoint.load was called inside step {self.clock.step}; call it before "

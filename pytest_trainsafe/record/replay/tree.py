@@ -1,13 +1,14 @@
 """Turns the state of a sampler, a loader or a generator into plain data and tensors, and back.
 
-Plain data is what JSON holds without loss.  Everything else is a dict with one key, its kind:
+Values that JSON stores without loss are kept. Every other value becomes a dict with one key, its
+kind:
 
     {"dict": [[key, value], ...]}   {"list": [...]}   {"tuple": [...]}
     {"int": "-0x1f"}                an integer that does not fit into 64 bits
     {"float": "nan"}                a float that JSON has no number for
     {"tensor": name}, {"array": name}, {"bytes": name}, {"scalar": name}
 
-where `name` is that of a tensor in the same file.  Nothing is ever executed.
+where `name` is the name of a tensor in the same file. Decoding never executes anything.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ import torch
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError, TrainsafeError
 
-#: Nested containers of a state.
+#: The most levels of nested containers in a state.
 MAX_DEPTH = 64
 
 _INT64 = 2**63

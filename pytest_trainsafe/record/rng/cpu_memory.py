@@ -1,7 +1,8 @@
-"""Reads the state of torch's CPU generator in its memory.
+"""Reads the state of torch's CPU generator from its memory.
 
-`torch.Generator.get_state` makes a tensor of 5056 bytes each time.  The ledger reads states around
-every draw, and mostly needs to know whether and how far the generator moved.
+`torch.Generator.get_state` makes a tensor of 5056 bytes each time. The ledger reads the state
+before and after every draw, and mostly needs to know only whether and how far the generator
+advanced.
 """
 
 from __future__ import annotations
@@ -22,37 +23,40 @@ from pytest_trainsafe.record.rng.states import (
     state_text,
 )
 
-#: torch's engine (`at::mt19937_data_pod`): the seed, the numbers left in the block, a flag, the
-#: next number's place, and 624 numbers of 4 bytes each.
+#: torch's engine (`at::mt19937_data_pod`): the seed, how many numbers of the block are left, a
+#: flag, the index of the next number, and the block of 624 numbers of 4 bytes each.
 _HEAD = struct.Struct("<Qi?xxxI")
 _NUMBERS = 624
 _NEXT = 16
 
-#: Numbers by which a block is named, as in `states`.
+#: How many of its first numbers identify a block, as in `states`.
 _NAMING = (CPU_NAMED - CPU_BLOCK) // 8
 
-#: How far from the beginning of a generator the engine is searched for.
+#: How many bytes from the beginning of a generator the engine is searched in.
 _SEARCHED = 512
 
-#: The two normal numbers that may be put aside, which follow the engine: `optional<float>` and
-#: `optional<double>`.
+#: The size in bytes of the two cached normal numbers that follow the engine, an `optional<float>`
+#: and an `optional<double>`.
 _ASIDE = 28
 
 _NARROW, _WIDE = struct.Struct(f"<{_NAMING}I"), struct.Struct(f"<{_NAMING}Q")
 
 
 class _Layout(NamedTuple):
-    """Where the engine is in a generator, and which bytes after it say that numbers are aside."""
+    """The offset of the engine in a generator.
+
+    `aside` are the offsets, after the engine, of the flags of the two cached normal numbers.
+    """
 
     engine: int
     aside: tuple[int, int]
 
 
 class CpuMemory:
-    """The memory of one CPU generator, which must outlive this.  `memory_of` makes and checks it.
+    """The memory of one CPU generator, which must outlive this object. Made by `memory_of`.
 
-    `read` gives the position in the block and the numbers that name the block, as bytes: equal
-    bytes are equal states.  Another thread must not draw meanwhile.
+    `read` returns the position in the block and the numbers that identify the block, as bytes:
+    equal bytes are equal states. No other thread may draw meanwhile.
     """
 
     def __init__(self, generator: torch.Generator, layout: _Layout) -> None:
@@ -66,13 +70,13 @@ class CpuMemory:
         self._float, self._double = layout.aside
 
     def read(self) -> bytes | None:
-        """The state; None while a normal number is put aside, which is a part of the state."""
+        """The state; None while a normal number is cached, since that is a part of the state."""
         if self._aside[self._float] or self._aside[self._double]:
             return None
         return bytes(self._named)
 
     def copy(self, into: bytearray | None = None) -> bytearray:
-        """The whole engine, in `into` if that is given."""
+        """A copy of the whole engine, written to `into` if that is given."""
         if into is None:
             return bytearray(self._engine)
         into[:] = self._engine
@@ -80,7 +84,7 @@ class CpuMemory:
 
 
 def memory_of(generator: torch.Generator) -> CpuMemory | None:
-    """The memory of a CPU generator; None where reading it does not give what `get_state` gives."""
+    """The memory of a CPU generator; None if reading it does not agree with `get_state`."""
     layout = _layout()
     if layout is None:
         return None
@@ -94,7 +98,7 @@ def memory_of(generator: torch.Generator) -> CpuMemory | None:
 
 @functools.lru_cache(maxsize=1024)
 def text(read: bytes) -> str:
-    """The text of a state that `CpuMemory.read` gave, as `states.state_text` makes it."""
+    """The text of a state that `CpuMemory.read` returned, as `states.state_text` makes it."""
     [place] = struct.unpack_from("<I", read)
     return f"{_block(read[4:])}.{place}"
 
@@ -105,7 +109,7 @@ def _block(numbers: bytes) -> str:
 
 
 def whole_state(engine: bytes | bytearray) -> torch.Tensor:
-    """What `get_state` gives, of a copy of an engine without numbers put aside."""
+    """The tensor that `get_state` returns for this engine if no normal number is cached."""
     seed, left, seeded, place = _HEAD.unpack_from(engine)
     numbers = struct.unpack_from(f"<{_NUMBERS}I", engine, _HEAD.size)
     state = bytearray(CPU_BYTES)
@@ -115,7 +119,7 @@ def whole_state(engine: bytes | bytearray) -> torch.Tensor:
 
 @functools.cache
 def _layout() -> _Layout | None:
-    """The layout of this torch's generators, if reading by it gives what `get_state` gives."""
+    """The layout of generators in this torch; None if reading by it does not match `get_state`."""
     probe = torch.Generator().manual_seed(0x5AFE_0123_4567)
     torch.empty(700, dtype=torch.int32).random_(generator=probe)
     clear = probe.get_state()
@@ -129,14 +133,14 @@ def _layout() -> _Layout | None:
     size = _HEAD.size + 4 * _NUMBERS
     if begin < 0 or not torch.equal(whole_state(ctypes.string_at(address + begin, size)), clear):
         return None
-    # A copy that does not follow the draws would have been equal so far.
+    # Compare again after further draws: what was found may be a copy that does not change.
     torch.empty(700, dtype=torch.int32).random_(generator=probe)
     clear = probe.get_state()
     if not torch.equal(whole_state(ctypes.string_at(address + begin, size)), clear):
         return None
 
     def changed(state: torch.Tensor) -> list[int]:
-        """The bytes after the engine that are 1 in this state and 0 where nothing is aside."""
+        """The offsets after the engine of the bytes that are 1 in this state and 0 in `clear`."""
         probe.set_state(clear)
         without = ctypes.string_at(address + begin + size, _ASIDE)
         probe.set_state(state)
@@ -145,10 +149,11 @@ def _layout() -> _Layout | None:
         pairs = zip(without, with_it, strict=True)
         return [place for place, (was, now) in enumerate(pairs) if (was, now) == (0, 1)]
 
-    # 2.0 has no byte that is 1.  The last eight bytes of a state are a float and its flag.
+    # 2.0 has no byte that is 1, so only the flag is found. The last eight bytes of a state are a
+    # float and its flag.
     single = clear.clone()
     struct.pack_into("<f?", single.numpy().data, CPU_BYTES - 8, 2.0, True)
-    # Before them a double of 8 bytes, another, and their flag.
+    # Before them are three doubles and their flag.
     double = clear.clone()
     struct.pack_into("<ddd?", double.numpy().data, CPU_ASIDE, 0.0, 2.0, 0.0, True)
     found = changed(single), changed(double)

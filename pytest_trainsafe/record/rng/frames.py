@@ -1,6 +1,6 @@
-"""Finds the line of the program and the module that made a draw, from the stack's frames.
+"""Finds the line of the program and the module that made a draw, from the frames of the stack.
 
-Only draws cost time: nothing is installed on modules.
+No hooks are installed on modules, so only draws cost time.
 """
 
 from __future__ import annotations
@@ -15,29 +15,34 @@ from torch import nn
 
 from pytest_trainsafe.core.code_files import PACKAGE, TORCH, is_installed, is_ours, is_stdlib
 
-#: What a frame is; several may hold.
+#: The kinds of a frame, as bits that can be combined.
 USER, INSTALLED, MODULE, OPTIMIZER = 1, 2, 4, 8
 SAVE, LOAD, CHECKPOINT, INJECTED = 16, 32, 64, 128
 
-#: Code of the recorder's that draws for itself: noise, rewritten and initial values.
+#: The recorder's own code that draws: noise, rewritten values and initial values.
 _INJECTING = tuple(
     f"{PACKAGE / 'record' / name}{os.sep}" for name in ("inject", "model", "training")
 )
 
-#: The one frame whose `self` is read: its other variables live as long as the call itself, so
-#: that the dict which Python makes of them keeps no tensor alive.
+#: A module's call. Only in its frame is a variable, `self`, read. For that Python makes a dict of
+#: all variables of the frame; these live as long as the call anyway, so the dict keeps no tensor
+#: alive for longer.
 _CALL = nn.Module._wrapped_call_impl.__code__
 
-#: What each code is, by its address, since the hash of a code takes as long to make as all the
-#: rest; and the code, which keeps its address its own.
+#: The kinds of each code object, by its address, since hashing a code object takes as long as all
+#: the rest. An entry also refers to the object, so that no other one gets its address.
 _kinds: dict[int, tuple[int, CodeType]] = {}
 
-#: The lines of instructions, by the address of their code: to find one takes a walk of a table.
+#: The lines of instructions, by the address of their code, since Python searches a table for each.
 _lines: dict[tuple[int, int], str] = {}
 
 
 class Place(NamedTuple):
-    """The origin of a draw: lines as in `DrawEvent`, the innermost module, kinds of frames."""
+    """The origin of a draw.
+
+    `at` and `user` are lines as in `DrawEvent`, `module` is the innermost watched module, and
+    `kinds` are the combined kinds of the frames.
+    """
 
     at: str
     user: str
@@ -46,7 +51,10 @@ class Place(NamedTuple):
 
 
 def site() -> tuple[CodeType, int] | None:
-    """The program's instruction that led to the caller; None inside a module's call."""
+    """The innermost instruction of the program or an installed package that led to this call.
+
+    None inside a module's call.
+    """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:
         code = frame.f_code
@@ -61,9 +69,10 @@ def site() -> tuple[CodeType, int] | None:
 
 
 def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -> Place:
-    """The place that led to the caller, `skip` frames up, in one of `modules` or outside of all.
+    """The place of the code `skip` frames up the stack.
 
-    It ends at the user's line that calls the module, unless the `whole` stack is requested.
+    Its module is the innermost one of `modules` on the stack, or None. Unless `whole` is set,
+    the search ends as soon as this module and a line of the user's are found.
     """
     frame: FrameType | None = sys._getframe(skip)
     at = user = ""
@@ -85,7 +94,7 @@ def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -
                     user = _line(frame)
                 if user and module is not None and not whole:
                     break
-            # The recorder's own code counts only where it drew itself.
+            # The recorder's own code counts only if it made the draw itself.
             if not (kind & INJECTED and at):
                 found |= kind
         frame = frame.f_back

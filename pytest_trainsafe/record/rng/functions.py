@@ -1,8 +1,8 @@
 """Intercepts the functions of Python's `random` and of `numpy.random`.
 
 They are replaced by wrappers while a program runs. A function that the program imported from its
-module before (`from random import shuffle`) is not replaced; the ledger then finds the change of
-the generator's state at its next look, without the line.
+module before (`from random import shuffle`) is not replaced. The ledger notices its draws later, by
+the generator's changed state, and does not know their line.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ import torch
 from pytest_trainsafe.record.rng.states import numpy_random
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
 
-#: Called in place of a function: generator, function, and what calls the function itself.
+#: Called instead of a replaced function, with the names of the generator and of the function, and
+#: a callable that makes the original call.
 Drawing = Callable[[str, str, Callable[[], Any]], Any]
 
 _PYTHON = (
@@ -35,9 +36,9 @@ _NUMPY = (
 )
 
 
-#: Every wrapper of this process.  torch.compile collects the functions of NumPy's modules once and
-#: knows them by address: the address of a wrapper that was freed would make another function, such
-#: as a module's hook, one of NumPy's.
+#: Every wrapper of this process. They are never freed: torch.compile collects the functions of
+#: NumPy's modules once and recognises them by address, so it would take another function at the
+#: address of a freed wrapper, such as a module's hook, for one of NumPy's.
 _wrappers: list[Callable[..., Any]] = []
 
 
@@ -65,7 +66,7 @@ class Functions:
         finally:
             for module, name, original in reversed(self._originals):
                 setattr(module, name, original)
-            # The wrappers stay, and the ledger need not.
+            # The wrappers are never freed, but the ledger that they refer to can be.
             self._drawing = self._made = None
 
     def install_numpy(self) -> None:
@@ -93,7 +94,7 @@ class Functions:
                     return original(*args, **kwargs)
                 return self._drawing(generator, name, lambda: original(*args, **kwargs))
 
-            # Sent to another process it is the module's function, which is not exchanged there.
+            # Pickled by this name, it becomes the original function in another process.
             drawing.__module__, _, drawing.__qualname__ = name.rpartition(".")
             return drawing
 

@@ -1,4 +1,4 @@
-"""Finds the generator that an operator draws from, its name, and NumPy's generators."""
+"""Finds the generator that an operator draws from, and names the generators of a rank."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import torch
 from pytest_trainsafe.record.rng.states import NumpyState, PythonState, numpy_random
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
 
-#: Generators that `numpy.random.default_rng` made which are looked at.
+#: The most generators from `numpy.random.default_rng` whose states are read.
 MAX_NUMPY = 64
 
-#: What operators are given below their subclasses.
+#: The classes of tensors that are not subclasses with code of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
-#: Generators of the program's whose names are remembered.
+#: The most generators of the program whose names are remembered.
 MAX_NAMES = 4096
 
 
@@ -31,7 +31,7 @@ def generator_of(
     """
     tensor: torch.Tensor | None = None
     for value in (*args, *kwargs.values()) if kwargs else args:
-        # Types are compared as they are: `isinstance` runs Python code for these two.
+        # Types are compared exactly: `isinstance` runs Python code for these two classes.
         kind = type(value)
         if kind is torch.Generator:
             return torch.default_generator if is_default(value) else value
@@ -53,7 +53,7 @@ def generator_of(
 
 
 def is_default(generator: torch.Generator) -> bool:
-    """Whether this is torch's default generator on the CPU, whatever its Python object."""
+    """Whether this is torch's default CPU generator, possibly as another Python object."""
     return _address(generator) == _address(torch.default_generator)
 
 
@@ -88,15 +88,18 @@ class Generators:
         return self._names.setdefault(key, f"torch.Generator of {_short(line)}")
 
     def first(self, gap: LedgerGap) -> bool:
-        """Whether this gap is new."""
+        """Whether this gap is passed for the first time."""
         new = gap not in self._gaps
         self._gaps.add(gap)
         return new
 
     def add_numpy(self, generator: Any, line: str) -> LedgerGap | None:
-        """Watches a generator of NumPy's from now on; a gap, once, if there are too many."""
+        """Watches a NumPy generator from now on.
+
+        Returns a gap instead, the first time that too many are watched already; else None.
+        """
         if len(self._made) >= MAX_NUMPY:
-            # Those that nobody holds any more but us.
+            # Forget the generators that nothing else refers to any more.
             for name, state in list(self._made.items()):
                 if sys.getrefcount(state.bits) <= 2:
                     del self._made[name]

@@ -46,13 +46,14 @@ from pytest_trainsafe.trace.rng.events import (
     UnseenDraws,
 )
 
-#: Draws in modules, of one step, that are written one by one; the others of a line are counted.
+#: The most draws in modules that are recorded per step. Outside of modules, draws of one line are
+#: merged.
 MAX_DRAWS = 4096
 
 
 @dataclass(slots=True)
 class _Pending:
-    """The last draw outside of modules: further draws of the same site are added to it."""
+    """The last draw outside of modules. Further draws at the same site are added to its count."""
 
     draw: Draw
     site: object
@@ -73,12 +74,12 @@ class RngLedger:
         self._sharing = Sharing(self._main)
         self._roots: Sequence[nn.Module] = ()
         self._pending: _Pending | None = None
-        #: The states that NumPy's and Python's generators were left in.
+        #: The last known states of NumPy's and Python's generators.
         self._others: dict[str, str] = {}
         self._draws = 0
-        #: What the program says that it is doing, in a block of `ctx.save` or `ctx.load`.
+        #: The phase of the current block of `ctx.save` or `ctx.load`; None outside of one.
         self._doing: Phase | None = None
-        #: What names the streams of frameworks' trackers; None until it is asked first.
+        #: Functions that name the current stream of a framework's RNG tracker; None before use.
         self._streams: list[Callable[[], str]] | None = None
 
     @contextmanager
@@ -116,7 +117,7 @@ class RngLedger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Records nothing in this context, in which code restores generators on purpose."""
+        """Records nothing in this context, where the recorder itself restores generators."""
         self.boundary()
         before, self._noted.sink = self._noted.sink, NullSink()
         try:
@@ -134,7 +135,7 @@ class RngLedger:
         self._noted.names, self._roots = names, roots
 
     def boundary(self) -> None:
-        """Finds what advanced generators unseen since the last boundary. Called between draws."""
+        """Records unseen advances of generators since the last boundary. Called between draws."""
         if os.getpid() != self._pid:  # a worker of a data loader
             return
         self._write_held()
@@ -159,7 +160,7 @@ class RngLedger:
             self._doing = None
 
     def states(self) -> dict[str, str]:
-        """The states of the default generators, and of NumPy's own, by name."""
+        """The states of torch's default, Python's and NumPy's generators, by name."""
         states = {TORCH_CPU: torch_state(torch.default_generator)}
         if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             for generator in torch.cuda.default_generators:
@@ -167,7 +168,7 @@ class RngLedger:
         return states | self._generators.others()
 
     def look(self) -> None:
-        """Finds advances of NumPy's and Python's generators, which may advance unseen."""
+        """Records advances of NumPy's and Python's generators that were not intercepted."""
         if os.getpid() != self._pid:
             return
         before, self._others = self._others, self._generators.others()
@@ -176,7 +177,7 @@ class RngLedger:
             if was != after:
                 self._write(DrawEvent(name, self._phase(), was, after, step=self._step))
 
-    # What draws.
+    # Draws that are intercepted.
 
     def _operator(
         self,
@@ -234,7 +235,7 @@ class RngLedger:
         try:
             made = call()
         finally:
-            # A recomputed dropout may draw and then raise, once all that is needed is recomputed.
+            # A recomputation ends by raising in its last operator, which may be a dropout.
             after = last.read()
             if not same_state(before, after):
                 place = self._place(skip=4)
@@ -257,7 +258,7 @@ class RngLedger:
         return next((name for stream in self._streams if (name := stream())), "")
 
     def _place(self, skip: int) -> frames.Place:
-        # In a step's forward, what is outside of the innermost watched module tells nothing more.
+        # In a step's forward, the frames around the innermost watched module are not needed.
         whole = self._clock.step is None or in_backward()
         return frames.place(self._noted.names, whole=whole, skip=skip + 1)
 
@@ -326,7 +327,7 @@ class RngLedger:
             shape,
             generator.initial_seed() if isinstance(generator, torch.Generator) else None,
             "" if self._streams == [] else self._stream(),
-            # The threads of a backward on a GPU belong to no one.
+            # A backward on a GPU runs in threads of torch, not of the program.
             "" if main or backward else current_thread().name[:99],
             "" if backward else self._sharing.other(generator),
         )
@@ -365,7 +366,7 @@ class RngLedger:
         self._noted.hold(draw._replace(after=after, draws=pending.count))
 
     def _write_held(self) -> None:
-        """Write every draw that was noted."""
+        """Write every draw that was noted and not yet written."""
         self._flush()
         self._noted.write()
 
@@ -375,7 +376,7 @@ class RngLedger:
         self._noted.sink.add(event)
 
     def _find_unseen(self, value: bytes | str, state: torch.Tensor, phase: Phase) -> None:
-        """The generator was found in this state, which no draw had left it in."""
+        """Records that the default generator is in a state that no recorded draw has led to."""
         self._write_held()
         was = as_text(self._last.value)
         count = self._last.unseen(value, state)
@@ -384,7 +385,7 @@ class RngLedger:
         if count is not None:
             self._noted.sink.add(UnseenDraws(TORCH_CPU, phase, was, now, self._step, count))
 
-    # When.
+    # The step and the phase.
 
     @property
     def _step(self) -> int:
@@ -407,8 +408,8 @@ class RngLedger:
         if self._evaluating():
             return "evaluation"
         if inside:
-            # Outside of the steps a forward without gradients is no training; one that a
-            # checkpoint runs has none either, and gets them later.
+            # Outside of the steps, a forward without gradients is an evaluation, except under
+            # activation checkpointing, where the recomputation makes the gradients later.
             alone = self._clock.step is None and not torch.is_grad_enabled()
             return "evaluation" if alone and not kinds & frames.CHECKPOINT else "forward"
         return "optimizer" if kinds & frames.OPTIMIZER else "data"

@@ -1,7 +1,7 @@
-"""Draws that were noted while something drew, and the events that are made of them later.
+"""Notes draws when they happen, and makes events of them later, of many at a time.
 
-A draw happens amid the work of a step, when nothing of the ledger's is in the processor's caches.
-So only what is known then alone is noted then, and events are made of many draws together.
+In the middle of a step, nothing of the ledger is in the processor's caches, so that its code is
+slow. When something draws, only what is not known later is therefore noted.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from pytest_trainsafe.record.rng.frames import Place
 from pytest_trainsafe.record.rng.unseen import LastState, as_text
 from pytest_trainsafe.trace.rng.events import TORCH_CPU, DrawEvent, Phase
 
-#: Draws that are held until their events are made, at most.
+#: The most draws that are held until their events are made.
 MAX_HELD = 256
 
 
 class Draw(NamedTuple):
-    """What is noted while something draws.
+    """What is noted when something draws.
 
-    `generator` is one of torch's, or the name of another.  States of torch's default generator on
-    the CPU are as `LastState` reads them, others are texts.  `draws` is the number of draws of one
-    line that are noted together.
+    `generator` is a generator of torch, or the name of any other. `before` and `after` are its
+    states: values of `LastState.read` for torch's default CPU generator, else texts. `draws` is
+    the number of draws of one line that are noted together.
     """
 
     generator: object
@@ -48,7 +48,7 @@ class Draw(NamedTuple):
 
 
 class EventSink(Protocol):
-    """What takes the ledger's events: a trace's writer, or a list of them in memory."""
+    """Receives the ledger's events, as a trace's writer does, or a list of them in memory."""
 
     def add(self, event: msgspec.Struct) -> None:
         """Take one event."""
@@ -74,9 +74,9 @@ class TeeSink(NamedTuple):
 
 
 class NotedDraws:
-    """The draws of a rank in their order, which `sink` gets as events.
+    """Holds the draws of a rank, and passes them to `sink` as events, in their order.
 
-    `last` is told the states of torch's default generator on the CPU that draws left.
+    It makes the states of torch's default CPU generator after these draws known to `last`.
     """
 
     def __init__(self, sink: EventSink, last: LastState) -> None:
@@ -126,7 +126,7 @@ class NotedDraws:
 
 
 def shape_of(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of what an operator drew for."""
+    """The shape of an operator's result or, if that is no tensor, of its first argument, or ()."""
     for value in (made, *args[:1]):
         if isinstance(value, torch.Tensor):
             return tuple(value.shape)

@@ -1,10 +1,10 @@
 """Intercepts torch's random operators, and no others, at the dispatcher.
 
 torch's dispatcher reserves a key for prototypes of modes in Python, above the keys of autograd and
-of devices; torch itself does not use it. A thread that includes the key calls our kernels first,
-for the operators that have one; every other operator falls through in the dispatcher at no extra
-cost. Operators that torch's C++ code calls itself, such as the `bernoulli_` in a dropout, are
-intercepted too.
+of devices; torch itself does not use it. A thread that includes the key first calls the kernels
+that are registered here, for the operators that have one; every other operator falls through in the
+dispatcher at no extra cost. Operators that torch's C++ code calls itself, such as the `bernoulli_`
+in a dropout, are intercepted too.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pytest_trainsafe.record.rng.generators import PLAIN
 #: The key that operators are intercepted at.
 KEY_NAME = "TESTING_ONLY_GenericMode"
 
-#: The operators of torch that draw random numbers themselves.  Others are made of these.
+#: The operators of torch that draw random numbers themselves. Other random operators call these.
 OPERATORS = (
     "_cudnn_attention_forward",
     "_cudnn_init_dropout_state",
@@ -73,15 +73,15 @@ OPERATORS = (
     "uniform_",
 )
 
-#: Operators that are made of those above, by what they draw with.  They are intercepted while a
-#: mode of torch's dispatcher is active: a mode is given them whole, and what is called below a mode
-#: skips the key.
+#: Operators that call those above, by the operator that they draw with. They are intercepted only
+#: while a mode of torch's dispatcher is active: the mode receives such an operator itself, and the
+#: operators that are called below the mode skip the key.
 COMPOSITE: Mapping[str, tuple[str, ...]] = {
     "normal_": (
         *("randn", "randn.generator", "randn.out", "randn.generator_out", "randn_like"),
         *("randn_like.generator", "randn_like.out", "randn_like.generator_out"),
         *("normal.float_float", "normal.float_float_out", "normal.out", "normal_functional"),
-        # Of named tensors, which torch 2.10 has.
+        # The overloads for named tensors, which torch 2.10 still has.
         *("randn.names", "randn.names_out", "randn.generator_with_names"),
         "randn.generator_with_names_out",
     ),
@@ -125,7 +125,7 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
     "poisson": ("poisson.out",),
 }
 
-#: Random operators that save and use a state which others drew from, and draw nothing.
+#: Operators that belong to random computations but draw nothing themselves.
 NOT_DRAWING = (
     "_cudnn_attention_backward",
     "_flash_attention_forward.quantized",
@@ -137,15 +137,15 @@ NOT_DRAWING = (
     "_scaled_dot_product_flash_attention.quantized",
 )
 
-#: Called in place of an operator: its name, what calls the operator itself with the keys that it
-#: is given first, these keys, and the arguments.
+#: Called instead of an operator, with its name, a callable that runs the operator itself, the
+#: dispatch keys that this callable takes first, and the operator's arguments.
 Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
-#: Called in place of a dropout: what calls it, and the tensor.
+#: Called instead of a dropout, with a callable that runs it and the tensor to drop from.
 Dropping = Callable[[Callable[[], torch.Tensor], torch.Tensor], torch.Tensor]
 
-#: What lets all other operators fall through.  It is never taken back: threads that the program
-#: leaves behind go on to include the key.
+#: The library that lets all other operators fall through. It is never removed, because threads that
+#: the program leaves behind still include the key.
 _fallback: Any = None
 
 
@@ -166,7 +166,7 @@ def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[
 
     Calls `dropping` instead of `torch.nn.functional.dropout` where that draws once, with
     `bernoulli_`, from the default CPU generator: a Python function takes a fraction of the time
-    of a Python kernel.  Requires that `why_not` returned "".
+    of a Python kernel. Requires that `why_not` returned "".
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
     global _fallback
@@ -212,16 +212,17 @@ def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[
 def _kernel(
     name: str, operator: Any, drawing: Drawing, key: Any, below: Any, composite: bool
 ) -> Any:
-    # What `operator.redispatch` calls, with one call less.
+    # The function that `operator.redispatch` calls, which saves a call.
     redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
     exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
-            return redispatch(keyset & below, *args, **kwargs)  # what it is made of comes here
+            # The operators that it calls are intercepted instead.
+            return redispatch(keyset & below, *args, **kwargs)
         for value in args:
             kind = type(value)
-            # A subclass runs the operator on tensors that it holds, which calls this again.
+            # A tensor subclass runs the operator on its inner tensors, which calls this again.
             if kind not in _USUAL and isinstance(value, torch.Tensor):
                 return redispatch(keyset & below, *args, **kwargs)
         exclude(key, True)
@@ -261,9 +262,9 @@ def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch
 
 
 def _traced() -> bool:
-    """Whether operators run on fake tensors, as during compilation: then nothing is drawn."""
+    """Whether operators run on fake tensors, as during compilation, so that nothing is drawn."""
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
-#: What the arguments of random operators are, but for tensors' subclasses.
+#: The types of the arguments of random operators, except for tensor subclasses.
 _USUAL = PLAIN | {torch.Generator, float, int, bool, type(None), torch.dtype, list, tuple}

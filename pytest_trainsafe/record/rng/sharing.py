@@ -16,10 +16,10 @@ import torch
 
 from pytest_trainsafe.core.code_files import is_stdlib
 
-#: Generators whose users are remembered.
+#: The most generators whose users are remembered.
 MAX_GENERATORS = 64
 
-#: Methods in which a thread waits for another: of locks, queues, threads and futures.
+#: Methods of locks, queues, threads and futures in which a thread waits for another.
 _WAITING = frozenset(
     {"acquire", "get", "join", "poll", "put", "read", "recv", "result", "select", "wait"}
 )
@@ -31,14 +31,14 @@ class Sharing:
     def __init__(self, main: int) -> None:
         self._main = main
         self._lock = threading.Lock()
-        # Each generator is held: its address stays its own, and no new one is taken for it.
+        # Each entry refers to its generator, so that no new generator gets its address.
         self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
 
     def other(self, generator: object) -> str:
         """The name of another thread that uses a generator while this thread draws from it.
 
-        "" if there is none. Called in the drawing thread, whose use is remembered. Always
-        "" for the thread that trains: the other thread's next draw finds the sharing.
+        "" if there is none. Called in the thread that draws, and remembers it as a user. Always
+        "" in the thread that trains: the next draw of the other thread reports the sharing.
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
         key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
@@ -47,7 +47,7 @@ class Sharing:
             known = self._users.pop(key, None) or (generator, {})
             if len(self._users) >= MAX_GENERATORS:
                 del self._users[next(iter(self._users))]
-            self._users[key] = known  # the last used is the last to go
+            self._users[key] = known  # the least recently used generator is forgotten first
             users = known[1]
             for dead in [each for each, thread in users.items() if not thread.is_alive()]:
                 del users[dead]
@@ -67,7 +67,7 @@ class Sharing:
 
 
 def _has_work(frame: FrameType | None) -> bool:
-    """Whether a thread runs code of the program, unlike a thread of an idle pool."""
+    """Whether a thread runs code from outside of the standard library, unlike an idle pool's."""
     while frame is not None:
         if not is_stdlib(frame.f_code.co_filename):
             return True
@@ -87,7 +87,7 @@ def _method(code: CodeType, at: int) -> str:
     call = instructions.get(at)
     if call is None or not call.opname.startswith("CALL"):
         return ""
-    # `a.b.wait(c.d)` begins where `a`, `a.b` and `a.b.wait` begin, and `c.d` does not.
+    # In `a.b.wait(c.d)`, `a`, `a.b` and `a.b.wait` begin where the call begins; `c.d` does not.
     begins = _begins(call)
     names = [
         str(each.argval)

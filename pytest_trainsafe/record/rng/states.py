@@ -1,4 +1,4 @@
-"""The states of generators as short texts; `trace/rng/events.py` defines the format."""
+"""Turns states of random generators into short texts; `trace/rng/events.py` defines the format."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from typing import Any
 import torch
 import xxhash
 
-#: torch's CPU generator as bytes (`at::CPUGeneratorImplState`): the seed, the numbers left in the
-#: block, a flag, the next number's place, 624 numbers of 8 bytes each, and normal numbers that
-#: were put aside.
+#: The size and offsets, in bytes, of the state of torch's CPU generator
+#: (`at::CPUGeneratorImplState`): the seed, how many numbers of the block are left, a flag, the
+#: index of the next number, the block of 624 numbers of 8 bytes each, and cached normal numbers
+#: ("aside").
 CPU_BYTES, CPU_NEXT, CPU_BLOCK, CPU_ASIDE = 5056, 16, 24, 24 + 624 * 8
 
-#: The end of the first 32 numbers, which tell one block from every other.
+#: The end of the first 32 numbers, which identify a block.
 CPU_NAMED = CPU_BLOCK + 32 * 8
 _NOTHING_ASIDE = bytes(CPU_BYTES - CPU_ASIDE)
 
@@ -25,7 +26,7 @@ _PHILOX_BYTES = 16
 
 _WORD = struct.Struct("<Q")
 
-#: Python's in memory: the position, and 624 numbers of 4 bytes each.
+#: Python's generator in memory: the position, and 624 numbers of 4 bytes each.
 _PYTHON = ctypes.c_ubyte * (625 * 4)
 
 #: NumPy's MT19937 in memory: 624 numbers of 4 bytes each, and the position.
@@ -54,7 +55,7 @@ def state_text(state: torch.Tensor) -> str:
 
 
 def readable_state(generator: torch.Generator) -> torch.Tensor | None:
-    """The generator's state; None where it cannot be read, as while a CUDA graph is captured."""
+    """The generator's state; None if it cannot be read, as while a CUDA graph is captured."""
     try:
         return generator.get_state()
     except RuntimeError:
@@ -67,9 +68,9 @@ def is_fresh(state: str) -> bool:
 
 
 def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
-    """How many 32-bit numbers lead from one state of a CPU generator to another; 0 above `most`.
+    """How many 32-bit numbers a CPU generator must draw to get from one state to the other.
 
-    The states are those that `get_state` returns.
+    The states are tensors from `get_state`. 0 if `after` is not found within `most` numbers.
     """
     assert len(before) == len(after) == CPU_BYTES
     walker = torch.Generator()
@@ -82,7 +83,7 @@ def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
         if raw[CPU_BLOCK:CPU_ASIDE] == wanted:
             [there] = _WORD.unpack_from(after.numpy().data, CPU_NEXT)
             return max(0, drawn + int(there) - int(here))
-        # To the first number of the next block.
+        # Draw up to the first number of the next block.
         rest = 625 - int(here) if here else 1
         torch.empty(rest, dtype=torch.int32).random_(generator=walker)
         drawn += rest
@@ -98,10 +99,10 @@ def python_state(generator: random.Random | None = None) -> str:
 
 
 class PythonState:
-    """Reads the state of Python's `random`, again only where its memory has changed.
+    """Reads the state of Python's `random`, and makes its text anew only if it has changed.
 
-    A generator has 624 numbers and the position in them, which `getstate` makes objects of.  They
-    are read in the memory of `random`'s own generator if they are found there.
+    `getstate` creates an object for each of the generator's 624 numbers. They are therefore
+    compared in the generator's memory, if they are found there.
     """
 
     def __init__(self) -> None:

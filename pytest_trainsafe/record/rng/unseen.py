@@ -1,7 +1,7 @@
 """Finds what advanced torch's CPU generator without a draw that the ledger intercepted.
 
-If the state is not the one that the last draw left, either the program set it, or the generator
-advanced unseen: in a thread of another library, or by code that calls no torch operator.
+If the state is not the state after the last draw, either the program set it, or the generator
+advanced unseen: in a thread of another library, or in code that calls no torch operator.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pytest_trainsafe.record.rng.cpu_memory import memory_of, whole_state
 from pytest_trainsafe.record.rng.cpu_memory import text as text_of
 from pytest_trainsafe.record.rng.states import distance, is_fresh, torch_state
 
-#: Numbers up to which an unseen advance is measured, and how often one rank does so.
+#: An unseen advance is measured up to this many numbers, and this many times per rank.
 MAX_NUMBERS, MAX_MEASURED = 100_000, 8
 
-#: States that are remembered as ones that the program may go back to.
+#: The most states that are remembered because the program may restore them.
 MAX_KNOWN = 4096
 
 
@@ -57,7 +57,7 @@ class LastState:
             self._state = torch.default_generator.get_state()
 
     def know(self, value: bytes | str) -> str:
-        """Remembers a state, to which the program may return later; gives its text."""
+        """Remembers a state that the program may restore later, and returns its text."""
         known = as_text(value)
         self._known[known] = None
         if len(self._known) > MAX_KNOWN:
@@ -65,11 +65,12 @@ class LastState:
         return known
 
     def unseen(self, value: bytes | str, state: torch.Tensor) -> int | None:
-        """The number of 32-bit numbers that were drawn unseen before the generator had this state.
+        """How many 32-bit numbers were drawn unseen between the last known state and `value`.
 
-        `state` is its tensor, from `get_state`.  None if the program set the state: it seeded the
-        generator and has not drawn since, or restored an earlier state.  0 if this is unknown: the
-        program set a state that the ledger did not see, or more than MAX_NUMBERS were drawn.
+        `state` is the tensor of `value`, from `get_state`. None if the program set the state: it
+        seeded the generator and has not drawn since, or restored an earlier state. 0 if this is
+        unknown: the program set a state that the ledger did not see, more than MAX_NUMBERS were
+        drawn, or MAX_MEASURED advances were measured before.
         """
         text = as_text(value)
         if text == as_text(self.value) or is_fresh(text) or text in self._known:
@@ -90,5 +91,5 @@ def as_text(value: bytes | str) -> str:
 
 
 def same_state(one: bytes | str, other: bytes | str) -> bool:
-    """Whether `LastState` read the same state twice, be it in memory or not."""
+    """Whether two values of `LastState.read` are the same state, be they bytes or texts."""
     return one == other or (type(one) is not type(other) and as_text(one) == as_text(other))

@@ -1,8 +1,8 @@
 """Records the draws of data loaders' worker processes, and passes them to the rank's ledger.
 
-A worker writes a line for each generator that one of its first fetches advanced, into its own file.
-The rank reads the files at its boundaries. The worker's default generators and those that are
-attributes of the dataset are watched.
+The worker's default generators and those that are attributes of the dataset are watched. For each
+generator that one of its first fetches advanced, a worker writes a line into its own file. The rank
+reads these files between its steps.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ from pytest_trainsafe.record.rng.states import (
 )
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
 
-#: Fetches of a worker that are recorded, and loaders' iterators of a rank.
+#: The most fetches that are recorded for a worker, and iterators of loaders for a rank.
 MAX_FETCHES, MAX_LOADERS = 4, 64
 
-#: torch's own loop.  It must not be part of what is sent to a worker: a function is sent by its
-#: name, under which the worker would find it exchanged.
+#: torch's own worker loop. `_WatchedLoop` must not store it: a function is pickled by its name,
+#: and when a worker starts, this name refers to the replacement.
 _LOOP = torch_worker._worker_loop
 
-#: How deep attributes of datasets are searched: a subset of a dataset with a transform is three.
+#: How deep the attributes of datasets are searched. The transform of the dataset of a subset, for
+#: example, has its generator at depth three.
 DEPTH = 3
 
 _Reader = Callable[[], str]
@@ -132,7 +133,7 @@ class _Watch:
         self._file = Path(loop.folder) / f"{loop.loader}-{worker}-{os.getpid()}.jsonl"
 
     def around(self, fetch: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Wraps `fetch`: reads the generators before and after it."""
+        """Wraps `fetch` so that the generators are read before and after it."""
 
         @functools.wraps(fetch)
         def fetching(index: Any) -> Any:
@@ -157,7 +158,7 @@ class _Watch:
             ]
             self._fetches += 1
             if draws:
-                # The rank may have ended, and have taken the folder with it.
+                # The rank may have ended and removed the folder.
                 with contextlib.suppress(OSError), self._file.open("ab", buffering=0) as file:
                     file.write(msgspec.json.Encoder().encode_lines(draws))
             return fetched

@@ -34,7 +34,7 @@ class Replays:
         self.notes: list[str] = []
 
     def of(self, spec: RunSpec) -> ReplayRequest | None:
-        """The replay that replaces a Run; None for a Run from the start.
+        """The replay to make instead of the Run of `spec`; None if it runs from the start.
 
         Raises the errors of `read_request`: TraceError and ArgumentError.
         """

@@ -19,14 +19,18 @@ from pytest_trainsafe.trace.rng.events import (
     position,
 )
 
-#: What advances a generator in the process that trains, in the order of time.  Draws of loaders'
-#: workers arrive in any order, and follow from the seed that the loader draws here.
+#: An event by which a generator of the training process advances. Draws of loaders' workers are not
+#: compared: they arrive in any order, and follow from the seed that the loader draws here.
 Advance = DrawEvent | UnseenDraws
 
 
 @dataclass(frozen=True, slots=True)
 class DrawDifference:
-    """The first pair of draws that differ; `number` counts from 1, and one may be missing."""
+    """The first draw that differs between an original and its replay.
+
+    `number` is its number, counted from 1. `original` or `replayed` is None if that side has no
+    such draw. `hint` says how the replay's state relates to the original's states, or is "".
+    """
 
     number: int
     original: Advance | None
@@ -58,7 +62,7 @@ def first_difference(
 ) -> DrawDifference | None:
     """The first draw that differs in its generator, its operator, its shape or its states.
 
-    Without `whole`, one of the two ended early, and only the draws that both made are compared.
+    If `whole` is False, one of the two ended early, and only draws that both made are compared.
     """
     count = (max if whole else min)(len(original), len(replayed))
     for number in range(count):
@@ -72,7 +76,7 @@ def first_difference(
 def described(event: Advance) -> str:
     """A description of a draw: operator, shape, generator, line and state."""
     if isinstance(event, UnseenDraws):
-        return f"a draw from {event.generator} that no operator of torch's makes"
+        return f"a draw from {event.generator} that no operator of torch makes"
     shape = f" ({'x'.join(map(str, event.shape))})" if event.shape else ""
     times = f" {event.count} times" if event.count > 1 else ""
     line = f" at {event.line}" if event.line else ""
@@ -93,7 +97,7 @@ def _name(generator: str) -> str:
 
 
 def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | None) -> str:
-    """The relation of the replay's state to the original's states, if known."""
+    """A text that relates the replay's state to the states of the original; "" if none is known."""
     if here is None or there is None or here.before == there.before:
         return ""
     for number, event in enumerate(original):
@@ -108,7 +112,7 @@ def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | No
 
 
 def _apart(here: str, there: str) -> int | None:
-    """How far the second state is ahead of the first in the same block of numbers."""
+    """How many numbers the second state is ahead of the first; None if not in the same block."""
     first, second = position(here), position(there)
     if first is None or second is None or here.partition(".")[0] != there.partition(".")[0]:
         return None

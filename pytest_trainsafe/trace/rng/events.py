@@ -155,7 +155,7 @@ class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
         return fault_of_fields([self.what, self.why])
 
 
-#: What a rank writes in the place of a ledger.
+#: What a rank records instead of a ledger that is switched off.
 SWITCHED_OFF = LedgerGap("all draws", "the RNG ledger was switched off")
 
 RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap

@@ -54,13 +54,14 @@ def expect_rng(
 ) -> Expectation:
     """Expect draws to be equal, or to differ, over axes; or leave out a default rule.
 
-    `where` is an `fnmatch` pattern: of the path of the module that draws ("layers.*.noise"), or of
-    the line of a draw outside of the watched modules ("train.py:41").  Every draw there counts,
-    dropout or not.  `same` and `different` name axes: ranks along them draw the same numbers, or
-    never the same.  The default rules for dropout do not apply over these axes there.
-    `ignore` names default rules ("rng:evaluation_shift") which do not apply there, and needs a
-    `reason`.  ArgumentError for an unknown axis or rule, an axis that is expected to be both, or an
-    expectation without content.
+    `where` is an `fnmatch` pattern. It matches the path of the module that draws
+    ("layers.*.noise") or, for draws outside of the watched modules, the line ("train.py:41").
+    Every draw that it matches counts, not only dropout. `same` and `different` name axes:
+    ranks along an axis in `same` must draw the same numbers, and ranks along an axis in
+    `different` never the same. There, the default rules for dropout over these axes do not
+    apply. `ignore` names default rules ("rng:evaluation_shift") that do not apply to these
+    draws, and needs a `reason`. Raises ArgumentError for an unknown axis or rule, an axis in both
+    `same` and `different`, rules without a reason, and an expectation of nothing.
     """
     made = Expectation(where, _names(same), _names(different), _names(ignore), reason.strip())
     for axis in (*made.same, *made.different):

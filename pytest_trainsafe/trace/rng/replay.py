@@ -1,7 +1,7 @@
 """The events of replay checkpoints: where a Run saved one, and where a Run continued from one.
 
-`record/replay/` writes them inside the ranks; `runs/replay.py` chooses a checkpoint by them, and
-`judge/replay/` plans and verifies replays with them.
+`record/replay/` writes them inside the ranks. `runs/replay/` uses them to choose a checkpoint and
+to verify a replay.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _MOST = 4096
 
 
 class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One generator, state or regenerated value in a checkpoint: its name and size."""
+    """One generator, state or regenerated function in a checkpoint: its name and size in bytes.
+
+    `calls` is the number of calls that `fast_forward` can repeat.
+    """
 
     name: Text
     bytes: Count
@@ -34,8 +37,8 @@ class ReplayCheckpointEvent(
 ):
     """The program saved a ReplayCheckpoint: `step` is the number of the next step.
 
-    `folder` is the name of its folder among the Run's checkpoints, "" where the program saved it
-    elsewhere.  `hash` is that of the rank's file, and `bytes` its size.
+    `folder` is the name of its folder among the Run's checkpoints, or "" if the program saved
+    it elsewhere. `hash` is the hash of the rank's file, and `bytes` its size.
     """
 
     step: Step
@@ -54,7 +57,7 @@ class ReplayCheckpointEvent(
         if not _HASH.fullmatch(self.hash):
             return "it has a malformed hash"
         parts = (self.generators, self.states, self.regenerated, self.counters)
-        return "it names too much" if any(len(part) > _MOST for part in parts) else ""
+        return "it names too many parts" if any(len(part) > _MOST for part in parts) else ""
 
 
 class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):

@@ -185,6 +185,6 @@ def test_a_finding_has_its_rank_its_operator_and_its_line(recorded):
 
     assert (made.verdict, made.judge, made.check) == ("fail", "replay", "determinism:order")
     assert made.message.startswith("differs by up to ")
-    assert " on rank 0 in Run 2 of 2, and Run 1 is the same Run; " in made.message
+    assert " on rank 0 in Run 2 of 2, which repeats Run 1; " in made.message
     assert dict(made.evidence)["operator"]
     assert made.source.rpartition(":")[0] == determinism_programs.__file__

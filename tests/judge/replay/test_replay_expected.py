@@ -37,8 +37,8 @@ def test_every_assertion_of_a_test_applies_what_its_marker_expects(
 @pytest.mark.parametrize(
     ("expectation", "drew"),
     [
-        (expect_rng("drop", same=["dp"]), "draw different numbers, first at draw 0 there"),
-        (expect_rng("*_drop", same="dp"), "draw different numbers, first at draw 0 there"),
+        (expect_rng("drop", same=["dp"]), "draw different numbers, first at draw 0 (counted"),
+        (expect_rng("*_drop", same="dp"), "draw different numbers, first at draw 0 (counted"),
     ],
 )
 def test_a_broken_expectation_of_equal_draws_names_the_first(recorded, expectation, drew):
@@ -52,7 +52,7 @@ def test_a_broken_expectation_of_different_draws_names_both_ranks(recorded):
     rule = expect_rng("drop", different="tp")
     [finding] = judge_rng(recorded("train", tp=2), None, [rule]).findings
 
-    assert "ranks 0, 1 draw the same numbers, first at draw 0 there" in finding.message
+    assert "ranks 0, 1 draw the same numbers, first at draw 0 (counted from 0)" in finding.message
 
 
 def test_an_ignored_rule_does_not_apply_where_it_is_ignored(recorded):

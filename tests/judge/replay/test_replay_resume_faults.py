@@ -28,7 +28,7 @@ FAULTS = [
     ("schedule restarted", ["lr_schedule"], "on rank 0 LambdaLR.last_epoch is 0, not 4"),
     ("learning rate lost", ["lr_schedule"], "on rank 0 group 0: lr is 0.00125, not 0.00625"),
     ("scaler lost", ["scaler"], "on rank 0 GradScaler.scale is 16.0, not 32.0"),
-    ("model lost", ["model"], "on rank 0 first.weight has other values; 4 more of its values"),
+    ("model lost", ["model"], "on rank 0 first.weight has different values; 4 more of its values"),
     ("buffer lost", ["model"], "the model is not restored: on rank 0 average is all zeros"),
     ("state of rank 0", ["rng"], "torch cpu of rank 1 continues in the state of rank 0"),
     ("restored before the iterator", ["rng"], "rank 0 is 1 draw (2 numbers) ahead: the resumed "),
@@ -121,5 +121,5 @@ def test_draws_while_saving_change_the_training_that_saves(found):
     [finding] = found("draws while it saves")
 
     assert finding.check == "resume:save"
-    assert "while it saves it draws uniform (3) at " in finding.message
+    assert "the code that saves draws uniform (3) at " in finding.message
     assert Path(finding.source.rpartition(":")[0]) == Path(resume_programs.__file__)

@@ -36,7 +36,7 @@ def test_masks_that_the_reference_repeats_over_micro_batches_are_no_fault(tmp_pa
     judgement = judge_rng(candidate, seeded_each)
     assert checks(judgement) == []
     [note] = judgement.not_compared
-    assert note.startswith("dropout over dp in drop: the program draws the same for different")
+    assert note.startswith("dropout over dp in drop: the program draws the same numbers for")
     assert checks(judge_rng(candidate, seeded_once)) == ["rng:dp_same_dropout"]
     assert checks(judge_rng(candidate)) == ["rng:dp_same_dropout"]
 

@@ -46,7 +46,7 @@ def refused(folder, program="ours", **changes):
 
 
 def test_a_checkpoint_of_another_program(folder):
-    assert "is a checkpoint of the program 'ours', and this is 'theirs'" in refused(
+    assert "is a checkpoint of the program 'ours', but this program is 'theirs'" in refused(
         folder, "theirs"
     )
 
@@ -58,7 +58,7 @@ def test_a_checkpoint_of_another_schema(folder, monkeypatch):
 
 def test_a_checkpoint_of_another_world_size(folder, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert "was saved with world size 1, and this is world size 2: random streams" in refused(
+    assert "was saved with world size 1, but this run has world size 2. The states" in refused(
         folder
     )
 
@@ -66,13 +66,13 @@ def test_a_checkpoint_of_another_world_size(folder, monkeypatch):
 def test_a_checkpoint_of_other_generators_or_states(folder):
     assert "has the states counting, which this program did not give" in refused(folder, states={})
     new = refused(folder, generators={"new": torch.Generator()})
-    assert "has none of the generators new, which this program gives" in new
+    assert "lacks the generators new, which this program gives" in new
 
 
 def test_a_generator_of_another_kind(tmp_path):
     ReplayCheckpoint("ours", generators={"g": torch.Generator()}).save(tmp_path, step=0)
     message = refused(tmp_path, states={}, generators={"g": random.Random()})
-    assert "has the generator 'g' of the kind torch cpu, and this program's is of" in message
+    assert "has a generator 'g' of kind torch cpu, but in this program it is of" in message
 
 
 def test_a_regenerated_function_that_this_program_does_not_have(tmp_path):
@@ -141,7 +141,7 @@ def test_calls_that_end_with_a_generator_they_did_not_draw_from(tmp_path):
     header, tensors = file.read(tmp_path / "replay-rank0.safetensors")
     header.regenerated["order"][0].after["none such"] = "8ec49623f8631951.0"
     file.write(tmp_path, header, tensors)
-    with pytest.raises(ReplayError, match="is damaged: calls end with other generators than"):
+    with pytest.raises(ReplayError, match="is damaged: the states before and after regenerated"):
         replay.load(tmp_path)
 
 
@@ -214,7 +214,7 @@ def test_what_fast_forward_cannot_repeat():
 
 
 def test_a_folder_outside_of_a_run_without_a_root(tmp_path):
-    with pytest.raises(ArgumentError, match="this program gave no root; make it with"):
+    with pytest.raises(ArgumentError, match="this program gave no root; create the checkpoint"):
         ReplayCheckpoint("ours").folder(3)
     found = ReplayCheckpoint("ours", root=tmp_path).folder(3)
     assert found == tmp_path / "step-00000003"

@@ -219,7 +219,7 @@ def test_a_checkpoint_saved_before_the_first_call_has_none_to_repeat(tmp_path):
     with pytest.raises(ArgumentError, match="'drawn', which had not been called when"):
         fast_forward(drawn)
     drawn()
-    with pytest.raises(ArgumentError, match="asked to skip 2 items of 'drawn', which has 1"):
+    with pytest.raises(ArgumentError, match="asked to skip 2 items of 'drawn', which has only 1"):
         fast_forward(drawn, skip=2)
 
 
@@ -246,9 +246,11 @@ def test_ranks_that_saved_different_steps_are_refused(tmp_path, monkeypatch):
         monkeypatch.setenv("RANK", str(rank))
         replay.save(tmp_path, step=step)
 
-    with pytest.raises(ReplayError, match=r"replay-rank0.* is of step 4, and .* rank 1 of step 3"):
+    with pytest.raises(
+        ReplayError, match=r"replay-rank0.* before step 4, but .* rank 1 before step 3"
+    ):
         replay.load(tmp_path)
     monkeypatch.setenv("RANK", "0")
     shutil.copy(tmp_path / "replay-rank1.safetensors", tmp_path / "replay-rank0.safetensors")
-    with pytest.raises(ReplayError, match="is of rank 1, and this is rank 0: the file was renamed"):
+    with pytest.raises(ReplayError, match="was saved by rank 1, but this is rank 0: the file was"):
         replay.load(tmp_path)

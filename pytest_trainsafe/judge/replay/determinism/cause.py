@@ -1,8 +1,8 @@
 """Finds why two Runs of one program differ, with further Runs that vary one thing at a time.
 
 These Runs record every operator of the step in which the difference begins. The first two vary
-nothing: if they differ, neither the order of sets nor uninitialised memory is the cause. Called by
-`determinism`.
+nothing. If they agree, the cause is something that is varied next: the order of sets or the
+contents of uninitialised memory. Called by `determinism.judge`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 Code = Literal["order", "uninitialised", "unseeded", "time", "process", "operator", "unknown"]
 
-#: Makes Runs, all at once, and waits for them.
+#: Starts the Runs of these specs together, waits for them, and returns their traces.
 MakeRuns = Callable[[Sequence[RunSpec]], Sequence[Trace]]
 
 
@@ -39,9 +39,9 @@ MakeRuns = Callable[[Sequence[RunSpec]], Sequence[Trace]]
 class Cause:
     """Why Runs differ.
 
-    `text` completes "so ..." in a report, and `source` is the line at fault. `operator` is the
-    first operator that differs; None if no operators were recorded, or none of them differs.
-    `draw` describes the draw of an unseeded generator.
+    `text` follows the word "so" in a report, and `source` is the line at fault. `operator` is
+    the first operator that differs; None if no operators were recorded, or none of them
+    differs. `draw` describes the draw of an unseeded generator; "" if there is none.
     """
 
     code: Code
@@ -52,7 +52,10 @@ class Cause:
 
 
 def cause_of_draws(first: Trace, second: Trace, found: Divergence) -> Cause | None:
-    """An unseeded generator, if the RNG ledgers of the two Runs show one; else None."""
+    """The cause "unseeded", if the RNG ledgers of the Runs show an unseeded generator; else None.
+
+    Draws up to the step of the difference `found` are searched, on its rank.
+    """
     draw = unseeded(first, second, found.rank, found.step)
     if draw is None:
         return None
@@ -84,7 +87,8 @@ def find_cause(spec: RunSpec, found: Divergence, make: MakeRuns) -> Cause:
             still = [structs.replace(run(repeat), sealed=True) for repeat in (1, 2)]
             if first_divergence(*make(still)) is None:
                 return _outside(read, cause.operator)
-        # The contents of memory are no Run's choice: with contents that are chosen it may end.
+        # Fresh memory differs between processes by itself. If the difference disappears when
+        # both Runs fill it with the same bytes, uninitialised memory is the cause.
         one, other = make([run(1, variables(1, 1)), run(2, variables(1, 1))])
         if first_divergence(one, other) is None:
             return _uninitialised(cause.operator)
@@ -118,7 +122,7 @@ def _uninitialised(operator: FirstOperator | None) -> Cause:
 
 
 def _unvaried(one: Trace, other: Trace, differs: Divergence) -> Cause:
-    """The cause of a difference between two Runs in which nothing was varied."""
+    """The cause of the difference `differs` between two Runs in which nothing was varied."""
     operator = first_operator(one, other, differs.rank)
     source = _line(operator)
     itself = operator is not None and operator.differs == "result"
@@ -162,9 +166,12 @@ def _read_before(
 
 
 def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
-    """The cause if Runs agree once the clock, process id and system random numbers are fixed."""
+    """The cause if Runs agree once the clock, process id and system random numbers are fixed.
+
+    `read` is the last such call before the operator.
+    """
     where = f"{read.what} is called before it, at {relative(read.at)}"
-    agree = "Runs in which these calls return the same agree"
+    agree = "Runs in which such calls return fixed values agree"
     if read.what == "os.urandom":
         advice = "it draws numbers that cannot be seeded. Draw from a seeded generator"
         return Cause("unseeded", f"{where}, and {agree}: {advice}", read.at, operator)

@@ -15,18 +15,20 @@ from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: How two Runs differ: in a tensor's bits or shape; in which tensors there are; in their order;
-#: in the model's inputs, where no tensor shows it; in whether the optimizer stepped.
+#: How two Runs differ: in a tensor's "values", or in its "shape" or dtype. The second Run lacks
+#: the tensor ("missing"), or only the second Run has it ("added"). If all tensors are equal: in
+#: the model's "inputs", in whether the optimizer stepped ("steps"), or in the tensors' "order".
 How = Literal["values", "shape", "missing", "added", "order", "inputs", "steps"]
 
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two Runs.
+    """The first difference between two Runs.
 
-    `where` is the tensor, None if the difference concerns a whole `step`; `order` is its
-    position in dataflow. Counted over all ranks, `differing` of `total` recorded tensors
-    differ. `greatest` is the largest absolute difference in this tensor, None if it is unknown.
+    `where` is the tensor that differs, or None if the difference concerns a whole `step`.
+    `order` is the tensor's position in dataflow order. `total` is the number of recorded
+    tensors, and `differing` the number of those that differ, both over all ranks. `greatest`
+    is the largest absolute difference between this tensor's elements, or None if it is unknown.
     """
 
     how: How
@@ -45,7 +47,7 @@ class Divergence:
 
 
 def first_divergence(first: Trace, second: Trace) -> Divergence | None:
-    """The first difference of two Runs that differ only in `repeat`; None if there is none."""
+    """The first difference between two Runs with equal numbers of ranks; None if there is none."""
     assert len(first.ranks) == len(second.ranks)
     pairs = list(zip(first.ranks, second.ranks, strict=True))
     total = sum(len(one.tensors) for one in first.ranks)
@@ -84,7 +86,7 @@ def _count(one: RankTrace, other: RankTrace) -> int:
 
 
 def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]:
-    """The first tensor that differs: how, on which rank, at which position, and its id."""
+    """How the first differing tensor differs, its rank, its position in dataflow, and its id."""
     found: list[tuple[int, int, How, int, TensorId]] = []
     for trace, absent in ((first, "missing"), (second, "added")):
         for order, id in enumerate(_every_id(trace)):
@@ -105,7 +107,7 @@ def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]
 
 
 def _every_id(trace: Trace) -> list[TensorId]:
-    """Every tensor in dataflow order; those that only stand-ins recorded come last."""
+    """Every tensor in dataflow order, and then those that `in_dataflow` leaves out."""
     ids = dict.fromkeys(in_dataflow(trace))
     rest = (id for rank in trace.ranks for id in rank.tensors)
     return list(dict.fromkeys(itertools.chain(ids, rest)))
@@ -116,7 +118,10 @@ def _pairs(first: Trace, second: Trace) -> list[tuple[RankTrace, RankTrace]]:
 
 
 def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
-    """The first step whose inputs differ, or in which the optimizer stepped in only one Run."""
+    """The first step whose inputs differ or, if there is none, whose optimizer steps differ.
+
+    Returns "inputs" or "steps" with the number of the step; None if both agree everywhere.
+    """
     for a, b in itertools.zip_longest(one.inputs, other.inputs):
         if a != b:
             return "inputs", (a or b).step
@@ -127,7 +132,10 @@ def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
 
 
 def _greatest(first: Trace, second: Trace, rank: int, where: TensorId) -> float | None:
-    """The largest absolute difference of a tensor's elements, if both Runs kept its values."""
+    """The largest absolute difference between a tensor's elements in two Runs.
+
+    None if a Run did not keep its values, or if the tensor is empty or boolean.
+    """
     try:
         one = first.load(rank, first.ranks[rank].tensors[where])
         other = second.load(rank, second.ranks[rank].tensors[where])

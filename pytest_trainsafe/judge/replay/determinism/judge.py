@@ -1,7 +1,7 @@
 """Judges whether a Run is deterministic: the same RunSpec must record the same bits again.
 
-Called by `assert_deterministic`. The repetitions run with other string hashes and other contents of
-fresh memory (`variation`), so that a result which depends on either differs.
+Called by `assert_deterministic`. Each repetition runs with other string hashes and other contents
+of fresh memory (`variation`), so that a result that depends on one of these differs.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _HOW = {
 
 
 def judge_determinism(traces: Traces, repeats: int) -> FindingsJudgement:
-    """Judge the Run of the first rung against `repeats` - 1 repetitions of it.
+    """Compare the Run of the first rung with `repeats` - 1 repetitions of it.
 
     Raises GroupFailure if the ranks of a Run did not finish.
     """
@@ -66,7 +66,8 @@ def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, 
     elif spec.point.get("compile", False):
         why = "the operators of compiled code are not recorded"
     if why:
-        # These two Runs differ in all that is varied, so a seed may depend on that too.
+        # Between these two Runs all of `variation` differs, and a seed may depend on it: the
+        # draw is only a hint.
         drawn = cause_of_draws(*pair, found)
         hint = "" if drawn is None else f". The first draw from another state: {drawn.draw}"
         source = "" if drawn is None else drawn.source
@@ -81,15 +82,15 @@ def _cause(traces: Traces, spec: RunSpec, found: Divergence, pair: tuple[Trace, 
 
 
 def finding(first: Trace, found: Divergence, cause: Cause, number: int, repeats: int) -> Finding:
-    """The finding on a Run that differs from the first one; `number` counts from 0."""
+    """The finding that Run `number` (counted from 0) of `repeats` differs from the `first` one."""
     module = None if found.where is None else found.where.module
     event = None if module is None else first.ranks[found.rank].modules.get(module)
     by = "" if found.greatest is None else f" by up to {found.greatest:.1e}"
     others = found.differing - 1
-    rest = f"; {others} of {found.total - 1} others differ too" if others > 0 else ""
+    rest = f"; {others} of {found.total - 1} other tensors differ too" if others > 0 else ""
     message = (
         f"{_HOW[found.how]}{by} on rank {found.rank} in Run {number + 1} of {repeats}, "
-        f"and Run 1 is the same Run{rest}"
+        f"which repeats Run 1{rest}"
     )
     operator = cause.operator
     check = f"determinism:{cause.code}"

@@ -1,7 +1,7 @@
 """The operators that torch documents as nondeterministic, by their names in ATen.
 
-Taken from the documentation of `torch.use_deterministic_algorithms`. Each has the name under which
-it is listed there, and the reason why its result may change.
+Taken from the documentation of `torch.use_deterministic_algorithms`. Each operator has the name
+that it has there, and the reason why its result may change.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ _ATOMIC = "several threads add to the same element, in any order"
 _CHOICE = "the library that computes it chooses among algorithms when it runs"
 _RACE = "several of its elements may be written to one place, in any order"
 
-#: Operators and the beginnings of operators, which end in "*".
+#: The documented name and the reason, by the operator's name in ATen, in which "*" stands for any
+#: text.
 _LISTED: dict[str, tuple[str, str]] = {
     **dict.fromkeys(
         ("index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"),
@@ -52,15 +53,18 @@ _LISTED: dict[str, tuple[str, str]] = {
 
 
 def listed(operator: str) -> tuple[str, str] | None:
-    """The documented name of an operator such as "aten.index_add_.default", and the reason.
+    """The name under which torch documents an operator as nondeterministic, and the reason.
 
-    None if torch does not list the operator.
+    `operator` is a name such as "aten.index_add_.default". None if torch does not list it.
     """
     name = base_name(operator)
     return next((entry for known, entry in _LISTED.items() if fnmatchcase(name, known)), None)
 
 
 def base_name(operator: str) -> str:
-    """The operator's name in ATen without overload: "index_add_" of "aten.index_add_.default"."""
+    """The operator's name in ATen, without its overload; "" for an operator outside of ATen.
+
+    For example "index_add_" for "aten.index_add_.default".
+    """
     namespace, _, rest = operator.partition(".")
     return rest.partition(".")[0] if namespace == "aten" else ""

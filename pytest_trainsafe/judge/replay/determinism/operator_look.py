@@ -1,6 +1,7 @@
-"""Finds the operator that first computes a different result in one of two Runs, and the cause.
+"""Finds the first operator whose result differs between two Runs, and likely causes.
 
-Compares the operator ledgers of one step, rank by rank.
+Compares the operators that the Runs recorded in one step, rank by rank. Also finds the first draw
+of an unseeded generator, and calls that read the clock or a similar source.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, Outsi
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent
 
-#: What differs at an operator: its result alone, an argument that is no tensor, a tensor that no
-#: operator before it made differently, or which operator it is.
+#: What differs first at an operator: only its "result"; an "argument" that is not a tensor; an
+#: "input" tensor, although no recorded operator before it differs; or the operator itself ("call").
 Differs = Literal["result", "argument", "input", "call"]
 
-#: Operators whose results hold whatever was in memory.
+#: Operators that return uninitialised memory.
 _UNWRITTEN = frozenset(
     {
         *("empty", "empty_like", "empty_strided", "empty_permuted", "new_empty"),
@@ -37,7 +38,11 @@ _RANDOM = frozenset(name.partition(".")[0] for name in OPERATORS)
 
 @dataclass(frozen=True, slots=True)
 class FirstOperator:
-    """The first operator that differs; `event` is that of the first Run, `number` its position."""
+    """The first operator on a rank that differs between two Runs.
+
+    `number` is its position among the rank's recorded operators. `event` records it in the
+    first Run, and `other` records the operator at this position in the second Run.
+    """
 
     differs: Differs
     rank: int
@@ -103,17 +108,17 @@ def _differs(one: OperatorEvent, other: OperatorEvent) -> Differs | None:
 
 
 def last_read(rank: RankTrace, before: int) -> OutsideRead | None:
-    """The last line that read the clock or a similar source before operator number `before`."""
+    """The last read of the clock or a similar source before operator number `before`, or None."""
     reads = [read for read in rank.events_of(OutsideRead) if read.before <= before]
     return reads[-1] if reads else None
 
 
 def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
-    """The first draw, up to a step, from a generator whose state differs for no known reason.
+    """The first draw from a generator whose state differs between Runs for no known reason.
 
-    Excluded are later draws of a generator that drew more often in one Run than in the other,
-    and generators that the program has just seeded with different seeds: then the cause is
-    earlier.
+    Only draws up to the end of `step` count. Excluded are later draws of a generator that drew
+    more often in one Run than in the other, and generators that the program has just seeded
+    with different seeds: there the cause is earlier. None if there is no such draw.
     """
     found: list[Draw] = []
     streams: dict[str, list[list[Draw]]] = {}
@@ -132,9 +137,10 @@ def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
 
 
 def _is_seeded(draw: DrawEvent) -> bool:
-    """Whether a draw finds its generator in the state of a seed that the program chose.
+    """Whether a draw is the first one after the program seeded the generator with its own seed.
 
-    A seed that torch draws has 64 bits, and torch's default seed has 46.
+    Only a seed below 2**32 counts as the program's own: a seed that torch chooses at random has
+    64 bits, and torch's default seed has 46.
     """
     if not draw.seed or int(draw.seed) >= 2**32:
         return False
@@ -148,9 +154,12 @@ def _continues(pair: tuple[Draw, Draw]) -> bool:
 
 
 def _is_programs(draw: Draw) -> bool:
-    """Whether the program itself drew, or created the generator; libraries also draw file names."""
+    """Whether the program's own code made the draw, not a library (for a file name, say).
+
+    If the line of the draw is not known: whether some code created the generator.
+    """
     file = draw.event.line.rpartition(":")[0]
-    if not file:  # the name of a generator that somebody made has its line
+    if not file:  # the name of a created generator contains " of " and the line of its first use
         return " of " in draw.event.generator
     return not is_stdlib(file) and not is_installed(file)
 

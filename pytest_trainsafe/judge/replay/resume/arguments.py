@@ -56,7 +56,7 @@ def resumption_of(
         given, lacking = ("save", "load") if load is None else ("load", "save")
         raise ArgumentError(
             f"assert_resumable was given {given}= and no {lacking}=; give both functions, or "
-            "neither where the program enters ctx.save and ctx.load"
+            "neither if the program uses ctx.save and ctx.load"
         )
     functions = _function("save", save), _function("load", load)
     case = traces.case

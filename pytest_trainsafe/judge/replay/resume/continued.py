@@ -29,12 +29,12 @@ def _rank_since(rank: RankTrace, step: int) -> RankTrace:
 
 
 def step_numbers(trace: Trace) -> list[int]:
-    """The steps, in order, of the first rank that took fewest."""
+    """The numbers of the steps, in order, of the rank that took the fewest steps."""
     return min(([step.step for step in rank.steps] for rank in trace.ranks), key=len)
 
 
 def describe_difference(found: Divergence) -> str:
-    """A sentence on where the Runs first differ."""
+    """A text that says where two Runs first differ, by how much, and how much else differs."""
     on = f"on rank {found.rank}"
     if found.how == "inputs":
         return f"the model's inputs · step {found.step}, {on}"
@@ -42,12 +42,15 @@ def describe_difference(found: Divergence) -> str:
         return f"whether the optimizer steps · step {found.step}, {on}"
     by = "" if found.greatest is None else f", by up to {found.greatest:.1e}"
     others = found.differing - 1
-    rest = f"; {others} of {found.total - 1} others differ too" if others > 0 else ""
+    rest = f"; {others} of {found.total - 1} other tensors differ too" if others > 0 else ""
     return f"{found.where}, {on}{by}{rest}"
 
 
 def inputs_by_call(rank: RankTrace) -> dict[tuple[int, int, int], tuple[str, ...]]:
-    """The hashes of the model's inputs, by step, micro-batch, and the number of the call in it."""
+    """The hashes of the inputs of each call of the model.
+
+    The keys are the step, the micro-batch, and the number of the call (from 0) within it.
+    """
     found: dict[tuple[int, int, int], tuple[str, ...]] = {}
     for event in rank.inputs:
         for call in itertools.count():

@@ -17,16 +17,15 @@ _ORDER = (
     "(set_epoch) and its generator, and read with the same batch size"
 )
 _WORKERS = (
-    "; the workers of its loader begin with fresh random streams, so augmentation that they draw "
-    "differs: draw it by example (PerExampleDataset)"
+    "; the workers of its loader begin with fresh random streams, so random augmentation differs: "
+    "draw it from a generator per example (PerExampleDataset)"
 )
 
 
 def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
     """The first input of the model that differs in the resumed Run; None if all are equal.
 
-    Its evidence has the entry "known" if the uninterrupted Run reads that input in another
-    step.
+    In its evidence, "known" is whether the uninterrupted Run reads that input anywhere.
     """
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
         wanted, found = inputs_by_call(one), inputs_by_call(other)
@@ -61,7 +60,10 @@ def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
 
 
 def _read_at(whole: Trace, rank: int, hashes: tuple[str, ...]) -> tuple[int, int, int] | None:
-    """The rank, step and micro-batch at which these tensors are read; the same rank if possible."""
+    """The rank, step and micro-batch at which `whole` reads inputs with these hashes, or None.
+
+    Prefers `rank` to other ranks.
+    """
     ranks = sorted(whole.ranks, key=lambda each: each.rank != rank)
     for each in ranks:
         for event in each.inputs:

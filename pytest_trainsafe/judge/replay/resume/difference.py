@@ -31,10 +31,10 @@ ORDER: tuple[Code, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A sentence on what differs, and its usual cause.
+    """What differs (`message`), and its usual cause.
 
-    `where` is the tensor, or `subject` what else differs; `source` is the line that drew, ""
-    for none.
+    `where` is the tensor that differs; if it is None, `subject` names what differs instead.
+    `source` is the line that drew random numbers, or "".
     """
 
     code: Code
@@ -48,7 +48,7 @@ class Difference:
     verdict: Verdict = "fail"
 
     def finding(self, dtype: str, first: str = "") -> Finding:
-        """The Finding; `first` says where the Runs first differ."""
+        """The Finding on this difference; `first` says where the Runs first differ."""
         check = f"resume:{self.code}"
         return Finding(
             verdict=self.verdict,

@@ -39,7 +39,11 @@ from pytest_trainsafe.trace.run_spec import Resume
 
 @dataclass(frozen=True, slots=True)
 class ResumedJudgement(FindingsJudgement):
-    """The judgement of a resumed Run; `compared` is that of the comparison at another Point."""
+    """The judgement of a resumed Run.
+
+    `compared` is the comparison with the training resumed at another Point; None if none was
+    made.
+    """
 
     compared: LadderJudgement | None = None
 
@@ -56,7 +60,8 @@ def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
         steps=steps,
         **({"watch_casts": True} if resume_point is not None else {}),
     )
-    # While casts are watched, the RNG ledger does not see all of torch's functions.
+    # While casts are watched, the RNG ledger does not see all of torch's functions, so the Runs
+    # that are saved and resumed do not watch casts.
     interrupted = structs.replace(spec, watch_casts=False)
     saving = structs.replace(interrupted, resume=Resume(at_step, None, *resumption.save))
     for each in (spec, saving):
@@ -81,7 +86,11 @@ def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
 def differences(
     whole: Trace, saved: Trace, resumed: Trace, at_step: int, last: int
 ) -> list[Finding]:
-    """The findings on three Runs of `last` steps: uninterrupted, saved and resumed at `at_step`."""
+    """The findings on three Runs of a training of `last` steps.
+
+    `whole` is uninterrupted, `saved` saves a checkpoint after `at_step` steps and continues,
+    and `resumed` continues from that checkpoint.
+    """
     dtype = whole.manifest.dtype
     apart = first_divergence(whole, saved)
     if apart is not None:
@@ -96,7 +105,8 @@ def differences(
     causes = state_differences(whole, saved, resumed, at_step)
     streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)
     causes += streams
-    # Data that is drawn from a stream that differs says nothing more.
+    # If a random stream differs, new data only follows from it: the data are a cause of their own
+    # if no stream differs, or if the uninterrupted Run reads the same batch elsewhere.
     if data is not None and (not streams or dict(data.evidence)["known"]):
         causes = [each for each in causes if each.code != "data_order"] + [
             _with_sampler(data, causes)
@@ -122,7 +132,7 @@ def not_compared(resumed: Trace) -> list[str]:
 
 
 def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
-    """Why three equal Runs prove nothing; None if a lost checkpoint would show."""
+    """Why the agreement of the Runs proves nothing; None if a lost checkpoint would show."""
     ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
     moved, watched = False, False
     for rank in whole.ranks:
@@ -139,12 +149,16 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
         if ids
         else "no tensor was recorded after the checkpoint, so nothing can differ"
     )
-    cause = "let the training take steps that change it" if ids else "record tensors of every kind"
+    cause = (
+        "let the training take steps that change parameters before the checkpoint"
+        if ids
+        else "record tensors of every kind"
+    )
     return Difference("nothing", why, cause, verdict="inconclusive")
 
 
 def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
-    """A difference that no result of these steps shows; results of later steps may differ."""
+    """Differences in state that do not show in the results of these steps, but may show later."""
     parts = ("lr_schedule", "scaler")
     causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
     causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
@@ -160,7 +174,7 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
 
 
 def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
-    """The difference of the data, with the state of the sampler."""
+    """The difference of the data, extended by that of the sampler if `causes` has one."""
     sampler = next((each for each in causes if each.code == "data_order"), None)
     if sampler is None:
         return data
@@ -175,7 +189,10 @@ def _in_order(causes: Sequence[Difference]) -> list[Difference]:
 
 
 def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
-    """The difference of two Runs of which one has saved a checkpoint, and none has loaded one."""
+    """Explains the difference `apart` between the uninterrupted Run and the Run that saves.
+
+    After the checkpoint, saving is the cause. Before it, the program is nondeterministic.
+    """
     if apart.step < at_step:
         return Difference(
             "nondeterministic",
@@ -191,7 +208,7 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
         draw for rank in Draws.of(saved).by_rank for draw in rank if draw.event.phase == "save"
     )
     draw = next(draws, None)
-    drew = "" if draw is None else f"; while it saves it draws {describe_draw(draw)}"
+    drew = "" if draw is None else f"; the code that saves draws {describe_draw(draw)}"
     return Difference(
         "save",
         f"saving a checkpoint changes how the training continues{drew}",
@@ -229,8 +246,8 @@ def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
     if steps is not None and taken != steps:
         raise ArgumentError(
             f"assert_resumable was given steps={steps}, and {name} takes {taken} steps; give "
-            f"steps={taken}, or let its loop run over ctx.steps({taken}), with which a test "
-            "chooses the number"
+            f"steps={taken}, or let its loop run over ctx.steps({taken}), so that a test can "
+            "choose the number"
         )
     if at_step >= taken:
         raise ArgumentError(
@@ -248,7 +265,7 @@ def _require_rest(resumed: Trace, at_step: int, last: int) -> None:
     taken = len(step_numbers(resumed))
     if taken != last - at_step:
         raise ArgumentError(
-            f"{resumed.manifest.program} takes {last} steps, and resumed after step {at_step - 1} "
-            f"it takes {taken} more, not {last - at_step}; let its loop run over "
-            f"ctx.steps({last}), or begin it at ctx.first_step"
+            f"{resumed.manifest.program} takes {last} steps, but when it is resumed after step "
+            f"{at_step - 1} (counted from 0), it takes {taken} more, not {last - at_step}; let its "
+            f"loop run over ctx.steps({last}), or begin it at ctx.first_step"
         )

@@ -1,4 +1,4 @@
-"""Judges a checkpoint that is resumed at another Point: up to rounding, not bit by bit."""
+"""Judges a training that is resumed at another Point: up to rounding, not bit by bit."""
 
 from __future__ import annotations
 
@@ -30,10 +30,11 @@ _GLOBAL: frozenset[Code] = frozenset({"lr_schedule", "scaler"})
 def judge_layout(
     traces: Traces, resumed: RunSpec, point: Point, last: int, rounding: str
 ) -> tuple[list[Finding], LadderJudgement]:
-    """Judge the training resumed at `point` by the Run `resumed`, resumed at its own Point.
+    """Compare the training resumed at `point` with the Run `resumed`, which keeps its Point.
 
-    Noise of the size of rounding errors in the dtype `rounding`, added to the steps of the
-    latter, measures the effect of rounding.
+    The effect of rounding is measured by another such Run, with noise of the size of rounding
+    errors in the dtype `rounding`. `last` is the number of steps of the whole training. Raises
+    ArgumentError if the program does not take the same steps at `point`.
     """
     assert resumed.resume is not None
     noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)
@@ -81,7 +82,9 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
         place, code = loaded, part_of(loaded)
     elif place is not None and place.kind == "input":
         code = "data_order"
-    message = f"{at}, the training differs first in {place} from that resumed at {same.point}"
+    message = (
+        f"{at}, the training differs first in {place} from the training resumed at {same.point}"
+    )
     cause = (
         "the checkpoint is sharded differently there, and is gathered or sharded wrongly when "
         "loaded"
@@ -94,10 +97,10 @@ def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) ->
 
 
 def _loaded_otherwise(same: Trace, moved: Trace, step: int) -> TensorId | None:
-    """The first weight or optimizer state that was loaded with a different value.
+    """The first weight or optimizer state that the two Runs loaded with different values.
 
-    Both Runs load the saved values, so rounding changes nothing. None if all values are equal,
-    or if they were not kept.
+    Both load the same saved values, so not even rounding may change them. None if all values
+    are equal, or if their values were not kept.
     """
     for id in same.ids():
         if id.step != step or id.kind not in ("param", "master_param", "optimizer_state"):

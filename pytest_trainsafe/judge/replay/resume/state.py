@@ -19,7 +19,7 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 _KINDS = frozenset({"param", "master_param", "buffer", "optimizer_state"})
 
-#: What each part is called.
+#: The name of each part of the state in messages.
 _NAMES: dict[Code, str] = {
     "model": "the model",
     "moment": "an optimizer moment",
@@ -29,7 +29,7 @@ _NAMES: dict[Code, str] = {
     "data_order": "the sampler",
 }
 
-#: How each part is resumed.
+#: How a program resumes each part of the state.
 _CAUSES: dict[Code, str] = {
     "model": "save the model's whole state_dict, with its buffers, and load it on every rank "
     "before the first step; a buffer with persistent=False is in no state_dict",
@@ -47,7 +47,10 @@ _CAUSES: dict[Code, str] = {
 
 
 def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> list[Difference]:
-    """One difference for each part of the state that the resumed Run starts `step` with wrongly."""
+    """One difference for each part of the state that is wrong when the resumed Run starts `step`.
+
+    `step` is also the number of steps before the checkpoint.
+    """
     found = list(_of_tensors(whole, resumed, step - 1))
     known = {each.code for each in found}
     found += [each for each in entry_differences(saved, resumed, step) if each.code not in known]
@@ -55,7 +58,9 @@ def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> 
 
 
 def entry_differences(saved: Trace, resumed: Trace, steps: int) -> Iterator[Difference]:
-    """The parts of the state that differ after `steps` steps, except random streams.
+    """One difference for each part of `TrainingState` that differs after `steps` steps.
+
+    Random streams are not compared here.
 
     If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
@@ -82,7 +87,10 @@ def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
 def _unlike(
     one: RankTrace, other: RankTrace, part: Part, steps: int
 ) -> Iterator[tuple[str, str, str]]:
-    """The names of a part whose values differ, with both values; "" for an absent value."""
+    """The entries of a part that differ: the name, the value of `one`, and the value of `other`.
+
+    An absent value is "".
+    """
     was, now = state_after(one, steps), state_after(other, steps)
     if was is None or now is None:
         return
@@ -146,16 +154,22 @@ def _same(one: TensorEvent | None, other: TensorEvent | None) -> bool:
 
 
 def _compared(now: str, was: str) -> str:
-    """How the value of a tensor differs, as `_value` gives it for both Runs."""
+    """A predicate such as "is 3, not 2", from the texts that `_value` returns for a tensor.
+
+    `now` is the text for the resumed Run, and `was` that for the uninterrupted one.
+    """
     if now == was:
-        return "has other values"
+        return "has different values"
     if was == "some values":
         return f"is {now}"
-    return f"has values, and was {was}" if now == "some values" else f"is {now}, not {was}"
+    return f"has values, but was {was}" if now == "some values" else f"is {now}, not {was}"
 
 
 def _value(trace: Trace, rank: int, id: TensorId) -> str:
-    """A short text for a tensor: its value if it has one element, "absent" or "some values"."""
+    """A short text for a tensor: its value if it has one element, or what its elements are.
+
+    The latter is "absent", "all zeros" or "some values".
+    """
     event = trace.ranks[rank].tensors.get(id)
     if event is None:
         return "absent"

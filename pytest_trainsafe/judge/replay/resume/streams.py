@@ -1,8 +1,8 @@
-"""Finds random streams that the resumed Run continues at a different position, and by which draws.
+"""Finds random streams that the resumed Run continues at a different position, and why.
 
 The state in which a draw finds its generator is compared with that of the same draw in the
 uninterrupted Run. If the two differ, one Run's state is searched among the states of the other Run:
-the draws in between are those that are missing or too many.
+the draws in between are the missing or additional ones.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _OTHER_RANK = (
 class _Stream:
     """One generator of one rank: its draws in both Runs, and where they first differ.
 
-    `wanted` is the state of the uninterrupted Run at that draw, and `found` that of the resumed
-    Run; `expected` and `made` are the earlier draws of the two.
+    `wanted` and `found` are the generator's states there in the uninterrupted and in the
+    resumed Run; `expected` and `made` are its earlier draws in these Runs.
     """
 
     rank: int
@@ -58,10 +58,10 @@ def stream_differences(
 ) -> list[Difference]:
     """The streams that continue at a different position, one for each generator and cause.
 
-    `last` is the number of steps of the whole training. `seeds` includes streams from which
-    only the seeds of torch's loaders are drawn: their effect shows in the data. A generator
-    that draws differently in the two uninterrupted Runs, `whole` and `saved`, is unseeded and
-    excluded.
+    `steps` is the number of steps before the checkpoint, and `last` that of the whole training.
+    `seeds` is whether the draws of seeds by torch's loaders count; they only influence the
+    data. A generator that draws differently in the two uninterrupted Runs, `whole` and `saved`,
+    is unseeded and excluded.
     """
     first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
     found: dict[tuple[str, str], list[Difference]] = {}
@@ -215,13 +215,16 @@ def _draws(count: int, start: str, end: str) -> str:
 
 
 def _calls(draws: Sequence[Draw]) -> str:
-    """The text for the first of some draws, with the number of the others."""
+    """A text that describes the first of these draws and counts the others."""
     others = _count(draws) - 1
     return f"{describe_draw(draws[0])}{f' and {others} more' if others else ''}"
 
 
 def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
-    """The rank whose generator of this name had the state at the checkpoint, or at the draw."""
+    """Another rank whose generator of this name had the state that was found; None if none had.
+
+    It had it at the checkpoint, or at a draw after it.
+    """
     for rank in saved.ranks:
         if rank.rank == stream.rank:
             continue
@@ -239,7 +242,7 @@ def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
 
 
 def _place(rank: RankTrace, steps: int) -> int | None:
-    """The position of the first event of the step after `steps` steps."""
+    """The position of the event that records the state after `steps` steps; None if none does."""
     for order, event in enumerate(rank.events):
         if isinstance(event, TrainingState) and event.steps == steps:
             return order
@@ -260,6 +263,6 @@ def _of_training(draw: Draw) -> bool:
 
 
 def _left(rank: RankTrace, last: int, generator: str) -> str:
-    """The last known state of a generator, "" if it is not known."""
+    """The state of a generator after `last` steps; "" if it was not recorded."""
     state = state_after(rank, last)
     return "" if state is None else state.of("rng").get(generator, "")

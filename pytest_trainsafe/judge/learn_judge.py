@@ -56,7 +56,7 @@ class LearnJudge:
     name = JUDGE
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The observed Run if the test has packs or a pack is learned from it; else nothing."""
+        """The observed Run, if the test has packs or teaches one; else an empty list."""
         spec = _spec(case, _packs(case))
         return [] if spec is None else [spec]
 
@@ -77,7 +77,7 @@ class LearnJudge:
 def judge_trace(
     trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
 ) -> LearnJudgement:
-    """Check packs on what the ranks of a trace observed; the rest is as in `judge_packs`."""
+    """Check packs on what the ranks of a trace observed, as `judge_packs` does."""
     return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
 
 
@@ -92,8 +92,8 @@ def judge_packs(
     """Check packs on an observed run.
 
     If no invariant applies to the run, the result is inconclusive (`learn:nothing`), unless
-    `accept` contains that check.  `known` maps names to relations (the forms of invariants), and
-    `unseen` says what could not be observed.
+    `accept` contains that check.  `known` maps names to relations (the forms of invariants).
+    `unseen` has sentences on what could not be observed; they become notes of the judgement.
     """
     checked = check(run, packs, known)
     findings = list(findings_of(clusters(checked.violations, known), known))
@@ -104,7 +104,7 @@ def judge_packs(
 
 
 def observed_run(trace: Trace) -> ObservedRun:
-    """What the ranks of a trace observed."""
+    """The observed run of a trace: the table of each rank, the program and its versions."""
     manifest = trace.manifest
     tables = [trace.observed(rank) for rank in range(len(trace.ranks))]
     return ObservedRun(manifest.program, tables, manifest.versions)

@@ -1,12 +1,21 @@
 """Learns rules of training from healthy runs, and checks other runs for them.
 
-run         the observed runs of a program
-relation    the interface of rules; `relations` has the package's, `registry` loads them
-columns     tables as relations read them; by_api: claims with the calls of their API
-names       families of APIs and kinds of variables; features: what preconditions read
-conditions  preconditions; evidence: counts of examples
-inference   invariants from runs
-packs       files of reviewed invariants
-use         packs in a test suite: by name, in assertions, learned from healthy tests
-check       finds violations, after a run or while it trains; watch, quote: one invariant's part
+A learned rule is an invariant.  Its form, such as "an argument is constant", is a relation.
+
+run         an observed run of a program
+relation    the interface of relations
+relations   the relations of the package
+registry    loads the relations of the package and those that a project adds
+columns     prepares the tables of calls and changes for the relations
+by_api      pairs claims with the calls of their API
+names       names families of APIs and kinds of variables
+features    computes the fields that preconditions read
+conditions  defines preconditions
+evidence    counts examples
+inference   learns invariants from runs
+packs       reads and writes files of reviewed invariants
+use         finds packs by name, checks them in assertions, and learns them from healthy tests
+check       finds violations, after a run or while it trains
+watch       judges the examples of one invariant
+quote       describes a call or a change in one line
 """

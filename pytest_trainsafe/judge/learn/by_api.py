@@ -1,4 +1,4 @@
-"""Claims about the calls of an API, with the calls that each is about."""
+"""Pairs claims about an API with the calls of this API."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis
 def by_api(
     claims: Collection[Hypothesis], groups: Mapping[str, CallGroup]
 ) -> Iterator[tuple[CallGroup, Hypothesis]]:
-    """Each claim whose `api` was called with the calls of this API, sorted by API."""
+    """Yields the calls of an API with each claim about them, sorted by API."""
     wanted: dict[str, list[Hypothesis]] = defaultdict(list)
     for claim in claims:
         wanted[claim.text("api")].append(claim)

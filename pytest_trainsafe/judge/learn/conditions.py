@@ -1,9 +1,9 @@
 """Preconditions: when a rule applies, as conditions on the features of an example.
 
 An example has one record (a call, a change) or several (the same variable on two ranks).  Its
-features are the fields of its records: a field on which the records agree has their value, or
-`Mark.SAME` where the value itself can never matter; one on which they differ has
-`Mark.DIFFERENT`; one that a record lacks is absent.
+features map the names of the records' fields to values.  If the records agree on a field, it has
+their value, or `Mark.SAME` if the value can never matter.  If they differ, it has `Mark.DIFFERENT`.
+A field that one of the records lacks is left out.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """What is kept of a field of several records instead of its value."""
+    """The feature of a field of several records, where it has no value to keep."""
 
     SAME = "same"
     DIFFERENT = "different"
@@ -32,7 +32,11 @@ KINDS: tuple[Kind, ...] = ("constant", "consistent", "unequal", "exist")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on a field: it has `value`, agrees, differs or exists in all records."""
+    """One condition on a field of an example's records.
+
+    The kind "constant" asks that the field has `value`, "consistent" that the records agree on it,
+    "unequal" that they differ, and "exist" that all records have it.
+    """
 
     kind: Kind
     field: str
@@ -63,17 +67,17 @@ class Condition:
 
 @dataclass(frozen=True, slots=True)
 class Precondition:
-    """A disjunction of conjunctions.  One empty conjunction is always true."""
+    """Scenarios, of which at least one must hold.  A scenario holds if all its conditions do."""
 
     any_of: tuple[tuple[Condition, ...], ...] = ((),)
 
     def holds(self, features: Features) -> bool:
-        """Whether the features meet every condition of some conjunction."""
+        """Whether the features meet every condition of some scenario."""
         return any(all(each.holds(features) for each in part) for part in self.any_of)
 
     @property
     def always(self) -> bool:
-        """Whether no condition is asked."""
+        """Whether it holds for every example, since a scenario has no conditions."""
         return () in self.any_of
 
     @property
@@ -82,7 +86,7 @@ class Precondition:
         return frozenset(each.field for part in self.any_of for each in part)
 
     def implies(self, other: Precondition) -> bool:
-        """Whether `other` holds wherever this holds, as far as their conditions show it."""
+        """Whether each scenario of this has all conditions of a scenario of `other`."""
         return all(any(set(weaker) <= set(part) for weaker in other.any_of) for part in self.any_of)
 
     def __str__(self) -> str:
@@ -97,8 +101,8 @@ ALWAYS = Precondition()
 def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
     """Every condition that an example with these features meets.
 
-    `several` says whether the example has several records: of one record, no field agrees with
-    another.
+    `several` says whether the example has several records.  If not, no condition is "consistent",
+    as there is nothing to agree with.
     """
     for field, found in features.items():
         yield Condition("exist", field)
@@ -112,7 +116,7 @@ def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
 
 
 def joined(first: Features, second: Features) -> dict[str, Feature]:
-    """The features of an example with two records."""
+    """The features of an example with two records, from the features of each."""
     return {
         field: found if _same(found, second[field]) else Mark.DIFFERENT
         for field, found in first.items()

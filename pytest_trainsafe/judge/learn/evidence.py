@@ -1,4 +1,4 @@
-"""Evidence for hypotheses: how many examples passed and failed, for each set of features."""
+"""Evidence for hypotheses: how many of their examples passed and how many failed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pytest_trainsafe.judge.learn.columns.frame import Records, feature_key
 from pytest_trainsafe.judge.learn.conditions import Features
 from pytest_trainsafe.judge.learn.invariant import Hypothesis
 
-#: Of one hypothesis in one program: the features and how many examples passed and failed.
+#: For each set of features, how many examples of a hypothesis passed and how many failed.
 Counts = list[tuple[Features, int, int]]
 
 
 class Examples(Protocol):
-    """Receives examples from a relation: inference counts them, and a check judges them."""
+    """Receives the examples that a relation finds.  Inference counts them; a check judges them."""
 
     def add(
         self,
@@ -26,7 +26,10 @@ class Examples(Protocol):
         passed: npt.NDArray[np.bool_],
         where: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """One example for each record, or for each of those in `where`."""
+        """Receive one example for each record, or for each record that `where` selects.
+
+        `passed` says for each record whether it satisfies the claim.
+        """
         ...
 
 
@@ -43,7 +46,7 @@ class Evidence:
         passed: npt.NDArray[np.bool_],
         where: npt.NDArray[np.bool_] | None = None,
     ) -> None:
-        """Count one example for each record, or for each of those in `where`."""
+        """Count one example for each record, or for each record that `where` selects."""
         codes, kept = records.codes, passed
         if where is not None:
             codes, kept = codes[where], passed[where]
@@ -54,11 +57,11 @@ class Evidence:
     def count(
         self, claim: Hypothesis, features: Sequence[Features], passes: _Ints, fails: _Ints
     ) -> None:
-        """Add counts for each of the features."""
+        """Add the numbers of passing and failing examples of each set of features."""
         self._parts.setdefault(claim, []).append((features, passes, fails))
 
     def counts(self) -> Mapping[Hypothesis, Counts]:
-        """What was counted, without hypotheses that had no example."""
+        """The counts of each hypothesis that had an example."""
         found = {claim: _merged(parts) for claim, parts in self._parts.items()}
         return {claim: counts for claim, counts in found.items() if counts}
 
@@ -67,7 +70,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def together(parts: Iterable[Counts]) -> Counts:
-    """The sums of several counts."""
+    """Counts with the sums of several counts, for each set of features."""
     sums: dict[object, tuple[Features, int, int]] = {}
     for counts in parts:
         for features, passed, failed in counts:

@@ -11,9 +11,9 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 @dataclass(frozen=True, slots=True)
 class Hypothesis:
-    """A relation between named things: what a rule claims, without when it applies.
+    """What a rule claims, without its precondition: a relation and the values of its parameters.
 
-    Made by `hypothesis`, so that equal claims are equal.
+    Create it with `hypothesis`, which sorts the parameters, so that equal claims compare equal.
     """
 
     relation: str
@@ -23,7 +23,7 @@ class Hypothesis:
         return next((value for key, value in self.params if key == name), None)
 
     def text(self, name: str) -> str:
-        """A parameter that is a text; "" if there is none."""
+        """The value of a parameter if it is a string, else ""."""
         value = self[name]
         return value if isinstance(value, str) else ""
 
@@ -34,13 +34,13 @@ class Hypothesis:
 
 
 def hypothesis(relation: str, **params: Plain) -> Hypothesis:
-    """A hypothesis with these parameters, sorted by name."""
+    """A Hypothesis with these parameters, which are sorted by name."""
     return Hypothesis(relation, tuple(sorted(params.items())))
 
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The evidence of one program: how many examples kept the rule where it applies."""
+    """The evidence of one program: how many of its examples meet the precondition and pass."""
 
     program: str
     examples: int
@@ -48,10 +48,10 @@ class Support:
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """A hypothesis, its precondition and its evidence, sorted by program.
+    """A claim, the precondition under which it holds, and its evidence, sorted by program.
 
-    `within` has the values that fields of the context had in its examples: an example with
-    another value is not judged, since nothing is known about it.
+    `within` has fields, such as "phase", and the values that each had in the examples that the
+    invariant was learned from.  An example with another value is not judged.
     """
 
     claim: Hypothesis
@@ -61,16 +61,16 @@ class Invariant:
 
     @property
     def id(self) -> str:
-        """A stable name: the relation and a hash of what is claimed, not of the evidence."""
+        """A stable name: the relation and a hash of the claim, whatever the evidence."""
         digest = hashlib.blake2b(repr(self.claim.order).encode(), digest_size=5).hexdigest()
         return f"{self.claim.relation}-{digest}"
 
     @property
     def examples(self) -> int:
-        """Examples of all programs."""
+        """Number of examples of all programs."""
         return sum(each.examples for each in self.support)
 
     @property
     def programs(self) -> int:
-        """Number of programs with an example."""
+        """Number of programs that have an example."""
         return sum(each.examples > 0 for each in self.support)

@@ -1,8 +1,8 @@
 """Names that rules refer to: families of APIs, and kinds of variables.
 
-A rule about `torch.optim.Adam.step` would say nothing about a program that uses SGD.  APIs that
-every class of a library implements alike are therefore one family, `torch.optim.*.step`, and the
-class is a feature of the call, which a precondition may name.
+A rule about `torch.optim.Adam.step` would say nothing about a program that uses SGD.  Therefore the
+methods that all classes of a library have in common form a family, `torch.optim.*.step`.  The class
+is a feature of the call, which a precondition may name.
 """
 
 from __future__ import annotations
@@ -12,27 +12,27 @@ import re
 
 _FAMILY = re.compile(r"(torch\.optim(?:\.lr_scheduler)?)\.([A-Z]\w*)\.(\w+)")
 
-#: The family of what clears gradients: the optimizers' and the modules' `zero_grad`.
+#: The family of every `zero_grad`, of optimizers and of modules.
 ZERO_GRAD = "torch.optim.*.zero_grad"
 
-#: Queries that programs make in passing.  They say nothing about training.
+#: Names of queries and of private methods.  They say nothing about training.
 _INCIDENTAL = re.compile(
     r"(is|has|get|current|supports)_\w+|_(?!_)\w*|__(?!init__|iter__|next__|call__)\w+"
 )
 
-#: What a model is made of rather than how it is trained.
+#: APIs whose calls depend on the model's architecture, not on how it is trained.
 _ARCHITECTURE = re.compile(r"torch\.nn\.functional\.\w+|.*\.forward")
 
 
 @functools.lru_cache(maxsize=4096)
 def family(api: str) -> tuple[str, str]:
-    """The family of an API and the class in it; the API itself and "" without a family.
+    """The family of an API and its class.  If it has no family: the API itself and "".
 
     >>> family("torch.optim.Adam.step")
     ('torch.optim.*.step', 'Adam')
     """
     if api.startswith("torch.nn.") and api.endswith(".zero_grad"):
-        # A module's does what the optimizer's does, and programs use either.
+        # It does the same as the optimizer's method, and programs call either.
         return ZERO_GRAD, "Module"
     found = _FAMILY.fullmatch(api)
     return (f"{found[1]}.*.{found[3]}", found[2]) if found else (api, "")
@@ -45,7 +45,7 @@ def patterns(api: str) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=4096)
 def is_incidental(api: str) -> bool:
-    """Whether an API only answers a question, such as `torch.cuda.is_available`."""
+    """Whether an API is a query, such as `torch.cuda.is_available`, or a private method."""
     return _INCIDENTAL.fullmatch(api.rpartition(".")[2]) is not None
 
 
@@ -56,15 +56,16 @@ def is_architecture(api: str) -> bool:
 
 
 def is_own_module(api: str) -> bool:
-    """Whether calls of an API are those of modules that a program defines, which are all unlike."""
+    """Whether an API is the `forward` of modules that programs define, which differ too much."""
     return api == "torch.nn.Module.forward"
 
 
 @functools.lru_cache(maxsize=65536)
 def variable(name: str, type_name: str) -> str:
-    """The kind of an observed object: its type for a part of the model, else its role.
+    """The kind of an observed object: its type if it belongs to the model, else its role.
 
-    What an optimizer holds of no model is a part of one: masters, or a model that is never called.
+    Parameters that an optimizer holds and no recorded model has count as parameters of a model:
+    they are master copies, or belong to a model that is never called.
 
     >>> variable("model.fc.weight", "torch.nn.Parameter")
     'torch.nn.Parameter'

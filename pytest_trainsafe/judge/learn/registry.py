@@ -1,4 +1,4 @@
-"""Loads relations by import path: the package's, and those that a project adds.
+"""Loads the relations of the package and of a project by their import paths.
 
 A project adds relations with the hook `pytest_trainsafe_relations`.
 """
@@ -43,43 +43,47 @@ _PARTS = (
 
 
 def relations(own: Sequence[str] = ()) -> Mapping[str, Relation]:
-    """The relations by name: the package's, then the project's (`own`).
+    """The relations by name: those of the package, then those of the project.
 
-    Raises SweepError (a ValueError) for an import path that leads to no relation, and for two
-    relations with the same name.
+    `own` has the import paths of the project's relations.  Raises SweepError (a ValueError) if an
+    import path leads to no relation, or if two relations have the same name.
     """
     found: dict[str, Relation] = {}
     for path in dict.fromkeys((*BUILT_IN, *own)):
         relation = load_relation(path)
         if relation.name in found:
             raise SweepError(
-                f"two relations have the name {relation.name!r}; give one of them another"
+                f"two relations have the name {relation.name!r}; give one of them another name"
             )
         found[relation.name] = relation
     return found
 
 
 def relation_paths(own: Sequence[str] = ()) -> list[str]:
-    """The import paths of all relations, after a check that they lead to relations."""
+    """The import paths of all relations.  Raises SweepError as `relations` does."""
     relations(own)
     return list(dict.fromkeys((*BUILT_IN, *own)))
 
 
 @functools.cache
 def load_relation(path: str) -> Relation:
-    """The relation at an import path such as "our_tests.relations:LossFalls"."""
+    """An instance of the relation at an import path such as "our_tests.relations:LossFalls".
+
+    Raises SweepError if it cannot be created, or lacks an attribute of a Relation.
+    """
     try:
         made = pkgutil.resolve_name(path)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SweepError(
-            f"pytest_trainsafe_relations gave {path!r}, which cannot be made: {error}. Give the "
-            "import path of a class whose instances need no arguments"
+            f"the hook pytest_trainsafe_relations gave {path!r}, which cannot be made: {error}. "
+            "Give the import path of a class that can be called without arguments"
         ) from error
     missing = [part for part in _PARTS if not hasattr(made, part)]
     if missing:
         raise SweepError(
-            f"pytest_trainsafe_relations gave {path!r}, which has no {' and no '.join(missing)}; "
-            "see pytest_trainsafe.judge.learn.relation.Relation"
+            f"the hook pytest_trainsafe_relations gave {path!r}, which has no "
+            f"{' and no '.join(missing)}; give a class that has all attributes of "
+            "pytest_trainsafe.judge.learn.relation.Relation"
         )
     relation: Relation = made
     return relation

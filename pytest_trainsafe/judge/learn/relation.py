@@ -1,7 +1,7 @@
-"""The interface of relations: what a rule of training can claim.
+"""The interface of relations.  A relation is one kind of rule, such as "an argument is constant".
 
-A relation proposes hypotheses from tables, counts their examples, and makes the checkers of its
-invariants.  `registry` has the relations of the package and those that a project adds.
+A relation proposes hypotheses from the tables of a run, finds their examples, and creates the
+checkers of its invariants.  `registry` loads the relations of the package and of a project.
 """
 
 from __future__ import annotations
@@ -16,15 +16,18 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 
-#: The prior of what holds for the programs that it was learned from, and says little of others.
+#: The prior of a rule that correct programs may break.  It is checked only on programs that it was
+#: learned from.
 OWN = -1000
 
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What must be observed for a check: API names (a `*` is any class) and kinds of variables.
+    """What must be observed for a check.
 
-    `names.patterns` has the names that calls of an API in `apis` may have.
+    `apis` has names of APIs, in which `*` stands for any class, as in "torch.optim.*.step";
+    `names.patterns` gives the names that their calls may have.  `variables` has pairs of a kind of
+    variable (`names.variable`) and an attribute.
     """
 
     apis: frozenset[str] = frozenset()
@@ -47,9 +50,10 @@ class Relation(Protocol):
 
     #: The name in packs and in check codes ("learn:NAME").
     name: str
-    #: Whether its examples have records of several ranks or objects.
+    #: Whether an example compares several records, such as those of two ranks.
     several: bool
-    #: Whether the dtypes and graphs of arguments limit what its examples speak for.
+    #: Whether an invariant is judged only for arguments whose dtype and requires_grad were seen
+    #: when it was learned.
     typed: bool
 
     def valid(self, claim: Hypothesis) -> bool:
@@ -57,13 +61,13 @@ class Relation(Protocol):
         ...
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """What a run suggests; `frames` has one table a rank."""
+        """The claims that a run suggests.  `frames` has the table of each rank."""
         ...
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Give every example of the hypotheses in a run."""
+        """Add every example of the claims in a run to `found`."""
         ...
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
@@ -71,47 +75,49 @@ class Relation(Protocol):
         ...
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """Whether what holds in one phase, mode or dtype holds in all, as far as is known."""
+        """Whether a claim may be judged in phases, modes and dtypes in which it was not seen."""
         ...
 
     def prior(self, claim: Hypothesis) -> int:
-        """How many programs the form of a claim is worth as evidence.
+        """How much the form of a claim counts as evidence, in programs.
 
-        A rule that follows from what an API is needs fewer programs than one that authors may
-        choose to break: from 2 for the former to -3 for the latter.
+        1 is neutral.  2 counts as one program more: the claim follows from what the API does.  A
+        lower number asks for more programs, because authors may choose to break the claim.  `OWN`
+        allows no other program than those that the claim was learned from.
         """
         ...
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Hypotheses that this one implies."""
+        """The claims that this claim implies."""
         ...
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Claims of invariants that several others of the relation imply together."""
+        """The claims of those invariants in `found` that follow from others in `found`."""
         ...
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether no example can keep both."""
+        """Whether no example can satisfy both claims."""
         ...
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """What a check must observe."""
+        """What must be observed so that the claim can be checked."""
         ...
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Listener | None:
-        """A listener that gives each watch its examples; `contexts` has the features of metas.
+        """A listener that passes its examples to each watch; None for a relation between ranks.
 
-        None for a relation between ranks: `examples` of all ranks' tables checks it afterwards.
+        `contexts` gives the features of meta variables.  A relation between ranks is checked after
+        the run: `examples` then reads the tables of all ranks.
         """
         ...
 
     def explain(self, claim: Hypothesis) -> Explanation:
-        """The rule in plain words."""
+        """The rule in plain words, and what usually breaks it."""
         ...
 
 
 class RelationBase:
-    """What most relations have in common."""
+    """A base class of relations, with the answers that most of them give."""
 
     name = ""
     several = False
@@ -120,31 +126,31 @@ class RelationBase:
     forms: Sequence[Mapping[str, type | tuple[Plain, ...]]] = ()
 
     def valid(self, claim: Hypothesis) -> bool:
-        """Whether the parameters are those of one of the forms."""
+        """Whether the names and values of the parameters fit one of `forms`."""
         return any(_fits(dict(claim.params), form) for form in self.forms)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """No field is forbidden."""
+        """False: a precondition may read every field."""
         return False
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """A rule speaks for the contexts that it was seen in."""
+        """False: a claim is judged only in the contexts that it was seen in."""
         return False
 
     def prior(self, claim: Hypothesis) -> int:
-        """1: one program is enough evidence for a rule that few authors break on purpose."""
+        """1, which is neutral: few authors break such a rule on purpose."""
         return 1
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Nothing is implied."""
+        """No claims: this claim implies no other."""
         return ()
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Nothing is redundant."""
+        """No claims: none of the invariants follows from others."""
         return ()
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Nothing is contradicted."""
+        """False: no two claims contradict each other."""
         return False
 
 

@@ -1,4 +1,4 @@
-"""What inference learns from and checking checks: the tables of one program's ranks."""
+"""An observed run of a program, from which invariants are learned or on which they are checked."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from pytest_trainsafe.trace.observed.table import Table
 
 @dataclass(frozen=True)
 class ObservedRun:
-    """One execution of a program: the table of each rank, and the versions that it ran with.
+    """One execution of a program: the table of each rank, and the versions of the libraries.
 
-    `program` names the program in provenance.  Several runs of one program (other seeds) have the
-    same name and count as one program.
+    `program` is the name under which packs list the program as evidence.  Several runs of one
+    program, with other seeds for example, have the same name and count as one program.
     """
 
     program: str
@@ -22,5 +22,5 @@ class ObservedRun:
 
     @property
     def records(self) -> int:
-        """Number of records of all ranks."""
+        """Number of records of all ranks: entries and exits of calls, and changes."""
         return sum(table.records for table in self.tables)

@@ -1,4 +1,4 @@
-"""A deployed invariant while it is checked: it judges examples and reports broken ones."""
+"""Judges the examples of an invariant during a check, and reports those that break it."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from pytest_trainsafe.trace.observed.events import Call, Change, Plain
 
 Record = Call | Change
 
-#: Sets of meta variables whose features are kept: those of many steps at once are not needed.
+#: How many sets of meta variables have their features cached.  Then the cache starts anew.
 _MAX_KNOWN = 4096
 
 
 class Contexts:
-    """The features of meta variables in one process, which depend on its first step."""
+    """Computes the features of meta variables, such as the phase and the step, in one process.
+
+    `first_step` is the first step of the process, on which the features depend.
+    """
 
     def __init__(self, first_step: int | None = None) -> None:
         self._first_step = first_step
         self._known: dict[tuple[tuple[str, Plain], ...], Features] = {}
 
     def see(self, meta: Mapping[str, Plain]) -> None:
-        """Note the first step, from the meta variables of an event."""
+        """Take the step of the first event that has one as the first step."""
         step = meta.get("step")
         if self._first_step is None and isinstance(step, int):
             self._first_step = step
@@ -46,8 +49,9 @@ class Contexts:
 class Violation:
     """An example that breaks an invariant.
 
-    `record` breaks it; `quoted` describes it, and `kept` an earlier record that keeps it, "" if
-    there was none.  `order` numbers the violations of a check as they were found.
+    `record` is the call or the change that breaks it, and `quoted` describes that in one line.
+    `kept` describes another record, which satisfies the invariant; it is "" if there is none.
+    `order` numbers the violations of a check as they were found.
     """
 
     invariant: Invariant
@@ -64,8 +68,9 @@ class Violation:
 class Watch:
     """Judges the examples of one invariant.
 
-    An example in another context than those that the invariant was learned in is counted in
-    `outside` and not judged.
+    `triggered` counts the judged examples, and `broken` those of them that failed.  An example in a
+    context in which the invariant was not learned is counted in `outside` and not judged.  `kept`
+    is the last record that satisfied the invariant.
     """
 
     invariant: Invariant
@@ -82,11 +87,11 @@ class Watch:
         return self.invariant.claim
 
     def applies(self, features: Features) -> bool:
-        """Whether the invariant is to be judged on an example with these features."""
+        """Whether to judge an example with these features."""
         if not self.invariant.precondition.holds(features):
             return False
         for name, values in self.invariant.within:
-            # Of several records, those that differ in a field are judged by the precondition.
+            # If the records of an example differ in a field, only the precondition decides.
             value = features.get(name, Mark.SAME)
             if not isinstance(value, Mark) and value not in values:
                 self.outside += 1
@@ -96,13 +101,13 @@ class Watch:
     def example(
         self, features: Callable[[], Features], passed: bool, record: Record, detail: str = ""
     ) -> None:
-        """Judge an example.  `features` is called only where it matters."""
+        """Judge an example.  `features` is called only if the invariant does not always apply."""
         always = self.invariant.precondition.always and not self.invariant.within
         if always or self.applies(features()):
             self.judge(passed, record, detail)
 
     def judge(self, passed: bool, record: Record, detail: str = "") -> None:
-        """Count an example to which the invariant applies, and report it if it failed."""
+        """Count an example to which the invariant applies.  Report it if it failed."""
         self.triggered += 1
         if passed:
             self.kept = record

@@ -1,8 +1,8 @@
-"""Checks runs for violations of packs.
+"""Checks runs for violations of the invariants in packs.
 
-verifier     a listener that checks while events happen
+verifier     checks the events of one process as they happen
 offline      checks recorded runs, all ranks together
-cluster      violations by cause
-applicable   what was not checked, and why
-findings     violations as Findings
+cluster      groups violations by cause
+applicable   lists what was not checked, and why
+findings     turns violations into Findings
 """

@@ -1,4 +1,4 @@
-"""What a check did not check, and why: nothing is skipped silently."""
+"""Lists the invariants that a check did not judge, with the reasons, for the report."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_trainsafe.judge.learn.watch import Watch
 
 @dataclass(frozen=True, slots=True)
 class NotChecked:
-    """Invariants that had no example.
+    """Invariants of which no example was judged, by reason.
 
-    `lacking` has those that name an API that the installed library lacks, with the API;
-    `untriggered` those whose precondition was never met; `outside` those that would have applied
-    only in contexts that the pack was not learned in; `unsure` those below the confidence; and
-    `ranks` those between ranks, where only one rank was observed.
+    `lacking`: the invariant names an API that the installed library lacks, which is given with it.
+    `untriggered`: the precondition was never met.  `outside`: the precondition was met only in
+    contexts in which the pack was not learned.  `unsure`: the confidence is too low.  `ranks`: the
+    invariant compares ranks, but only one rank was observed.
     """
 
     lacking: tuple[tuple[Invariant, str], ...]
@@ -31,16 +31,16 @@ class NotChecked:
     ranks: tuple[Invariant, ...]
 
     def sentences(self) -> list[str]:
-        """What to say in a report."""
+        """A sentence for the report on each API that is lacking, and on each other reason."""
         found = [
-            f"not checked: {each.id}, because this library has no {api}"
+            f"not checked: {each.id}, because the installed library has no {api}"
             for each, api in self.lacking
         ]
         for what, why in (
             (self.untriggered, "never applied"),
             (self.outside, "applied only in contexts that the packs were not learned in"),
             (self.unsure, "have too little evidence"),
-            (self.ranks, "compare ranks, and one rank was observed"),
+            (self.ranks, "compare ranks, while only one rank was observed"),
         ):
             if what:
                 some = ", ".join(each.id for each in what[:3]) + ", ..." * (len(what) > 3)
@@ -51,7 +51,7 @@ class NotChecked:
 def not_checked(
     packs: Sequence[Pack], watches: Sequence[Watch], relations: Mapping[str, Relation], ranks: int
 ) -> NotChecked:
-    """The invariants of the packs that no watch judged an example of."""
+    """The invariants of which no watch judged an example.  `ranks` is the number of ranks."""
     watched = {watch.claim for watch in watches}
     judged = {watch.claim for watch in watches if watch.triggered}
     outside = {watch.claim for watch in watches if watch.outside} - judged
@@ -79,9 +79,10 @@ def not_checked(
 
 
 def exists(api: str) -> bool:
-    """Whether a library has an API; True if that cannot be known without an import.
+    """Whether an API exists; True if that cannot be known without an import.
 
-    Only modules that are imported already are asked, since the name comes from a file.
+    Only modules that are already imported are searched: the name comes from a file, and nothing is
+    to be imported because of it.
     """
     parts = api.split(".")
     for size in range(len(parts), 0, -1):
@@ -100,7 +101,7 @@ def exists(api: str) -> bool:
 
 
 def _may_have(found: object, name: str) -> bool:
-    """Whether an object may have an attribute that it does not show."""
+    """Whether an object may have an attribute that a static search did not find."""
     if inspect.ismodule(found):
         if "__getattr__" in vars(found):
             return True

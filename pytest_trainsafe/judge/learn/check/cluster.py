@@ -1,9 +1,8 @@
-"""Violations by cause: what is broken first, and what follows from it.
+"""Groups violations by their probable cause.
 
-Two violations of a step have one cause if their records are nested, or touch the same API, object
-or kind of variable.  What is broken later in the step in which a cause is found first follows
-from it, since data flows through a step in order; and so does what is broken in a later step and
-touches what the cause touches.
+The first violation begins a cause.  Further violations in the same step belong to it, since data
+flows through a step in order.  A violation in another step belongs to it if it touches an API, an
+object or a kind of variable that the violations of the first step touch; else it begins a cause.
 """
 
 from __future__ import annotations
@@ -20,21 +19,21 @@ from pytest_trainsafe.trace.observed.events import Call
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One cause: the violation that names it best, and the others that follow from it."""
+    """The violations of one cause: the one that shows the cause best, and the others."""
 
     lead: Violation
     others: tuple[Violation, ...]
 
     @property
     def rules(self) -> int:
-        """How many invariants are broken."""
+        """The number of broken claims."""
         return len({each.invariant.claim for each in (self.lead, *self.others)})
 
 
 def clusters(
     violations: Sequence[Violation], relations: Mapping[str, Relation]
 ) -> tuple[Cluster, ...]:
-    """The violations by cause, the first cause first."""
+    """The violations grouped by cause, in the order in which the causes are first seen."""
     groups: list[list[Violation]] = []
     touched: list[set[str]] = []
     for violation in violations:
@@ -42,8 +41,8 @@ def clusters(
         for group, names in zip(groups, touched, strict=True):
             if group[0].step == violation.step or names & own:
                 group.append(violation)
-                # Only what the first step touches is a part of the cause: what follows touches
-                # ever more.
+                # Only the names of the first step identify the cause, as later violations touch
+                # more and more names.
                 if group[0].step == violation.step:
                     names |= own
                 break
@@ -54,7 +53,7 @@ def clusters(
 
 
 def touches(violation: Violation) -> set[str]:
-    """The APIs, objects and variables that a violation is about."""
+    """The names of APIs, objects and kinds of variables that a violation touches."""
     claim = violation.invariant.claim
     found = {claim.text(name) for name in ("api", "inner", "variable")}
     found |= _names(violation.record)
@@ -76,14 +75,14 @@ def _names(record: Record) -> set[str]:
 
 
 def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> Cluster:
-    """The group with the best of its first step in the lead."""
+    """The Cluster of a group.  Its lead is the best violation of the first step, by `_rank`."""
     first = [each for each in group if each.step == group[0].step]
     lead = min(first, key=lambda each: _rank(each, relations))
     return Cluster(lead, tuple(each for each in group if each is not lead))
 
 
 def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
-    """By evidence, in coarse classes, then what has a name in the model, then by time."""
+    """A sort key: confidence in tenths, highest first; objects of an optimizer last; then order."""
     invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])
     copy = not isinstance(record, Call) and record.object.startswith("optimizer")

@@ -1,4 +1,4 @@
-"""Violations as Findings, one for each cause."""
+"""Turns violations into Findings, one for each cause."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pytest_trainsafe.trace.observed.events import Call
 
 #: The name of the judge in findings.
 JUDGE = "learn"
-#: Rules that a finding lists beside the one that leads it.
+#: The most rules that a finding lists in addition to the first one.
 _MAX_LISTED = 5
 
 
 def findings_of(
     causes: Sequence[Cluster], relations: Mapping[str, Relation]
 ) -> tuple[Finding, ...]:
-    """A failing Finding for each cause, in their order."""
+    """A failing Finding for each cause, in the same order."""
     return tuple(_finding(each, order, relations) for order, each in enumerate(causes))
 
 
@@ -30,7 +30,9 @@ def _finding(cause: Cluster, order: int, relations: Mapping[str, Relation]) -> F
     rules = dict.fromkeys(each.invariant for each in cause.others)
     rules.pop(invariant, None)
     if rules:
-        lines.append(f"  with it, {len(rules)} more rule{'s' * (len(rules) > 1)} broke:")
+        lines.append(
+            f"  {len(rules)} more rule{'s' * (len(rules) > 1)} broke, probably for the same reason:"
+        )
         for other in list(rules)[:_MAX_LISTED]:
             explanation = relations[other.claim.relation].explain(other.claim)
             lines.append(f"    {explanation.sentence} ({other.id})")

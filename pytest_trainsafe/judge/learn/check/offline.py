@@ -1,4 +1,8 @@
-"""Checks recorded runs: the events of each rank by the online checkers, then ranks together."""
+"""Checks recorded runs.
+
+The recorded events of each rank are replayed to a Verifier.  Then the invariants that compare ranks
+are checked on the tables of all ranks.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,8 @@ from pytest_trainsafe.trace.observed.table import replay
 class Checked:
     """The result of a check: violations in the order of training, and what was not checked.
 
-    `triggered` has the number of examples of each invariant that had any.
+    `triggered` has the number of judged examples of each invariant, by its id, and `broken` the
+    number of those that failed.  Invariants with none are left out.
     """
 
     violations: tuple[Violation, ...]
@@ -45,7 +50,7 @@ def check(
     *,
     min_confidence: float = CONFIDENCE,
 ) -> Checked:
-    """Check a recorded run against packs."""
+    """Check the invariants of packs whose confidence is at least `min_confidence` on a run."""
     violations: list[Violation] = []
     watches: list[Watch] = []
     for table in run.tables:
@@ -91,7 +96,7 @@ def _check_ranks(
     relations: Mapping[str, Relation],
     violations: list[Violation],
 ) -> None:
-    """Judge the examples of relations between ranks."""
+    """Judge the examples of relations that compare ranks, and add what breaks to `violations`."""
     frames = [Frame(table) for table in run.tables]
     groups: dict[str, list[Watch]] = {}
     for watch in watches:
@@ -105,7 +110,7 @@ def _check_ranks(
 
 
 class _Judged:
-    """Receives examples and gives them to the watches."""
+    """Receives the examples of a relation and lets the watches of the claim judge them."""
 
     def __init__(self, watches: Mapping[Hypothesis, Sequence[Watch]]) -> None:
         self._watches = watches
@@ -125,7 +130,7 @@ class _Judged:
             kept = np.flatnonzero(chosen & passed)
             failed = np.flatnonzero(chosen & ~passed)
             for at in failed[:MAX_KEPT]:
-                # The last record before it that keeps the rule, else the first after it.
+                # The last earlier example that satisfies the rule, else the first later one.
                 before = kept[kept < at]
                 near = before[-1:] if len(before) else kept[:1]
                 watch.kept = _record(records, int(near[0]))[0] if len(near) else None
@@ -138,7 +143,7 @@ class _Judged:
 
 
 def _record(records: Records, at: int) -> tuple[Record, str, int]:
-    """The record of an example, the other rank's in words, and the rank of the first."""
+    """The record of an example, a text on the other rank's record or "", and the record's rank."""
     assert records.frame is not None
     detail = ""
     if records.other is not None:

@@ -13,16 +13,17 @@ from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.watch import Contexts, Violation, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change, Listener
 
-#: The confidence from which on an invariant is checked: three programs keep a rule that authors
-#: may choose, one keeps a rule that follows from the API, or the checked program itself does.
+#: The least confidence of an invariant that is checked.  A rule with the prior 0 reaches it with
+#: three programs, a rule with the prior 2 with one program.  Two examples of the checked program
+#: itself are enough for any rule.
 CONFIDENCE = 0.75
 
-#: Violations of one invariant that are kept; further ones are counted.
+#: The most violations of one invariant that are kept.  Further ones are only counted.
 MAX_KEPT = 20
 
 
 class InvariantViolation(TrainsafeError, AssertionError):
-    """Training breaks a learned rule; raised within the step that breaks it."""
+    """Raised in the step in which training breaks an invariant."""
 
     def __init__(self, violation: Violation, text: str) -> None:
         super().__init__(text)
@@ -30,12 +31,13 @@ class InvariantViolation(TrainsafeError, AssertionError):
 
 
 class Verifier:
-    """A Listener that checks the invariants of packs on the events that it is given.
+    """A Listener that checks the invariants of packs on the events that it receives.
 
-    With `on_violation="raise"`, the first violation raises InvariantViolation from the event that
-    shows it; with "collect", violations are kept in `violations`.  Relations between ranks need
-    the tables of all ranks and are left to `offline.check`.  `program` is the program that is
-    checked: a pack that was learned from it needs fewer programs.
+    With `on_violation="raise"`, the event that shows the first violation raises InvariantViolation;
+    with "collect", violations are collected in `violations`.  Relations that compare ranks are not
+    checked here: they need the tables of all ranks (see `offline.check`).  Invariants with less
+    confidence than `min_confidence` are not checked.  `program` is the name of the checked program:
+    invariants that were learned from it have more confidence.
     """
 
     def __init__(
@@ -97,7 +99,7 @@ class Verifier:
 def watches_of(
     packs: Sequence[Pack], relations: Mapping[str, Relation], min_confidence: float, program: str
 ) -> list[Watch]:
-    """A watch for each invariant that is confident enough, each claim once."""
+    """A watch for each invariant with enough confidence, without duplicates between packs."""
     found: dict[object, Watch] = {}
     for pack in packs:
         for invariant in pack.invariants:
@@ -109,7 +111,7 @@ def watches_of(
 
 
 def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
-    """A violation in a few lines: the rule, the record that breaks it, and one that keeps it."""
+    """The text of a violation: the rule, the record that breaks it, and one that satisfies it."""
     invariant = violation.invariant
     explanation = relations[invariant.claim.relation].explain(invariant.claim)
     lines = [f"broken rule: {explanation.sentence}{_when(invariant)}"]
@@ -124,7 +126,7 @@ def message(violation: Violation, relations: Mapping[str, Relation]) -> str:
 
 
 def evidence_text(invariant: Invariant) -> str:
-    """How often the rule was kept, and by how many programs."""
+    """A phrase on how often the rule was kept, and by how many programs."""
     programs = f"{invariant.programs} program{'s' * (invariant.programs != 1)}"
     return f"kept {invariant.examples} times in {programs}"
 
@@ -134,4 +136,4 @@ def _when(invariant: Invariant) -> str:
 
 
 def _ignore(violation: Violation) -> None:
-    """Replaced by the one who checks."""
+    """The first `report` of a new watch, which the check replaces."""

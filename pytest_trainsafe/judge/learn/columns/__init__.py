@@ -1,6 +1,6 @@
-"""Tables as relations read them, by operations on whole columns.
+"""Prepares tables of calls and changes for relations, with operations on whole columns.
 
-frame    calls grouped by API, distinct features, comparable properties of values
-nesting  which calls each call and each change happened in
-ranks    which ranks are compared, and how their records are joined
+frame    groups calls by API, and computes features and comparable properties of values
+nesting  finds the calls in which each call and each change happened
+ranks    chooses the ranks to compare, and joins their records
 """

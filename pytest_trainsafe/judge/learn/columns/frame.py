@@ -1,6 +1,6 @@
-"""A table as relations read it: calls grouped by API, and the distinct features of records.
+"""Prepares a table for relations: groups calls by API, and finds distinct features of records.
 
-All of it is made by operations on whole columns, so its cost is near linear in the records.
+All operations are on whole columns, so the cost is nearly linear in the number of records.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ Floats = npt.NDArray[np.float64]
 
 _Columns = Mapping[str, npt.NDArray[Any]]
 
-#: A place with more distinct texts than this is no feature.
+#: An argument with more distinct texts than this in its calls is no feature.
 _MAX_DISTINCT = 16
 
 
 def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """A code for each distinct row of the columns, and the first row that has it."""
+    """The code of each row, equal for equal rows, and the first row with each code."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, each = np.unique(column, return_inverse=True)
@@ -56,10 +56,11 @@ def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one kind with the code of each one's features.
+    """Calls, or changes if not `of_calls`, with their features.
 
-    `frame` is the table that they are from, and `other` has, for examples of two ranks, the other
-    table and its rows.
+    `rows` has their rows in the table, and `codes` the index of each one's features in `features`.
+    `frame` is the table, if it is needed.  If an example compares two ranks, `other` has the table
+    of the other rank and the rows in it.
     """
 
     rows: Ints
@@ -72,14 +73,18 @@ class Records:
 
 @dataclass(frozen=True)
 class CallGroup(Records):
-    """The calls of an API that returned, in order.  `slots` has the row of each one's values."""
+    """Calls of an API, in order.
+
+    `slots` maps places, such as "arg.input", to the row of each call's value in `Table.values`,
+    NONE for a call without one.
+    """
 
     api: str
     slots: Mapping[str, Ints]
 
 
 class Frame:
-    """The columns of one table, prepared once for all relations."""
+    """A table whose columns are prepared once for all relations."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -102,8 +107,8 @@ class Frame:
         )
         self.contexts = contexts
         texts = [xxhash.xxh64_intdigest(text.encode()) for text in table.texts]
-        self._text_keys: Keys = np.array([*texts, 0], np.uint64)  # the last is that of NONE
-        # Calls of an API lie together, in order.
+        self._text_keys: Keys = np.array([*texts, 0], np.uint64)  # the last key is for NONE
+        # Rows of calls, sorted by API; those of an API stay in order.
         self._order = np.argsort(self.api, kind="stable")
         self._bounds = np.searchsorted(self.api[self._order], np.arange(len(self.apis) + 1))
 
@@ -113,13 +118,13 @@ class Frame:
 
     @functools.cached_property
     def groups(self) -> Mapping[str, CallGroup]:
-        """The calls of each API, sorted by its name."""
+        """The calls of each API that returned, sorted by the name of the API."""
         made = {api: self._group(code, api, self.returned) for code, api in enumerate(self.apis)}
         return {api: made[api] for api in sorted(made) if len(made[api].rows)}
 
     @functools.cached_property
     def attempts(self) -> Mapping[str, CallGroup]:
-        """The calls of each API that returned or raised: those whose arguments are known."""
+        """The calls of each API that returned or raised, sorted by the name of the API."""
         if bool((self.returned == self._ended).all()):
             return self.groups
         made = {api: self._group(code, api, self._ended) for code, api in enumerate(self.apis)}
@@ -132,7 +137,7 @@ class Frame:
 
     @functools.cached_property
     def variables(self) -> list[tuple[str, str]]:
-        """The kinds of observed variables and their attributes, sorted."""
+        """The observed pairs of a kind of variable and an attribute, sorted."""
         return self._variables[0]
 
     @functools.cached_property
@@ -157,7 +162,7 @@ class Frame:
 
     @functools.cached_property
     def kinds(self) -> tuple[list[str], Ints]:
-        """The kinds of change (`features.kind_of`), and the index of that of each change."""
+        """The kinds of change (`features.kind_of`), and the index of each change's kind in them."""
         changes = self.changes
         before, after = changes["before"], changes["after"]
         sampled = before == NONE
@@ -172,7 +177,7 @@ class Frame:
         return np.array([*types, False], bool)[self.values["type"]]
 
     def change_records(self, rows: Ints) -> Records:
-        """Changes with their features."""
+        """The changes in these rows, with their features."""
         changes = self.changes
         codes, first = combine(
             self.context_of_meta[changes["meta"][rows]],
@@ -188,19 +193,19 @@ class Frame:
 
     @functools.cached_property
     def interval_of_change(self) -> Ints:
-        """The index in `Table.steps` of the step that each change lies in."""
+        """The index in `Table.steps` of the step in which each change happened."""
         ends = self.steps["position"]
         return np.searchsorted(ends, self.changes["position"]).astype(np.int64)
 
     @functools.cached_property
     def complete(self) -> Bools:
-        """Whether each change lies in a step that ended."""
+        """Whether each change happened in a step that ended."""
         return self.interval_of_change < len(self.steps["position"])
 
     def at_step_ends(self, code: int) -> Ints:
-        """The last record of each object of a kind of variable in each step, in order.
+        """The row of the last change of each object in each step, for one kind of variable.
 
-        `code` is an index in `variables`.  Sorted by object, then by step.
+        `code` is an index in `variables`.  The rows are sorted by object, then by step.
         """
         rows = np.flatnonzero((self.variable_of_change == code) & self.complete)
         objects, intervals = self.changes["object"][rows], self.interval_of_change[rows]
@@ -215,17 +220,17 @@ class Frame:
         return self.contexts[meta]
 
     def steps_of(self, metas: Ints) -> Ints:
-        """The step of each set of meta variables, NONE outside of steps."""
+        """The step of each set of meta variables; NONE outside of steps."""
         return self.meta_steps[metas]
 
     def text_keys(self, texts: Ints) -> Keys:
-        """Keys of texts that are equal in every table."""
+        """The keys of texts.  Equal texts have equal keys in every table."""
         return self._text_keys[texts]
 
     def keys(self, rows: Ints, name: str) -> tuple[Keys, Bools]:
-        """A property (`features.property_of`) of values as comparable keys, and which have it.
+        """The keys of a property (`features.property_of`) of values, and which values have it.
 
-        Equal properties have equal keys in every table.  A row of NONE has no property.
+        Equal properties have equal keys in every table.  A row that is NONE has no property.
         """
         values = self.values
         present = rows != NONE
@@ -246,7 +251,7 @@ class Frame:
             return numbers.view(np.uint64), valid
         numbers, texts = values["number"][at], values["text"][at]
         kinds = self._text_keys[values["type"][at]]
-        # A truth value is no number, and a text of digits no integer.
+        # The type is a part of the key, so that True differs from 1 and "1" from 1.
         of_number = (numbers + 0.0).view(np.uint64) ^ np.where(self._is_bool[at], kinds, 0)
         keys = np.where(texts != NONE, self._text_keys[texts] ^ kinds, of_number)
         none = self._is_none[at]
@@ -255,7 +260,7 @@ class Frame:
         return keys, present & ~tensor & has
 
     def numbers(self, rows: Ints, name: str) -> tuple[Floats, Bools]:
-        """A property of values as numbers, and which have one (`features.number_of`)."""
+        """A property of values as numbers (`features.number_of`), and which values have it."""
         values = self.values
         present = rows != NONE
         at = np.where(present, rows, 0)
@@ -273,7 +278,7 @@ class Frame:
         return sizes, present & tensor & ~np.isnan(sizes)
 
     def autocast_keys(self, metas: Ints) -> tuple[Keys, Bools]:
-        """The autocast dtype of each set of meta variables as a key of a dtype."""
+        """The key of the autocast dtype in each set of meta variables, and which sets have one."""
         names = [meta.get("autocast") for meta in self.table.metas]
         keys = [xxhash.xxh64_intdigest(n.encode()) if isinstance(n, str) else 0 for n in names]
         has = np.array([isinstance(name, str) for name in names], bool)
@@ -300,7 +305,7 @@ class Frame:
 
     @functools.cached_property
     def _ends(self) -> tuple[Floats, Floats]:
-        """The first and the last size of each text that is a shape; NaN for others."""
+        """The first and the last size of each text that is a shape; NaN for other texts."""
         shapes = np.unique(self.values["shape"])
         first, last = (np.full(len(self.table.texts) + 1, np.nan) for _ in range(2))
         for shape in shapes[shapes != NONE]:
@@ -359,7 +364,7 @@ class Frame:
         return {name: each for name, each in features.items() if name not in varied}
 
     def _varies(self, rows: Ints) -> bool:
-        """Whether values have too many distinct texts to be a feature."""
+        """Whether values have too many distinct texts to be a feature (`_MAX_DISTINCT`)."""
         texts = self.values["text"][rows[rows != NONE]]
         return len(np.unique(texts)) > _MAX_DISTINCT
 
@@ -383,7 +388,7 @@ class Frame:
 
 
 def light_call(table: Table, row: int) -> Call:
-    """A call of a table with its values, without its parent."""
+    """The call in a row of a table, with its values but without its parent."""
     columns = table.calls
     call = Call(
         table.texts[int(columns["api"][row])],
@@ -398,7 +403,7 @@ def light_call(table: Table, row: int) -> Call:
 
 
 def light_change(table: Table, row: int) -> Change:
-    """A change of a table, without the call that made it."""
+    """The change in a row of a table, without the call that made it."""
     columns, texts = table.changes, table.texts
     before = int(columns["before"][row])
     return Change(
@@ -413,5 +418,5 @@ def light_change(table: Table, row: int) -> Change:
 
 
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
-    """A key that tells features apart, also True from 1."""
+    """A key that is equal only for equal features; True and 1 have different keys."""
     return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))

@@ -1,4 +1,4 @@
-"""Which calls each call and each change happened in, as columns."""
+"""Finds the calls in which calls and changes happened, with operations on columns."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pytest_trainsafe.trace.observed.table import NONE
 
 
 def ancestors(frame: Frame, start: Ints) -> Iterator[tuple[Ints, Ints]]:
-    """Level by level, the indices in `start` and the rows of the calls at this distance.
+    """Walk outwards from calls, one level of nesting at a time.
 
-    `start` has the rows of the innermost calls, NONE for none; they are the first level.
+    `start` has the rows of the innermost calls, or NONE; they are the first level.  Yields for each
+    level the indices in `start` that still have a call, and the rows of these calls.
     """
     parents = frame.calls["parent"]
     index = np.flatnonzero(start != NONE)
@@ -27,10 +28,11 @@ def ancestors(frame: Frame, start: Ints) -> Iterator[tuple[Ints, Ints]]:
 def pairs_by_api(
     frame: Frame, start: Ints, events: Ints, count: int
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """For each API: which of its calls contains which events, each pair once.
+    """Find for each API which of its calls contain which events, each pair once.
 
-    Yields the API, positions in `Frame.groups[api]` and codes of events below `count`.  `start`
-    has the innermost call of each event; events with a negative code are left out.
+    `start` has the row of the innermost call around each event, and `events` the code of each
+    event, below `count`; events with a negative code are left out.  Yields the API, and for each
+    pair the position of the call in `Frame.groups[api]` and the code of the event.
     """
     position = np.full(len(frame.api), NONE, np.int64)
     for group in frame.groups.values():

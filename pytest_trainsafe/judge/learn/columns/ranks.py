@@ -1,4 +1,4 @@
-"""Which ranks are compared with each other, and how their records are joined."""
+"""Chooses the ranks to compare with each other, and joins their records."""
 
 from __future__ import annotations
 
@@ -10,14 +10,15 @@ import numpy as np
 from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints, Keys, Records, combine
 from pytest_trainsafe.judge.learn.conditions import Feature, joined
 
-#: Coordinates that number all ranks rather than those along one axis.
+#: Meta variables that number all ranks, not the ranks along one axis.
 _WHOLE = {"rank", "local_rank", "global_rank"}
 
 
 def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
-    """Neighbours along each axis; neighbouring ranks where no axis is known.
+    """The pairs of ranks to compare: neighbours along each axis of the mesh.
 
-    A chain along every axis compares all ranks at a cost linear in their number.
+    If the ranks' axes are not known, neighbouring ranks are compared.  Neighbours are enough: what
+    is equal along a chain is equal on all its ranks, and the cost is linear in their number.
     """
     ordered = sorted(frames, key=lambda frame: frame.table.rank)
     places = [coordinates(frame) for frame in ordered]
@@ -36,7 +37,7 @@ def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
 
 
 def coordinates(frame: Frame) -> Mapping[str, int]:
-    """The rank's position along each axis: "dp_rank", "tp_rank"."""
+    """The rank's position along each axis, such as {"dp_rank": 0, "tp_rank": 1}."""
     found: dict[str, int] = {}
     for meta in frame.table.metas:
         for name, value in meta.items():
@@ -48,9 +49,9 @@ def coordinates(frame: Frame) -> Mapping[str, int]:
 def join(
     frames: tuple[Frame, Frame], records: tuple[Records, Records], keys: tuple[Keys, Keys]
 ) -> tuple[Records, Ints, Ints]:
-    """Join records of two ranks with equal keys, each key at most once.
+    """Join the records of two ranks that have equal keys.  Each key is joined at most once.
 
-    Returns the examples, and for each the positions of its two records.
+    Returns the examples, and for each one the positions of its two records in `records`.
     """
     _, at, to = np.intersect1d(keys[0], keys[1], return_indices=True)
     first, second = records
@@ -73,7 +74,7 @@ def join(
 
 
 def mixed(*columns: Keys) -> Keys:
-    """One key from several, which differs where one of them does."""
+    """One hash for each row of several columns of keys."""
     found = np.zeros(len(columns[0]), np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:

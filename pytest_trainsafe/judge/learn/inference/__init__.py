@@ -1,7 +1,8 @@
-"""Invariants from observed runs.
+"""Learns invariants from observed runs.
 
-learn   hypotheses, examples, preconditions, choice
-deduce  the precondition of a hypothesis
-select  what counts as evidence, what is implied, and how confident an invariant is
-jobs    processes and progress; kept: results on disk
+learn   learns the invariants of all relations
+deduce  finds the precondition of a hypothesis
+select  chooses the hypotheses that become invariants, and computes their confidence
+jobs    distributes relations over processes and reports progress
+kept    keeps results on disk
 """

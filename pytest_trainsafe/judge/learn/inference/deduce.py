@@ -1,13 +1,13 @@
 """Deduces when a hypothesis holds, from the features of its passing and failing examples.
 
 A precondition is safe if it is false for every failing example.  The conditions that all passing
-examples meet are tried first.  Where they are not safe, the hypothesis holds in several scenarios:
-the passing examples are split by further conditions, those that cover most of them first, and the
-scenarios are joined by "or".  Conditions that no failing example breaks say nothing and are left
-out.
+examples meet are tried first.  If they are not safe together, the hypothesis holds in several
+scenarios: further conditions split the passing examples, beginning with those that cover the most
+examples, and the scenarios are joined by "or".  Conditions that all failing examples meet as well
+are left out.
 
-Sets of examples are bits of an integer: the cost depends on the number of distinct features, not
-on that of examples.
+A set of examples is an integer with one bit for each distinct set of features.  The cost therefore
+depends on the number of distinct features, not on the number of examples.
 """
 
 from __future__ import annotations
@@ -34,17 +34,17 @@ _LEAST_EXAMPLES = 3
 
 @dataclass(frozen=True, slots=True)
 class Deduced:
-    """A precondition, and how many passing examples meet it."""
+    """A precondition, and the number of passing examples that meet it."""
 
     precondition: Precondition
     covered: int
 
 
 def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> Deduced | None:
-    """The precondition of a hypothesis; None if nothing tells passing from failing examples.
+    """The precondition of a hypothesis; None if no safe one covers half of the passing examples.
 
-    Examples whose features also occur in failing examples cannot be covered.  `several` says
-    whether examples have several records, and `forbidden` which fields must not be read.
+    A passing example is not covered if a failing one has the same features.  `several` says whether
+    examples have several records.  `forbidden` says whether a precondition must not read a field.
     """
     passing = [(features, passed) for features, passed, failed in counts if passed and not failed]
     failing = [features for features, _, failed in counts if failed]
@@ -67,7 +67,7 @@ def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> D
 
 @dataclass(frozen=True, slots=True)
 class _Scenario:
-    """A safe conjunction and the passing examples that meet it."""
+    """Conditions that are safe together, and the set of passing examples that meet all of them."""
 
     conditions: frozenset[Condition]
     passing: int
@@ -94,15 +94,15 @@ class _Search:
             condition: sum(1 << at for at, each in enumerate(failing) if not condition.holds(each))
             for condition in self._holds
         }
-        # A condition that no failing example breaks tells nothing apart.
+        # A condition that all failing examples meet does not exclude any of them.
         self._telling = [each for each in self._holds if self._broken[each]]
 
     def weight(self, examples: int) -> int:
-        """How many examples are in a set."""
+        """The number of examples in a set of examples."""
         return sum(each for at, each in enumerate(self._weights) if examples >> at & 1)
 
     def scenarios(self) -> list[_Scenario]:
-        """Safe conjunctions that together cover as many passing examples as possible."""
+        """Safe scenarios, each of which covers many of the passing examples that are left."""
         found: list[_Scenario] = []
         left = self._every
         while left and len(found) < _MAX_SCENARIOS:
@@ -114,7 +114,11 @@ class _Search:
         return found
 
     def _scenario(self, group: int, left: int, splits: int) -> _Scenario | None:
-        """A safe conjunction that covers much of `group`, a part of what is `left` to cover."""
+        """A safe scenario that covers much of `group`; None if none is found.
+
+        `group` is a part of `left`, the passing examples that no scenario covers yet.  `splits` is
+        the number of conditions that were chosen to arrive at this group.
+        """
         if self.weight(group) < _LEAST_EXAMPLES:
             return None
         common = [each for each in self._telling if self._holds[each] & group == group]
@@ -125,7 +129,7 @@ class _Search:
             return self._made(common)
         if splits == _MAX_SPLITS:
             return None
-        # Further conditions, by how many passing examples they cover.
+        # The parts of the group that further conditions select, and the examples in each.
         candidates: dict[int, int] = {}
         for condition in self._telling:
             part = self._holds[condition] & group
@@ -143,10 +147,10 @@ class _Search:
         return best
 
     def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
-        """The conditions of the best kind that are safe by themselves.
+        """The conditions on the context, if they are safe without the others.
 
-        Where the context tells examples apart, arguments only repeat it in the terms of one
-        program; and that a field exists is the least that can be said.
+        Else all but those that a field exists, if these are safe; else all conditions.  Where the
+        context is enough, conditions on arguments only repeat it in the terms of one program.
         """
         context = [each for each in common if "." not in each.field and each.kind != "exist"]
         values = [each for each in common if each.kind != "exist"]
@@ -159,7 +163,7 @@ class _Search:
         return common
 
     def _made(self, common: Sequence[Condition]) -> _Scenario:
-        """The scenario of the conditions that all hold, without those that others imply."""
+        """The scenario of these conditions, without those that others of them imply."""
         constant = {each.field for each in common if each.kind == "constant"}
         different = {each.field for each in common if each.kind == "unequal"}
         consistent = {each.field for each in common if each.kind == "consistent"} | constant
@@ -177,7 +181,7 @@ class _Search:
 
 
 def _disjoint(scenarios: Sequence[_Scenario]) -> list[_Scenario]:
-    """The scenarios, each with the passing examples that no earlier one covers."""
+    """The scenarios, each with only the passing examples that no earlier scenario covers."""
     found, seen = [], 0
     for each in scenarios:
         found.append(_Scenario(each.conditions, each.passing & ~seen))

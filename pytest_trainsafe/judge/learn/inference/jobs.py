@@ -1,4 +1,4 @@
-"""Runs the relations of an inference: in this process or in several, and with kept results."""
+"""Learns the invariants of relations, in one process or in several, and keeps the results."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_trainsafe.judge.learn.run import ObservedRun
 if TYPE_CHECKING:
     from pytest_trainsafe.judge.learn.inference.learn import LearnedRelation, Progress
 
-#: Frames of the runs in a worker process, which are made once for all of its relations.
+#: Each run's program and frames in a worker process, created once for all of its relations.
 _frames: list[tuple[str, Sequence[Frame]]] = []
 
 
@@ -26,7 +26,10 @@ def run_jobs(
     progress: Progress | None,
     keep: Path | None,
 ) -> list[LearnedRelation]:
-    """The result of each relation, in the order of `paths`."""
+    """Learn the invariants of the relations at these import paths; results in the order of `paths`.
+
+    With `keep`, results are read from files in this folder, and new ones are written to it.
+    """
     kept = None if keep is None else Kept(keep, runs)
     results: dict[str, LearnedRelation] = {}
 
@@ -62,7 +65,7 @@ def _made(runs: Sequence[ObservedRun]) -> list[tuple[str, Sequence[Frame]]]:
 
 
 def _prepare(runs: Sequence[ObservedRun]) -> None:
-    """Make the frames in a worker, once."""
+    """Create the frames in a worker process."""
     _frames[:] = _made(runs)
 
 

@@ -1,7 +1,7 @@
-"""Results of an inference that are kept on disk, so that an interrupted one can go on.
+"""Keeps what relations learned on disk, so that an interrupted `learn` can go on.
 
-A file holds the result of one relation for one set of runs.  Its name is a hash of both and of
-the source of the relations, so that nothing outdated is read.
+A file has the result of one relation for one set of runs.  Its name is a hash of both and of the
+source of `judge.learn`, so that no outdated result is read.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class _File(msgspec.Struct):
 
 
 class Kept:
-    """The results for a set of runs in a folder."""
+    """A folder with the results for one set of runs."""
 
     def __init__(self, folder: Path, runs: Sequence[ObservedRun]) -> None:
         self._folder = folder
@@ -46,7 +46,7 @@ class Kept:
         self._runs = hashed.hexdigest()
 
     def read(self, path: str) -> LearnedRelation | None:
-        """The kept result of a relation; None if there is none that can be read."""
+        """The kept result of the relation at an import path; None if there is none to read."""
         from pytest_trainsafe.judge.learn.inference.learn import LearnedRelation
 
         try:
@@ -58,7 +58,7 @@ class Kept:
         return LearnedRelation(invariants, found.dropped)
 
     def write(self, path: str, result: LearnedRelation) -> None:
-        """Keep the result of a relation."""
+        """Write the result of the relation at an import path to its file."""
         fields = [InvariantFields.of(each) for each in result.invariants]
         self._folder.mkdir(parents=True, exist_ok=True)
         target = self._file(path)

@@ -1,9 +1,9 @@
 """Learns invariants from runs of healthy programs.
 
-For each relation: hypotheses from every run, examples of every hypothesis in every run, a
-precondition for each, and the choice of those with evidence.  Relations do not depend on each
-other, so they are the unit of work for processes, progress and resumption.  The result does not
-depend on the number of processes.
+Each relation proposes hypotheses from every run and finds the examples of each hypothesis in every
+run.  Then a precondition is deduced for each hypothesis, and those with enough evidence become
+invariants.  Relations do not depend on each other, so they are the unit of work for processes,
+progress and resumption.  The result does not depend on the number of processes.
 """
 
 from __future__ import annotations
@@ -22,17 +22,18 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.registry import load_relation, relation_paths
 from pytest_trainsafe.judge.learn.run import ObservedRun
 
-#: Called with the number of finished relations, of all relations, and the name of the last.
+#: Called with the number of finished relations, the number of all relations, and the name of the
+#: relation that finished last.
 Progress = Callable[[int, int, str], None]
 
 
 class LearnError(TrainsafeError, ValueError):
-    """Runs that nothing can be learned from."""
+    """Raised for runs from which nothing can be learned."""
 
 
 @dataclass(frozen=True, slots=True)
 class LearnedRelation:
-    """What one relation yields: its invariants, and how many hypotheses were dropped and why."""
+    """The invariants of one relation, and the number of dropped hypotheses for each reason."""
 
     invariants: tuple[Invariant, ...]
     dropped: Mapping[str, int]
@@ -40,10 +41,10 @@ class LearnedRelation:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """Invariants in a stable order, and where they come from.
+    """Invariants in a stable order, and the programs that they were learned from.
 
-    `programs` has the versions that each program ran with.  `dropped` counts the hypotheses that
-    did not become invariants, by reason.
+    `programs` has the versions of the libraries that each program ran with.  `dropped` has the
+    number of hypotheses that did not become invariants, for each reason.
     """
 
     invariants: tuple[Invariant, ...]
@@ -59,11 +60,11 @@ def learn(
     progress: Progress | None = None,
     keep: Path | None = None,
 ) -> Learned:
-    """Invariants of healthy runs.
+    """Learn invariants from healthy runs.
 
-    `own` has import paths of a project's relations.  With `jobs` above one, that many processes
-    work on relations.  With `keep`, the result of each relation is kept in that folder, and a
-    later call with the same runs takes it from there.
+    `own` has import paths of a project's relations.  If `jobs` is above one, that many processes
+    work on the relations.  With `keep`, the result of each relation is kept in that folder, and a
+    later call with the same runs reads it from there.
 
     Raises LearnError for runs without records or steps.
     """
@@ -86,7 +87,7 @@ def learn(
 
 
 def learn_relation(path: str, runs: Sequence[tuple[str, Sequence[Frame]]]) -> LearnedRelation:
-    """What the relation at an import path yields; each run is a program and its ranks' frames."""
+    """Learn with the relation at an import path.  A run is a program and its ranks' frames."""
     relation = load_relation(path)
     claims: set[Hypothesis] = set()
     for _, frames in runs:

@@ -1,4 +1,7 @@
-"""Which hypotheses become invariants: those with evidence that nothing stronger implies."""
+"""Selects the hypotheses that become invariants.
+
+They need evidence, and no stronger invariant may imply them.
+"""
 
 from __future__ import annotations
 
@@ -12,18 +15,18 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Suppor
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.trace.observed.events import Plain
 
-#: So many classes of a family stand for all of them.
+#: An invariant that was seen with this many classes of a family is judged on all classes.
 MANY_CLASSES = 3
-#: Fewer passing examples are no evidence.
+#: The least number of passing examples that count as evidence.
 LEAST_EXAMPLES = 3
 
 
 def invariant_of(
     relation: Relation, claim: Hypothesis, evidence: Mapping[str, Counts]
 ) -> Invariant | str:
-    """The invariant of a hypothesis, or why there is none.
+    """The invariant of a hypothesis, or the reason why there is none.
 
-    `evidence` has the counts of each program.
+    `evidence` has the counts of passing and failing examples of each program.
     """
     counts = together(evidence.values())
     if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
@@ -58,9 +61,11 @@ def invariant_of(
 
 
 def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
-    """Whether a field is one that the claim does not depend on.
+    """Whether the claim may be judged where this field has a value that was not seen.
 
-    These are the dtypes and graphs of arguments, and the context of what an API does anywhere.
+    The context, such as the phase, is irrelevant to a claim that holds anywhere
+    (`Relation.anywhere`).  The dtype and requires_grad of an argument are irrelevant to such a
+    claim, and to those of a relation that is not `typed`.
     """
     anywhere = relation.anywhere(claim)
     if field in CONTEXT_FIELDS or field in PLACES:
@@ -72,7 +77,7 @@ def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
 def _within(
     examples: Sequence[Features], forbidden: Callable[[str], bool]
 ) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
-    """The values of the fields that limit what the examples speak for."""
+    """The values in the examples of each field that limits where an invariant is judged."""
     values: dict[str, set[Plain]] = {}
     for features in examples:
         for field, value in features.items():
@@ -80,7 +85,7 @@ def _within(
                 values.setdefault(field, set()).add(value)
     found = []
     for field in sorted(values):
-        # Both truth values, or several classes of a family, are no limit.
+        # True and False together, or many classes of a family, are no limit.
         if values[field] >= {True, False} or (
             field == "class" and len(values[field]) >= MANY_CLASSES
         ):
@@ -92,14 +97,14 @@ def _within(
 def without_implied(
     found: Sequence[Invariant], relations: Mapping[str, Relation]
 ) -> tuple[list[Invariant], list[Invariant]]:
-    """The invariants that no other implies, and those that one does."""
+    """The invariants that no other invariant implies, and those that another one implies."""
     by_claim = {each.claim: each for each in found}
     implied: set[Hypothesis] = set()
     for strong in found:
         for claim in relations[strong.claim.relation].weaker(strong.claim):
             weak = by_claim.get(claim)
-            # The weaker one says nothing new unless it applies where the stronger does not, or
-            # is known from programs that the stronger is not known from.
+            # The weaker one is kept if it applies where the stronger one does not, or if it has
+            # more confidence.
             if (
                 weak is not None
                 and weak.precondition.implies(strong.precondition)
@@ -115,11 +120,11 @@ def without_implied(
 
 
 def confidence(invariant: Invariant, relation: Relation, program: str = "") -> float:
-    """How likely the next example, or the next program, keeps the invariant.
+    """The estimated probability that the next program or example satisfies the invariant.
 
-    By the rule of succession: of n cases without a failure, (n + 1) / (n + 2).  The cases are
-    programs, to which the relation's prior adds some; for a program that the invariant was
-    learned from, they are its examples.
+    After n cases without a failure it is (n + 1) / (n + 2), by the rule of succession.  The cases
+    are the programs that the invariant was learned from, plus the relation's prior, minus 1.  If
+    `program` is one of them, its examples are counted as well, and the larger result is returned.
     """
     examples = next((each.examples for each in invariant.support if each.program == program), 0)
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)

@@ -1,8 +1,8 @@
 """Packs: text files of reviewed invariants.
 
-fields      an invariant as plain, checked data
-pack        a pack, and the text of one
-read        packs from text that anybody may have edited
-update      an old pack with what was learned since; contradictions between packs
-traincheck  invariants from TrainCheck's files
+fields      converts an invariant to and from plain data
+pack        defines packs and writes their text
+read        reads packs that anybody may have edited
+update      updates an old pack with newly learned invariants, and finds contradictions
+traincheck  reads invariants from TrainCheck's files
 """

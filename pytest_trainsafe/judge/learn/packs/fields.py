@@ -1,4 +1,4 @@
-"""An invariant as plain data, checked when it is read."""
+"""Converts an invariant to plain data and back, with checks of data from a file."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ MAX_PARAMS, MAX_SCENARIOS, MAX_CONDITIONS, MAX_PROGRAMS, MAX_TEXT = 16, 64, 64, 
 
 
 class FieldError(TrainsafeError, ValueError):
-    """Fields that are no invariant; the message says what is wrong and what is allowed."""
+    """Raised for fields that describe no invariant.  The message says what is wrong."""
 
 
 class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
-    """The formal fields: the claim by name, the precondition, and the examples of each program.
+    """The fields of an invariant in a pack.
 
-    A condition is [kind, field], or ["constant", field, value].
+    `claim` has the name of the relation and the parameters.  `precondition` has the scenarios: each
+    is a list of conditions, and a condition is [kind, field] or ["constant", field, value].
+    `within` has the values of fields outside which the invariant is not judged.  `seen` has the
+    number of examples of each program.
     """
 
     claim: dict[str, _Plain]
@@ -45,7 +48,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         return cls({"relation": claim.relation, **dict(claim.params)}, parts, within, seen)
 
     def invariant(self) -> Invariant:
-        """The invariant.  Raises FieldError if the fields are none."""
+        """The invariant that the fields describe.  Raises FieldError if they describe none."""
         params = dict(self.claim)
         relation = params.pop("relation", None)
         if not isinstance(relation, str):
@@ -54,13 +57,16 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         for name, value in params.items():
             _require(_short(name) and _short(value), f"a text has more than {MAX_TEXT} characters")
         parts = self.precondition
-        _require(bool(parts), "the precondition is empty; [[]] is one that always holds")
+        _require(
+            bool(parts),
+            "the precondition is empty and so never holds; [[]] is one that always holds",
+        )
         _require(
             len(parts) <= MAX_SCENARIOS and all(len(part) <= MAX_CONDITIONS for part in parts),
-            f"the precondition has more than {MAX_SCENARIOS} scenarios of {MAX_CONDITIONS} "
-            "conditions",
+            f"the precondition has more than {MAX_SCENARIOS} scenarios, or more than "
+            f"{MAX_CONDITIONS} conditions in one of them",
         )
-        _require(len(self.seen) <= MAX_PROGRAMS, f"there are more than {MAX_PROGRAMS} programs")
+        _require(len(self.seen) <= MAX_PROGRAMS, f"`seen` has more than {MAX_PROGRAMS} programs")
         for program, examples in self.seen.items():
             _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
             _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
@@ -68,8 +74,8 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         for field, values in self.within.items():
             _require(
                 _short(field) and 0 < len(values) <= MAX_CONDITIONS and all(map(_short, values)),
-                f"`within` has no or too many values of a field, or a text of more than {MAX_TEXT} "
-                "characters",
+                f"a field of `within` must have 1 to {MAX_CONDITIONS} values, and its texts at "
+                f"most {MAX_TEXT} characters",
             )
         within = tuple((field, tuple(self.within[field])) for field in sorted(self.within))
         found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
@@ -81,7 +87,8 @@ def _condition(fields: list[_Plain]) -> Condition:
     kind = next((known for known in KINDS if fields and fields[0] == known), None)
     _require(
         kind is not None,
-        f'a condition begins with {", ".join(KINDS)}, as in ["constant", "phase", "forward"]',
+        f"a condition must begin with one of {', '.join(KINDS)}, as in "
+        '["constant", "phase", "forward"]',
     )
     size = 3 if kind == "constant" else 2
     _require(

@@ -1,7 +1,7 @@
 """A pack of invariants, and its text.
 
-The text is made for review: an invariant is a few lines in a stable order, the first of which is
-a sentence, so that a change of one invariant is a change of few lines.
+The text is written for review.  Each invariant takes a few lines in a fixed order, one of them a
+plain sentence.  A change of one invariant therefore changes few lines.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.invariant import Invariant
 from pytest_trainsafe.judge.learn.packs.fields import InvariantFields
 from pytest_trainsafe.judge.learn.relation import Relation
 
-#: The version of the format.  A reader refuses others.
+#: The version of the format.  `read` refuses packs of another version.
 SCHEMA = 1
 #: The ending of a pack's file name.
 SUFFIX = ".pack"
@@ -32,9 +32,9 @@ _HEAD = """\
 
 @dataclass(frozen=True, slots=True)
 class Pack:
-    """Invariants with their provenance.
+    """Invariants, and the programs that they were learned from.
 
-    `programs` has the versions that each program ran with.
+    `programs` has the versions of the libraries that each program ran with.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Pack:
 
 
 def pack_of(name: str, learned: Learned) -> Pack:
-    """What was learned, as a pack."""
+    """A pack of what `learn` returned."""
     return Pack(name, learned.invariants, learned.programs)
 
 
@@ -59,14 +59,14 @@ def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
 
 
 def write_pack(pack: Pack, path: Path, relations: Mapping[str, Relation]) -> None:
-    """Write the text of a pack to a file, as a whole."""
+    """Write the text of a pack to a file atomically, so that no reader finds a partial pack."""
     partial = path.with_name(f".{path.name}.part")
     partial.write_text(pack_text(pack, relations), encoding="utf-8")
     partial.replace(path)
 
 
 def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
-    """The lines of one invariant."""
+    """The lines of an invariant in the text of a pack."""
     fields = InvariantFields.of(invariant)
     return [
         f"[{invariant.id}]",

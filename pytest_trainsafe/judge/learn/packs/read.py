@@ -1,4 +1,4 @@
-"""Reads packs.  A pack may have been edited by hand or come from anybody: nothing in it runs."""
+"""Reads packs.  Anybody may have written or edited a pack, so nothing in it is executed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _PLAIN = bool | int | float | str | None
 
 
 class PackError(TrainsafeError, ValueError):
-    """A file that is no pack; the message names the file and the line."""
+    """Raised for a pack that cannot be used.  The message names the file and mostly the line."""
 
 
 def read_pack(path: Path, relations: Mapping[str, Relation]) -> Pack:
-    """The pack in a file.  Raises PackError if it cannot be read or is none."""
+    """Read a pack from a file.  Raises PackError if the file is unreadable or no valid pack."""
     try:
         data = read_file(path, max_bytes=MAX_BYTES)
         text = data.decode()
@@ -44,7 +44,7 @@ def read_pack(path: Path, relations: Mapping[str, Relation]) -> Pack:
 
 
 def parse_pack(text: str, origin: str, relations: Mapping[str, Relation]) -> Pack:
-    """The pack of a text; `origin` names it in errors.  Raises PackError if it is none."""
+    """Read a pack from its text; `origin` names it in errors.  Raises PackError."""
     return _Reader(origin, relations).read(text)
 
 
@@ -58,7 +58,8 @@ class _Reader:
         self._programs: dict[str, Mapping[str, str]] = {}
         self._found: dict[Hypothesis, int] = {}
         self._invariants: list[Invariant] = []
-        #: The invariant that is being read: its name, its first line, its values and their lines.
+        #: The invariant that is being read: its id, the number of its first line, the value of each
+        #: key, and the number of the line with the key.
         self._id = ""
         self._start = 0
         self._values: dict[str, str] = {}
@@ -83,10 +84,10 @@ class _Reader:
             else:
                 self._header(stripped)
         if not self._schema:
-            raise self._error(f"there is no line `schema = {SCHEMA}`; is it a pack?")
+            raise self._error(f"there is no line `schema = {SCHEMA}`; is this file a pack?")
         self._finish()
         if self._name is None:
-            raise self._error('there is no line `name = "..."` at the beginning')
+            raise self._error('there is no line `name = "..."` before the first invariant')
         for invariant in self._invariants:
             for each in invariant.support:
                 if each.program not in self._programs:
@@ -101,7 +102,8 @@ class _Reader:
         found = re.fullmatch(r"schema = (\d{1,9})", line)
         if found is None:
             raise self._error(
-                f"found {shown(line)} where a pack begins with `schema = {SCHEMA}`; is it a pack?"
+                f"found {shown(line)}, but a pack must begin with `schema = {SCHEMA}`; is this file "
+                "a pack?"
             )
         if int(found[1]) != SCHEMA:
             raise self._error(
@@ -114,8 +116,8 @@ class _Reader:
         found = _HEADER.fullmatch(line)
         if found is None or found[1] == "schema":
             raise self._error(
-                f"found {shown(line)}; before the first invariant, allowed are `name = ...` "
-                'and `program "..." = {...}`'
+                f"found {shown(line)}; before the first invariant, only lines `name = ...` and "
+                '`program "..." = {...}` are allowed'
             )
         if found[1] == "name":
             self._once(self._name is None, "name")
@@ -142,14 +144,14 @@ class _Reader:
         key, equals, value = line.partition(" = ")
         if not equals or key not in _KEYS:
             raise self._error(
-                f"found {shown(line)}; in an invariant, allowed are lines `KEY = VALUE` with the "
+                f"found {shown(line)}; an invariant may only have lines `KEY = VALUE` with the "
                 f"keys {', '.join(_KEYS)}{nearest(key, _KEYS)}"
             )
         self._once(key not in self._values, key)
         self._values[key], self._lines[key] = value, self._line
 
     def _finish(self) -> None:
-        """Check the invariant that was read, and keep it."""
+        """Check the invariant that was read, if any, and add it to the pack."""
         if not self._id:
             return
         missing = [key for key in _KEYS if key not in self._values]
@@ -168,7 +170,7 @@ class _Reader:
             name = invariant.claim.relation
             raise self._at(
                 self._lines["claim"],
-                f"{self._id} has the relation {shown(name)}; known are "
+                f"{self._id} has the unknown relation {shown(name)}; the known relations are "
                 f"{listing(self._relations)}{nearest(name, self._relations)}. A project adds "
                 "relations with the hook pytest_trainsafe_relations",
             )
@@ -184,7 +186,7 @@ class _Reader:
         self._id = ""
 
     def _check_words(self, invariant: Invariant, relation: Relation) -> None:
-        """What a reviewer reads must be what is checked."""
+        """Raise PackError if the words that a reviewer reads differ from the formal fields."""
         try:
             lines = invariant_lines(invariant, relation)
         except (KeyError, AssertionError, TypeError, ValueError):

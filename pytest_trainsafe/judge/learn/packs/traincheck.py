@@ -1,8 +1,8 @@
 """Reads invariants that TrainCheck inferred (JSON lines, as its release 0.2.0 writes them).
 
-What has a counterpart here becomes an invariant; everything else is listed with the reason.  The
-evidence of an imported invariant is that of one program: the file does not say how many there
-were.
+A TrainCheck invariant that a relation of this package can express is imported.  The others are
+listed with the reason.  Imported invariants count as learned from one program, since the file does
+not say from how many programs TrainCheck inferred them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.learn.names import family
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.packs.read import MAX_BYTES, MAX_INVARIANTS, PackError
 
-#: Modules that torch's public names do not have.
+#: Patterns of torch's internal modules in names, with the public modules that replace them.
 _PRIVATE = (
     (re.compile(r"^torch\.nn\.modules\.\w+\."), "torch.nn."),
     (re.compile(r"^torch\.nn\.parameter\."), "torch.nn."),
@@ -36,7 +36,7 @@ _PRIVATE = (
     (re.compile(r"^torch\.nn\.utils\.clip_grad\."), "torch.nn.utils."),
 )
 
-#: TrainCheck's stages as phases.
+#: The phases that correspond to each of TrainCheck's stages.
 _PHASES = {
     "training": ("data", "forward", "recompute", "backward", "optimizer"),
     "evaluation": ("evaluation",),
@@ -47,24 +47,30 @@ _PHASES = {
 }
 _MAX_SCENARIOS = 64
 
-#: Its values that stand for a missing or empty state, and for any other.
+#: Values with which TrainCheck describes a missing or zero state.
 _EMPTY = {None, "None", 0}
 
 
 class _Cannot(Exception):
-    """Why an invariant has no counterpart."""
+    """Raised with the reason why an invariant cannot be imported."""
 
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The pack, and each line that has no counterpart with its text and the reason."""
+    """The pack, and the lines that were not imported.
+
+    `left_out` has for each of them its number, its description and the reason.
+    """
 
     pack: Pack
     left_out: tuple[tuple[int, str, str], ...]
 
 
 def read_traincheck(path: Path, program: str = "traincheck") -> Imported:
-    """The invariants of a file.  Raises PackError if it is none of TrainCheck's."""
+    """Import the invariants of a file.  Raises PackError if TrainCheck did not write it.
+
+    `program` is the name of the program that the pack lists as evidence.
+    """
     try:
         text = read_file(path, max_bytes=MAX_BYTES).decode()
     except UnicodeDecodeError as error:
@@ -84,7 +90,7 @@ def read_traincheck(path: Path, program: str = "traincheck") -> Imported:
         try:
             invariant = _invariant(data, program)
             if invariant.claim in found:
-                raise _Cannot("an earlier line has the same claim here")
+                raise _Cannot("an earlier line was imported as the same claim")
             found[invariant.claim] = invariant
         except _Cannot as reason:
             text_of = data.get("text_description")
@@ -143,20 +149,20 @@ def _claim(relation: str, params: list[dict[str, Any]]) -> Hypothesis:
 def _api(param: Mapping[str, Any]) -> str:
     name = param.get("api_full_name")
     if param.get("param_type") != "APIParam" or not isinstance(name, str) or len(name) > 300:
-        raise _Cannot("a parameter is no API")
+        raise _Cannot("a parameter is not an API")
     if param.get("arguments") or param.get("exception"):
-        raise _Cannot("the API has required arguments or an exception")
+        raise _Cannot("the API has required arguments or a required exception")
     return family(_public(name))[0]
 
 
 def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
     name, attribute = param.get("var_type"), param.get("attr_name")
     if param.get("param_type") not in ("VarTypeParam", "VarNameParam"):
-        raise _Cannot("a parameter is no variable")
+        raise _Cannot("a parameter is not a variable")
     if not isinstance(name, str) or not isinstance(attribute, str) or len(name + attribute) > 300:
         raise _Cannot("a variable has no type or attribute")
     if "var_name" in param:
-        raise _Cannot("the variable is one of a single model")
+        raise _Cannot("the variable has a name that only one model has")
     if "const_value" in param:
         raise _Cannot("the variable has a required value")
     if _public(name) != "torch.nn.Parameter" or attribute not in ("data", "grad"):
@@ -165,7 +171,7 @@ def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _change(param: Mapping[str, Any]) -> str:
-    """The kind of change between two values, of which only emptiness has a counterpart."""
+    """The kind of change between two values.  Only whether each is empty matters to it."""
     if "pre_value" not in param and "post_value" not in param:
         return "any"
     before, after = (_is_empty(param.get(name)) for name in ("pre_value", "post_value"))
@@ -185,7 +191,7 @@ def _public(name: str) -> str:
 
 
 def _precondition(data: object) -> Precondition:
-    """The precondition of the only group that has one."""
+    """The precondition.  Raises _Cannot if several groups of records have one."""
     if not isinstance(data, dict) or not data:
         raise _Cannot("there is no precondition")
     groups = [each for each in map(_group, data.values()) if each != ALWAYS]
@@ -216,7 +222,7 @@ def _group(data: object) -> Precondition:
 
 
 def _clause(clause: Mapping[str, Any]) -> list[Condition]:
-    """The conditions one of which must hold."""
+    """The conditions of a clause, of which at least one must hold."""
     kind, field = clause.get("type"), clause.get("prop_name")
     values = clause.get("values")
     if not isinstance(field, str) or clause.get("additional_path") not in (None, "None"):
@@ -241,7 +247,7 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
 
 
 def _field(field: str) -> str:
-    """The name here of a field there."""
+    """The name of the feature that corresponds to a field of TrainCheck."""
     axis = re.fullmatch(r"meta_vars\.(\w+)_RANK", field)
     if axis is not None:
         return f"{axis[1].lower()}_rank"

@@ -1,4 +1,4 @@
-"""What changed between an old pack and what was learned since; and packs that disagree."""
+"""Updates a pack with newly learned invariants, and finds packs that contradict each other."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from pytest_trainsafe.judge.learn.relation import Relation
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """An updated pack, and what is different in it.
+    """An updated pack, and how it differs from the old one.
 
-    `changed` has pairs of an old and a new invariant with another precondition.  `unsupported`
-    has the old invariants that the new runs do not show: they stay in the pack until a reviewer
-    deletes them, because a program may be missing from the new runs by mistake.
+    `changed` has pairs of an old and a new invariant with the same claim and different
+    preconditions.  `unsupported` has the old invariants that the new runs do not show.  They stay
+    in the pack until a reviewer deletes them, as a program may be missing from the new runs by
+    mistake.
     """
 
     pack: Pack
@@ -26,13 +27,13 @@ class Update:
 
     @property
     def empty(self) -> bool:
-        """Whether the rules stay as they were; their evidence may differ."""
+        """Whether no rule is new, changed or unsupported.  The evidence may differ."""
         return not (self.new or self.changed or self.unsupported)
 
 
 @dataclass(frozen=True, slots=True)
 class Contradiction:
-    """Two invariants that no example keeps, where both apply."""
+    """Two invariants, with the names of their packs, that no example can both satisfy."""
 
     first: tuple[str, Invariant]
     second: tuple[str, Invariant]
@@ -46,7 +47,7 @@ class Contradiction:
 
 
 def update(old: Pack, learned: Pack) -> Update:
-    """The learned pack under the old one's name, with the old invariants that it lacks."""
+    """Merge packs: the learned invariants, and the old ones that were not learned again."""
     before = {each.claim: each for each in old.invariants}
     after = {each.claim: each for each in learned.invariants}
     new = [each for claim, each in after.items() if claim not in before]
@@ -66,7 +67,7 @@ def update(old: Pack, learned: Pack) -> Update:
 def contradictions(
     packs: Sequence[Pack], relations: Mapping[str, Relation]
 ) -> tuple[Contradiction, ...]:
-    """Invariants of different packs that contradict each other where both always apply."""
+    """The contradictions between invariants that apply to the same examples."""
     found = []
     groups: dict[tuple[str, frozenset[object]], list[tuple[str, Invariant]]] = {}
     for pack in packs:
@@ -81,7 +82,7 @@ def contradictions(
 
 
 def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
-    """Groups invariants that may contradict each other, so that few pairs are compared."""
+    """A key that is equal for invariants that may contradict each other, to compare few pairs."""
     claim = invariant.claim
     names = ("api", "inner", "variable", "attribute", "place")
     return claim.relation, frozenset(claim[name] for name in names)

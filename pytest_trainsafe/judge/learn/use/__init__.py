@@ -1,6 +1,6 @@
-"""Packs in a test suite.
+"""Uses packs in a test suite.
 
-deploy      packs by name, and what must be observed to check them
-asserted    what `assert_invariants` is given
-from_tests  a pack from the healthy tests of a pytest run
+deploy      loads packs by name, and says what must be observed to check them
+asserted    judges what is passed to `assert_invariants`
+from_tests  learns a pack from the healthy tests of a pytest run
 """

@@ -1,4 +1,4 @@
-"""What `assert_invariants` is given: a fixture, a recorded trace, or an observation."""
+"""Judges what is passed to `assert_invariants`: a fixture, a recorded trace or an observation."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ from pytest_trainsafe.trace.reader import Trace
 def judge_given(
     given: Any, names: Sequence[str], accept: Collection[str]
 ) -> tuple[str, LearnJudgement]:
-    """What the run is called in a report, and the judgement of the packs.
+    """The name of the run for the report, and the judgement of the packs with these names.
 
-    Raises ArgumentTypeError for what cannot be judged, TraceError for a trace that observed
-    nothing, and PackError for a pack that cannot be read.
+    Raises ArgumentTypeError if `given` is nothing that can be judged, TraceError if the trace has
+    no observed calls, and PackError if a pack cannot be read.
     """
     if isinstance(given, Traces):
         return _judge_fixture(given, names, accept)
@@ -43,8 +43,8 @@ def judge_given(
         judgement = judge_packs(run, packs, known, accept=accept, unseen=list(given.unseen))
         return "the observed run", judgement
     raise ArgumentTypeError(
-        f"assert_invariants was given {shown(given)}; it takes the fixture candidate_trace, a "
-        "recorded trace or its directory, or what observe() yields"
+        f"assert_invariants was given {shown(given)}; pass the fixture candidate_trace, a recorded "
+        "trace, the directory of a trace, or the observation that observe() yields"
     )
 
 

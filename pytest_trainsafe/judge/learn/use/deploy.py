@@ -1,4 +1,4 @@
-"""Packs by name, and what must be observed to check them."""
+"""Loads packs by name, and says what must be observed to check them."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from pytest_trainsafe.trace.run_spec import Observe
 #: The folder of a project's packs, below its root directory.
 FOLDER = "invariants"
 
-#: The libraries whose APIs a pack may name.  Observing an API imports its module, and a pack is a
-#: file that may come from anybody, so others are not observed.
+#: The libraries whose APIs are observed for a pack.  Observing an API imports its module, and a
+#: pack may come from anybody, so APIs of other libraries are not observed.
 LIBRARIES = (
     *("torch", "torchdata", "torchvision", "torchtitan", "transformers", "accelerate"),
     *("deepspeed", "lightning", "megatron"),
@@ -33,10 +33,12 @@ def pack_path(name: str, root: Path) -> Path:
 def load_packs(
     names: Collection[str], root: Path, relations: Mapping[str, Relation]
 ) -> tuple[Pack, ...]:
-    """The packs of these names and paths, which are relative to the root directory.
+    """Load the packs with these names or paths.
 
-    A name is a pack of the project, else one of the package's.  Raises PackError for a pack that
-    does not exist or is damaged, and for packs that contradict each other.
+    A text that ends in ".pack" is a path, relative to the root directory.  Any other text is the
+    name of a pack of the project (`pack_path`) or, if there is none, of a pack of
+    pytest-trainsafe.  Raises PackError if a pack does not exist or is damaged, and if packs
+    contradict each other.
     """
     packs = tuple(_load(name, root, relations) for name in names)
     clashes = contradictions(packs, relations)
@@ -62,13 +64,13 @@ def _load(name: str, root: Path, relations: Mapping[str, Relation]) -> Pack:
 
 
 def shipped_packs() -> list[str]:
-    """The names of the package's own packs."""
+    """The names of the packs of pytest-trainsafe."""
     files = resources.files("pytest_trainsafe.invariants").iterdir()
     return sorted(each.name.removesuffix(SUFFIX) for each in files if each.name.endswith(SUFFIX))
 
 
 def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
-    """What the packs' invariants are about."""
+    """The APIs and variables that the invariants of the packs need."""
     needs = Needs()
     for claim in {each.claim for pack in packs for each in pack.invariants}:
         needs |= relations[claim.relation].needs(claim)
@@ -76,7 +78,7 @@ def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
 
 
 def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Observe:
-    """What ranks observe so that the packs can be checked, and nothing else."""
+    """The settings with which ranks observe only what is needed to check the packs."""
     needs = needs_of(packs, relations)
     names = {name for api in needs.apis for name in patterns(api)}
     apis = {name for name in names if name.partition(".")[0] in LIBRARIES}
@@ -88,7 +90,7 @@ def variable_patterns(kind: str, attribute: str) -> tuple[str, ...]:
     """The patterns of `observe(variables=...)` for one kind of variable.
 
     A kind is the type of a part of the model ("torch.nn.Parameter"), or the role of another object
-    ("optimizer.param_groups"), of which there may be several: "optimizer1.param_groups.0".
+    ("optimizer.param_groups").  Several objects may have a role, as in "optimizer1.param_groups.0".
     """
     head, _, rest = kind.partition(".")
     if head == "torch":

@@ -17,7 +17,10 @@ from pytest_trainsafe.judge.learn.use.deploy import pack_path
 
 @dataclass(frozen=True, slots=True)
 class LearnedPack:
-    """What a pytest run learned: the pack's file, what changed in it, and how much was read."""
+    """The pack that a pytest run learned: its file, and what changed in it.
+
+    `runs`, `programs` and `records` say how much it was learned from.
+    """
 
     path: Path
     update: Update
@@ -33,11 +36,11 @@ def learn_pack(
     own: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> LearnedPack:
-    """Learn invariants of the runs and write them into invariants/NAME.pack below `root`.
+    """Learn invariants from the runs and write them to invariants/NAME.pack below `root`.
 
-    Invariants that the pack had and the runs do not support stay in it, and are listed.
-    Raises LearnError for runs that nothing can be learned from, and PackError if the pack is
-    damaged.
+    If the pack exists, its invariants that the runs do not show stay in it, and
+    `Update.unsupported` lists them.  Raises LearnError if nothing can be learned from the runs, and
+    PackError if the existing pack is damaged.
     """
     known = relations(own)
     path = pack_path(name, root)

@@ -1,4 +1,4 @@
-"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or goes on from one.
+"""A DeepSpeed training that can be interrupted: it saves a checkpoint, and goes on from one.
 
 Importing this module imports neither torch nor DeepSpeed.
 """
@@ -11,6 +11,8 @@ from pytest_trainsafe.sweep.traits import Traits, give_traits
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_trainsafe.record.context import Context
 
 MICROBATCHES = 4
@@ -21,18 +23,12 @@ SAVED, UNIVERSAL = "saved", "universal"
 
 @requires(divides("heads", "tp"))
 def train(
-    ctx: Context,
-    before: int = 2,
-    steps: int = 2,
-    save: str = "",
-    load: str = "",
-    universal: bool = False,
-    heads: int = 2,
+    ctx: Context, steps: int = 4, universal: bool = False, lost: str = "", heads: int = 2
 ) -> None:
-    """Train `before` steps of a small GPT that are not recorded, then `steps` that are.
+    """Train a small GPT for `steps` steps.
 
-    What is between the two is saved in the folder `save`, or comes from the folder `load` instead
-    of from training.  `universal` converts the checkpoint that is saved, and loads such a one.
+    `universal` converts the checkpoint that is saved, and loads such a one.  `lost` is the fault:
+    a file of a universal checkpoint that is set to zero when it is saved.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -40,39 +36,36 @@ def train(
     sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    engine = initialize(ctx, model, config(ctx, bool(load) and universal))
-
-    def learn(step: int, index: int) -> Any:
-        loss = engine(*text(sizes, step, index, 2))
-        engine.backward(loss)
-        engine.step()
-        return loss
-
-    if load:
-        engine.load_checkpoint(load, tag=UNIVERSAL if universal else SAVED)
-    else:
-        for step in range(before):
-            for index in ctx.microbatches(MICROBATCHES):
-                learn(step, index)
-    if save:
-        engine.save_checkpoint(save, tag=SAVED)
-        if universal:
-            _convert(save, ctx.rank)
+    # DeepSpeed is told when it is made what it will load.
+    resumed = ctx.first_step > 0
+    engine = initialize(ctx, model, config(ctx, resumed and universal))
+    with ctx.load() as folder:
+        if folder is not None:
+            engine.load_checkpoint(str(folder), tag=UNIVERSAL if universal else SAVED)
     ctx.watch(engine)
-    for step in range(before, before + steps):
+    for step in ctx.steps(steps):
         with ctx.step():
             for index in ctx.microbatches(MICROBATCHES):
                 with ctx.microbatch(index):
-                    ctx.loss(learn(step, index))
+                    loss = engine(*text(sizes, step, index, 2))
+                    engine.backward(loss)
+                    engine.step()
+                    ctx.loss(loss)
+        with ctx.save() as folder:
+            if folder is not None:
+                engine.save_checkpoint(str(folder), tag=SAVED)
+                if universal:
+                    _convert(folder, ctx.rank, lost)
 
 
 give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # DeepSpeed's masters are float32
 
 
-def _convert(folder: str, rank: int) -> None:
+def _convert(folder: Path, rank: int, lost: str) -> None:
     """Make a universal checkpoint of the one that all ranks have saved."""
     import argparse
 
+    import torch
     import torch.distributed as dist
     from deepspeed.checkpoint.ds_to_universal import main
 
@@ -88,6 +81,10 @@ def _convert(folder: str, rank: int) -> None:
             "inject_missing_state": True,
         }
         main(argparse.Namespace(**options))
+        for file in (folder / UNIVERSAL).rglob(lost) if lost else ():
+            held = torch.load(file, weights_only=False)
+            held["param"].zero_()
+            torch.save(held, file)
     dist.barrier()
 
 

@@ -15,8 +15,9 @@ from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: How two Runs differ: in a tensor's bits or shape; in which tensors there are; in their order;
-#: in the model's inputs, where no tensor shows it; in whether the optimizer stepped.
+#: How two Runs differ: in a tensor's bits or shape; in which tensors there are; in their order,
+#: but for an optimizer's states; in the model's inputs, where no tensor shows it; in whether the
+#: optimizer stepped.
 How = Literal["values", "shape", "missing", "added", "order", "inputs", "steps"]
 
 
@@ -65,7 +66,7 @@ def first_divergence(first: Trace, second: Trace) -> Divergence | None:
     for one, other in pairs:
         if (step := _step_of_unlike(one, other)) is not None:
             return Divergence(step[0], one.rank, step[1])
-        for a, b in zip(one.tensors, other.tensors, strict=True):
+        for a, b in zip(_ordered(one), _ordered(other), strict=True):
             if a != b:
                 order = one.tensors[a].seq
                 return Divergence("order", one.rank, a.step, a, order, 0, total)
@@ -76,6 +77,15 @@ def _same(one: TensorEvent | None, other: TensorEvent | None) -> bool:
     if one is None or other is None:
         return one is other
     return (one.hash, one.dtype, one.shape) == (other.hash, other.dtype, other.shape)
+
+
+def _ordered(rank: RankTrace) -> list[TensorId]:
+    """The tensors of a rank in the order in which they were recorded.
+
+    An optimizer's states are left out.  They are entries of dicts, which a checkpoint may fill in
+    another order than a step does, and nothing is computed in that order.
+    """
+    return [id for id in rank.tensors if id.kind != "optimizer_state"]
 
 
 def _count(one: RankTrace, other: RankTrace) -> int:

@@ -11,6 +11,8 @@ from pytest_trainsafe.sweep.traits import Traits, give_traits
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from pytest_trainsafe.record.context import Context
 
 MICROBATCHES = 4
@@ -22,19 +24,13 @@ SAVED, UNIVERSAL = "saved", "universal"
 
 @requires(divides("heads", "tp"))
 def train(
-    ctx: Context,
-    before: int = 2,
-    steps: int = 2,
-    save: str = "",
-    load: str = "",
-    universal: bool = False,
-    heads: int = 2,
+    ctx: Context, steps: int = 4, universal: bool = False, lost: str = "", heads: int = 2
 ) -> None:
-    """Trains a small GPT for `before` steps that are not recorded, then `steps` recorded steps.
+    """Trains a small GPT for `steps` steps.
 
-    If `save` is a folder, save a checkpoint there between the two parts.  If `load` is a folder,
-    load a checkpoint from there instead of training the first part.  With `universal`, a saved
-    checkpoint is also converted to DeepSpeed's universal format, and the universal one is loaded.
+    With `universal`, a saved checkpoint is converted to DeepSpeed's universal format, and the
+    universal one is loaded.  `lost` plants a fault: it names a file of the universal checkpoint
+    whose values are set to zero.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -42,39 +38,36 @@ def train(
     sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    engine = initialize(ctx, model, config(ctx, bool(load) and universal))
-
-    def learn(step: int, index: int) -> Any:
-        loss = engine(*text(sizes, step, index, 2))
-        engine.backward(loss)
-        engine.step()
-        return loss
-
-    if load:
-        engine.load_checkpoint(load, tag=UNIVERSAL if universal else SAVED)
-    else:
-        for step in range(before):
-            for index in ctx.microbatches(MICROBATCHES):
-                learn(step, index)
-    if save:
-        engine.save_checkpoint(save, tag=SAVED)
-        if universal:
-            _convert(save, ctx.rank)
+    # The config of the engine says which kind of checkpoint it will load.
+    resumed = ctx.first_step > 0
+    engine = initialize(ctx, model, config(ctx, resumed and universal))
+    with ctx.load() as folder:
+        if folder is not None:
+            engine.load_checkpoint(str(folder), tag=UNIVERSAL if universal else SAVED)
     ctx.watch(engine)
-    for step in range(before, before + steps):
+    for step in ctx.steps(steps):
         with ctx.step():
             for index in ctx.microbatches(MICROBATCHES):
                 with ctx.microbatch(index):
-                    ctx.loss(learn(step, index))
+                    loss = engine(*text(sizes, step, index, 2))
+                    engine.backward(loss)
+                    engine.step()
+                    ctx.loss(loss)
+        with ctx.save() as folder:
+            if folder is not None:
+                engine.save_checkpoint(str(folder), tag=SAVED)
+                if universal:
+                    _convert(folder, ctx.rank, lost)
 
 
 give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # master weights are float32
 
 
-def _convert(folder: str, rank: int) -> None:
+def _convert(folder: Path, rank: int, lost: str) -> None:
     """Converts the checkpoint that all ranks have saved to a universal one, on rank 0."""
     import argparse
 
+    import torch
     import torch.distributed as dist
     from deepspeed.checkpoint.ds_to_universal import main
 
@@ -90,6 +83,10 @@ def _convert(folder: str, rank: int) -> None:
             "inject_missing_state": True,
         }
         main(argparse.Namespace(**options))
+        for file in (folder / UNIVERSAL).rglob(lost) if lost else ():
+            held = torch.load(file, weights_only=False)
+            held["param"].zero_()
+            torch.save(held, file)
     dist.barrier()
 
 

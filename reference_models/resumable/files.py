@@ -10,15 +10,24 @@ from torch import nn
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Save what this rank holds of the model and the optimizer."""
-    torch.save([model.state_dict(), optimizer.state_dict()], _file(folder))
+    """Save what this rank holds of the model and the optimizer.
+
+    An optimizer over masters updates tensors of its own, which no state dict has.
+    """
+    torch.save([model.state_dict(), optimizer.state_dict(), _updated(optimizer)], _file(folder))
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load what the same rank saved."""
-    weights, state = torch.load(_file(folder))
+    weights, state, updated = torch.load(_file(folder))
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)
+    for parameter, values in zip(_updated(optimizer), updated, strict=True):
+        parameter.copy_(values)
+
+
+def _updated(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [each.detach() for group in optimizer.param_groups for each in group["params"]]
 
 
 def _file(folder: Path) -> Path:

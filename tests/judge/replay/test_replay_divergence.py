@@ -103,6 +103,19 @@ def test_equal_values_in_another_order_are_a_difference(tmp_path):
     assert (found.how, found.where) == ("order", loss(0))
 
 
+def test_an_optimizers_states_in_another_order_are_no_difference(tmp_path):
+    states = [
+        (TensorId(1, None, "optimizer_state", "", f"weight.{name}"), ONE)
+        for name in ("exp_avg", "exp_avg_sq")
+    ]
+    first, second = (
+        written(tmp_path / name, [*RANK, *order])
+        for name, order in (("a", states), ("b", states[::-1]))
+    )
+
+    assert first_divergence(first, second) is None
+
+
 def test_an_optimizer_that_steps_in_one_run_alone_is_a_difference(tmp_path):
     stepped = [
         StepEvent(0, 1, "", "", optimizer_stepped=each, seconds=0.1) for each in (True, False)

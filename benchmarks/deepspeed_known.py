@@ -60,7 +60,7 @@ KNOWN = (
         "0.18.3",
         "0.19.2",
         {"pp": 2},
-        ("activation_grad · step 0", "times the reference, which is 1/micro-batches"),
+        ("activation_grad · step 0", "times the reference, a factor of 1/micro-batches"),
     ),
     Known(
         "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
@@ -95,7 +95,7 @@ KNOWN = (
         "0.17.6",
         "0.18.2",
         {"zero": 2},
-        ("main_grad · step 0", "of 4 are not in it"),
+        ("main_grad · step 0", "of 4 are missing from the sum"),
     ),
 )
 

@@ -1,1 +1,1 @@
-"""Learned invariant packs live here, each with how it was learned.  None is shipped yet."""
+"""Packs of learned invariants, each with a note on how it was learned.  There are none yet."""

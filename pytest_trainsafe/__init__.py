@@ -1,4 +1,4 @@
-"""Is this difference rounding or a bug, and where does it start?
+"""Tells whether two training runs differ by rounding or by a bug, and where the bug starts.
 
 The public names are resolved when they are first used: importing this package, as pytest does
 at every start, imports neither torch nor numpy, and neither does importing a name from it.
@@ -123,7 +123,7 @@ __all__ = [
     "trainsafe_fuzz",
 ]
 
-#: Public name -> the module that defines it, below this package.
+#: The module that defines each public name, relative to this package.
 _HOME = {
     "AnnotationError": "annotations.entries",
     "ArgumentError": "errors",

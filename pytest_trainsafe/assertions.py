@@ -59,12 +59,13 @@ def assert_trainsafe(
     accept: Collection[str] = (),
     expect: Sequence[Expectation] = (),
 ) -> None:
-    """Asserts that the candidate trains like its reference, at every rung of the ladder.
+    """Asserts that the candidate trains like its reference, in every dtype that the test judges.
 
-    Takes the fixtures `candidate_trace` and `reference_trace`.  Judges the rungs from float64
-    downwards and stops at the first failure.  `loosen` multiplies the tolerance of some tensors,
-    each with a reason; `accept` names inconclusive checks that do not fail this test; `expect`
-    adds rules for random numbers, made by `expect_rng`, to those of the marker.
+    Takes the fixtures `candidate_trace` and `reference_trace`.  Compares the two in one dtype after
+    the other, by default from float64 down, and stops at the first dtype that fails.  Each
+    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason; `accept`
+    names checks that do not fail this test if they are inconclusive; `expect` adds rules for random
+    numbers, made by `expect_rng`, to the rules that the marker declares.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -98,9 +99,9 @@ def assert_equivalent(
     """Asserts that two recorded Runs of one dtype are equal up to rounding.
 
     Takes traces or their directories.  `perturbed` is the reference with added noise of the size
-    of rounding errors, `shadow` the reference in float64.  Give both: one alone is a single sample
-    of the rounding error, which is too few where a gradient consists only of rounding error.
-    Without either, only bitwise equal tensors pass.
+    of rounding errors; `shadow` is the reference in float64.  Give both: one alone is a single
+    sample of the rounding error, which is not enough where a gradient consists only of rounding
+    error.  If neither is given, only bitwise equal tensors pass.
     Raises TrainsafeFailure with the report, TraceError for a trace that cannot be read, and
     ArgumentError for an invalid argument.
     """
@@ -130,7 +131,7 @@ def assert_rng(
     Takes recorded traces, their directories, or the fixtures `candidate_trace` and
     `reference_trace`, whose first rung is judged.  The reference is not judged: it shows which
     tensors of the candidate are shards of larger ones.  `expect` adds rules and exceptions, made
-    by `expect_rng`, to those of the marker.
+    by `expect_rng`, to those that the marker declares.
     Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
@@ -157,15 +158,15 @@ def assert_rng(
 
 
 def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
-    """Assert that the same Run records the same bits every time.
+    """Asserts that a program records the same bits every time it runs.
 
-    Takes the fixture `candidate_trace`, or `reference_trace`.  The Run of the first rung is made
-    `repeats` times in all; every tensor of every rank must have the same bits each time.  The
-    repetitions run in new processes, whose strings hash differently and whose fresh memory holds
-    other bytes.  After a failure further Runs find the operator at which the difference begins,
-    and its cause, unless --trainsafe-localize is off.
-    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
-    for an argument that it does not take.
+    Takes the fixture `candidate_trace` or `reference_trace`.  Runs its program `repeats` times in
+    total, in the first dtype that the test judges; every tensor of every rank must have the same
+    bits each time.  The repetitions run in new processes with another seed for string hashes and
+    other initial contents of memory.  After a failure, further Runs find the operator at which the
+    difference starts, and its cause, unless --trainsafe-localize is off.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
+    ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
@@ -205,15 +206,16 @@ def assert_invariants(
     *packs: str,
     accept: Collection[str] = (),
 ) -> None:
-    """Assert that a run keeps the invariants of packs.
+    """Asserts that a run does not violate the invariants in packs.
 
-    Takes the fixture `candidate_trace` or `reference_trace`, which runs the program once more with
-    the packs' APIs and variables observed; a recorded trace that was observed, or its directory;
-    or what `observe()` yielded.  `packs` are names ("ours") or paths of .pack files, relative to
-    the root directory for a fixture and else to the working directory.
-    Raises TrainsafeFailure with the report: one finding for each cause, with the record that breaks
-    the rule and one that keeps it.  A run to which no invariant applies is inconclusive and fails
-    too, unless `accept` names "learn:nothing".
+    `given` is the fixture `candidate_trace` or `reference_trace`, for which the program runs once
+    more while the APIs and variables that the packs need are observed; a recorded trace of a run
+    that was observed, or the trace's directory; or the object that `observe()` yielded.  `packs`
+    are names ("ours") or paths of .pack files, relative to pytest's root directory if `given` is a
+    fixture and to the working directory otherwise.
+    Raises TrainsafeFailure with the report: one finding for each cause, with a record that violates
+    the invariant and one that satisfies it.  A run to which no invariant applies is inconclusive,
+    which is a failure too, unless `accept` names "learn:nothing".
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.learn.use.asserted import judge_given
@@ -225,7 +227,7 @@ def assert_invariants(
     if wrong or not packs:
         raise ArgumentTypeError(
             "assert_invariants takes the names of packs after the run, such as "
-            'assert_invariants(candidate_trace, "ours"), and was given '
+            'assert_invariants(candidate_trace, "ours"), but was given '
             f"{described(wrong[0]) if wrong else 'none'}"
         )
     _require_options("assert_invariants", (), accept)
@@ -248,18 +250,19 @@ def assert_resumable(
 ) -> None:
     """Asserts that a training resumed from its checkpoint goes on as if never interrupted.
 
-    Takes the fixture `candidate_trace`, or `reference_trace`.  The Run of the first rung takes
-    `steps` steps; another one saves a checkpoint after `at_step` of them; a third one, in new
-    processes, loads it and takes the other steps.  Weights, optimizer state, random draws, inputs
-    and losses must have the same bits.  `steps` is what `ctx.steps` gives the program, by default
-    the program's own number.  With `resume_point`, the axes that differ from the test's Point, the
-    checkpoint is also loaded there, and the results must be equal up to rounding.
+    Takes the fixture `candidate_trace` or `reference_trace`, and makes three Runs in the first
+    dtype that the test judges.  The first trains for `steps` steps.  The second saves a checkpoint
+    after `at_step` steps.  The third loads the checkpoint in new processes and trains for the
+    remaining steps.  Weights, optimizer state, random draws, inputs and losses must have the same
+    bits.  The program gets `steps` from `ctx.steps`; by default it takes its own number of steps.
+    `resume_point` gives the axes of a Point other than the test's: the checkpoint is also loaded at
+    that Point, where the results must be equal up to rounding.
 
-    The program saves and loads in its blocks `with ctx.save() as folder:` and `with ctx.load() as
-    folder:`, or `save(folder, model, optimizer)` and `load(folder, model, optimizer)` do, which
-    are importable functions: `load` is called by `ctx.watch`, and `save` at the end of the step.
-    Raises TrainsafeFailure with the report; GroupFailure when ranks did not finish; ArgumentError
-    for an argument that it does not take.
+    The program saves and loads in blocks `with ctx.save() as folder:` and `with ctx.load() as
+    folder:`.  Otherwise pass `save` and `load`, importable functions that take
+    `(folder, model, optimizer)`: `ctx.watch` calls `load`, and `save` is called when the step ends.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
+    ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.replay.resume.arguments import resumption_of
@@ -287,9 +290,10 @@ def assert_same_by(
     """Asserts that a program trains the same under a metamorphic relation.
 
     `relation` is the name of a relation that the program offers (`relations.hold`), or a relation
-    such as `relations.Order()`.  Takes the fixture `candidate_trace`, or `reference_trace`, and
-    compares its Run with one that is changed as the relation says, at every rung of the ladder.
-    Neither Run is trusted, so a fault that the program has at every Point can be found.  `loosen`
+    such as `relations.Order()`.  Takes the fixture `candidate_trace` or `reference_trace`, and
+    compares its Run with one that is changed as the relation says, in every dtype that the test
+    judges.  Neither Run is assumed to be correct, so this can find a bug that the program has at
+    every Point, even on a single device.  `loosen`
     and `accept` are those of `assert_trainsafe`.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, RelationError if
     the relation does not apply at the Point, and ArgumentError for an invalid argument.
@@ -303,7 +307,7 @@ def assert_same_by(
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             f"assert_same_by was given {described(candidate)} after the relation; it takes the "
-            "fixture candidate_trace or reference_trace, whose Run it changes and makes again"
+            "fixture candidate_trace or reference_trace, whose Run it repeats with a change"
         )
     found = find_relation(candidate.case.program, relation, "assert_same_by")
     _require_options("assert_same_by", loosen, accept)
@@ -323,15 +327,16 @@ def assert_kept_relations(
     *,
     candidates: Sequence[Relation | str] = (),
 ) -> None:
-    """Asserts every relation that a file keeps for the program of a fixture.
+    """Asserts every metamorphic relation that a file lists as holding for a fixture's program.
 
-    `file` is relative to the root directory.  `pytest --trainsafe-learn` writes it: each test that
-    calls this function and whose marker has `healthy=True` tries the relations that its program
-    offers, the order of micro-batches, recomputation, and `candidates`, and writes which of them
-    held.  In other runs those that held are asserted, as by `assert_same_by`; the terminal summary
-    lists the others, and those that do not apply at the test's Point.
+    `file` is relative to pytest's root directory.  `pytest --trainsafe-learn` writes it: a test
+    that calls this function, and whose marker has `healthy=True`, then asserts nothing.  It tries
+    the relations that its program offers, the order of micro-batches, recomputation, and
+    `candidates`, and adds to the file which of them held.  In all other cases the relations that
+    held are asserted, as by `assert_same_by`.  The terminal summary lists the relations that did
+    not hold, and those that do not apply at the test's Point.
     Raises TrainsafeFailure with the report, RelationError if none applies at the Point, and
-    ArgumentError for a file that is missing, damaged or says nothing about the program.
+    ArgumentError for a file that is missing or damaged, or that does not mention the program.
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judge.metamorphic.find import assert_or_find
@@ -340,7 +345,7 @@ def assert_kept_relations(
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             f"assert_kept_relations was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it changes and makes again"
+            "candidate_trace or reference_trace, whose Run it repeats with changes"
         )
     if not isinstance(file, (str, os.PathLike)):
         raise ArgumentTypeError(
@@ -368,7 +373,7 @@ def _require_fixture(traces: object, role: str) -> None:
         if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):
             instead = "assert_equivalent takes recorded traces and their directories"
         else:
-            instead = f"call {call}"
+            instead = f"Call {call}"
         raise ArgumentTypeError(
             f"assert_trainsafe was given {described(traces)} as its {role}; it takes the fixtures "
             f"candidate_trace and reference_trace. {instead}"

@@ -34,12 +34,12 @@ IMPORTS_TORCH = {
 
 
 def deferred(home: str, name: str) -> object:
-    """A stand-in for the class or function `name` of the module `home`, which imports it in use."""
+    """A stand-in for the class or function `name`; imports the module `home` when it is used."""
     return _deferred_class(home, name) if IMPORTS_TORCH[name] else _deferred_function(home, name)
 
 
 class _Deferred(type):
-    """A class that stands for another: its attributes, its instances, and what calling it makes."""
+    """The metaclass of stand-ins: attributes, calls and isinstance checks use the real class."""
 
     _home: str
 
@@ -47,7 +47,7 @@ class _Deferred(type):
         return getattr(import_module(cls._home), cls.__name__)
 
     def __getattr__(cls, name: str) -> object:
-        if name.startswith("__"):  # asked by typing and pytest, which takes every class for a test
+        if name.startswith("__"):  # typing and pytest look them up; must not import torch
             raise AttributeError(name)
         return getattr(cls._real(), name)
 
@@ -70,6 +70,6 @@ def _deferred_function(home: str, name: str) -> object:
         return getattr(import_module(home), name)(*args, **kwargs)
 
     function.__name__ = function.__qualname__ = name
-    function.__module__ = "pytest_trainsafe"  # ranks find it there by this name
+    function.__module__ = "pytest_trainsafe"  # ranks import it from there by its name
     function.__doc__ = f"`{home}.{name}`, imported when it is called."
     return function

@@ -1,22 +1,22 @@
-"""What users catch: every error of this package below one base, and the category of warnings.
+"""The errors of this package, which have a common base class, and its category of warnings.
 
     TrainsafeError
-    ├── DeclarationError (ValueError)        what a test, an option or a config declares
-    │   ├── SweepError                       axes, their values, Points, and what a marker takes
+    ├── DeclarationError (ValueError)        a wrong declaration: in a test, option or configuration
+    │   ├── SweepError                       axes, their values, Points, or arguments of a marker
     │   ├── InvalidProgramError              a program that ranks could not import or call
     │   ├── SettingError                     the value of an option, an ini key or a marker setting
-    │   │   └── UnknownCheckError            a name in `accept` that no check has
+    │   │   └── UnknownCheckError            a name in `accept` that is not a check's
     │   └── DeepSpeedConfigError             `pytest_trainsafe.fixtures.deepspeed`
-    ├── ArgumentError (ValueError)           an argument of a function of this package
-    │   ├── ArgumentTypeError (TypeError)    one of a type that the function does not take
+    ├── ArgumentError (ValueError)           a wrong argument of a function of this package
+    │   ├── ArgumentTypeError (TypeError)    an argument of a wrong type
     │   └── RelationError                    a metamorphic relation that does not apply at a Point
     ├── TrainsafeFailure (AssertionError)    `pytest_trainsafe.assertions`
     ├── GroupFailure                         `pytest_trainsafe.launch`
     ├── TraceError                           a recorded trace that cannot be used
     ├── ReplayError                          a replay checkpoint that cannot be used
     │   └── ReplayMismatchError              a replay that draws other numbers than its original
-    ├── UnknownAxisError (AttributeError)    an axis that a Point is asked for
-    └── AnnotationError, LayoutError, ProgramError and others, each in its stage
+    ├── UnknownAxisError (AttributeError)    an axis that a Point does not have
+    └── AnnotationError, LayoutError, ProgramError and others, in the modules that raise them
 
 Every public exception class of the package derives from TrainsafeError; a test checks it.
 """
@@ -48,7 +48,7 @@ class SettingError(DeclarationError):
 
 
 class UnknownCheckError(SettingError):
-    """A name to accept that no check has."""
+    """A name in `accept` is not the name of a check."""
 
 
 class ArgumentError(TrainsafeError, ValueError):
@@ -68,15 +68,15 @@ class TraceError(TrainsafeError):
 
 
 class ReplayError(TrainsafeError):
-    """A replay checkpoint cannot be used; says which, why, and what to do.  Nothing is loaded."""
+    """A replay checkpoint cannot be used, and nothing was loaded; the message says why."""
 
 
 class ReplayMismatchError(ReplayError):
-    """A replay draws other numbers than its original; the message names the first draw."""
+    """A replay draws other random numbers than its original; the message names the first draw."""
 
 
 class UnknownAxisError(TrainsafeError, AttributeError):
-    """A Point has no such axis, or one without a size; the message says how to ask for it."""
+    """A Point has no axis of this name; the message lists its axes and how to give a default."""
 
 
 class TrainsafeWarning(UserWarning):

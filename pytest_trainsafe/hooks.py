@@ -60,10 +60,11 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
 
 @pytest.hookspec
 def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
-    """Returns import paths of relations that rules are learned from beside the package's own.
+    """Returns import paths of relations that invariants are learned with, besides the package's.
 
-    Called when pytest is configured.  Each path names a class that implements
-    `pytest_trainsafe.judge.learn.relation.Relation` and is instantiated without arguments.
+    A relation is one kind of rule that training may follow.  Called when pytest is configured.
+    Each path names a class that implements `pytest_trainsafe.judge.learn.relation.Relation` and is
+    instantiated without arguments.
 
         def pytest_trainsafe_relations(config):
             return ["our_tests.relations:LossFalls"]
@@ -72,7 +73,7 @@ def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type:
 
 @pytest.hookspec
 def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
-    """Returns further launchers by name, selected with `--trainsafe-launcher NAME`.
+    """Returns further launchers by name; a user selects one with `--trainsafe-launcher NAME`.
 
     Called when pytest is configured.  Each value is the import path of a class or a function that
     takes a `pytest_trainsafe.launch.LaunchSetup` and returns a `pytest_trainsafe.launch.Launcher`.

@@ -76,7 +76,7 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Sends a pytest-xdist worker the sweep of this run, and where to say what its Runs do."""
+    """Sends a pytest-xdist worker the sweep, and the folder in which it reports progress."""
     from pytest_trainsafe.runs.progress.shared import share_folder
 
     words, from_ini = sweep_words(node.config)
@@ -125,7 +125,7 @@ def pytest_exception_interact(
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
-    """Checks the collected sweep as a whole and notes skipped Points for the summary."""
+    """Checks the sweep once all tests are collected; notes skipped Points for the summary."""
     if _in_use(session.config):
         from pytest_trainsafe.runs.progress.shared import announce
         from pytest_trainsafe.sweep.collect import finish
@@ -155,7 +155,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    """Prepares a fuzz test; warns of tests that compared nothing; notes what was replayed."""
+    """Prepares a fuzz test; warns if a test compared nothing; reports what was replayed."""
     try:
         with _fuzzing(item):
             result = yield
@@ -202,6 +202,6 @@ def _in_use(config: pytest.Config) -> bool:
 
 
 def _fuzzing(item: pytest.Item) -> AbstractContextManager[None]:
-    """What surrounds the run of a test that `trainsafe_fuzz` made; nothing for other tests."""
+    """The context in which a test made by `trainsafe_fuzz` runs; an empty one for other tests."""
     fuzzing = getattr(getattr(item, "obj", None), FUZZING, None)
     return fuzzing(item) if fuzzing is not None else nullcontext()

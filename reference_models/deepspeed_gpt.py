@@ -1,6 +1,6 @@
-"""The reference program for DeepSpeed: a plain GPT with AdamW and gradient clipping.
+"""The example programs for DeepSpeed: a plain GPT, trained with AdamW and gradient clipping.
 
-A test names it, `@pytest.mark.trainsafe(deepspeed_gpt.train, zero=[0, 1, 2, 3])`.
+A test uses one in its marker: `@pytest.mark.trainsafe(deepspeed_gpt.train, zero=[0, 1, 2, 3])`.
 Importing this module imports neither torch nor DeepSpeed.
 """
 
@@ -14,7 +14,7 @@ from pytest_trainsafe.sweep.validity import divides, requires
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: The gradients of this model have a norm of about 1, so the clipping has an effect.
+#: DeepSpeed's config.  Gradients of this model have a norm of about 1, so clipping has an effect.
 CONFIG = {
     "optimizer": {"type": "AdamW", "params": {"lr": 1e-3, "weight_decay": 0.1}},
     "gradient_clipping": 0.5,
@@ -40,7 +40,7 @@ def train(
     batch_size: int = 2,
     tied: bool = False,
 ) -> Any:
-    """Return a GPT, and a function that makes micro-batches of `batch_size` samples."""
+    """Returns a GPT and its batch function; a micro-batch has `batch_size` samples."""
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     sizes = Sizes(layers, hidden, heads, seq_len=seq_len)
@@ -50,14 +50,14 @@ def train(
 
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
-    """Return the same GPT as a list of layers for a pipeline, the loss, and the micro-batches."""
+    """Returns the same GPT as a list of layers for a pipeline, its loss and its batch function."""
     from pytest_trainsafe.reference_models.plain.gpt import Sizes, layers_of, mean_loss, text
 
     sizes = Sizes(layers, hidden, heads)
     return layers_of(sizes), mean_loss, lambda step, index: text(sizes, step, index, batch_size)
 
 
-#: Ulysses divides the sequence over cp; each rank's loss is the mean over its part.
+#: Annotations for Ulysses, which splits the sequence; each rank's loss is the mean over its part.
 _ULYSSES = {
     "cp_order": "contiguous",
     "loss": {"mean": ["cp"]},
@@ -70,7 +70,7 @@ _ULYSSES = {
 def ulysses(
     ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
 ) -> Any:
-    """Return the same GPT with DeepSpeed's sequence parallelism over cp, and its micro-batches."""
+    """Returns the same GPT with Ulysses, sequence parallelism over cp, and its batch function."""
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, causal, text
 
     sizes = Sizes(layers, 32, heads, seq_len=seq_len)
@@ -94,9 +94,9 @@ def ulysses(
 @requires(divides("experts", "ep"))
 @deepspeed_program(CONFIG, microbatches=4, steps=2)
 def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
-    """Return the same GPT with a mixture of experts in its first layer, and its micro-batches.
+    """Returns the same GPT, whose first layer has several experts, and its batch function.
 
-    No token is dropped.
+    Each expert is an MLP.  No token is dropped.
     """
     from pytest_trainsafe.reference_models.plain.gpt import MLP, Experts, PlainGPT, Sizes, text
 

@@ -1,4 +1,4 @@
-"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or continues from one.
+"""A DeepSpeed training that can be interrupted: it saves a checkpoint, or resumes from one.
 
 Importing this module imports neither torch nor DeepSpeed.
 """
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 
 MICROBATCHES = 4
 
-#: The names in the folder of the checkpoint that DeepSpeed saves, and of its universal version.
+#: The names of checkpoints in their folder: one as DeepSpeed saves it, and one that is converted
+#: so that it can be loaded with another parallel layout.
 SAVED, UNIVERSAL = "saved", "universal"
 
 
@@ -29,11 +30,11 @@ def train(
     universal: bool = False,
     heads: int = 2,
 ) -> None:
-    """Train a small GPT for `before` steps that are not recorded, then for `steps` that are.
+    """Trains a small GPT for `before` steps that are not recorded, then `steps` recorded steps.
 
-    If `save` is a folder, save a checkpoint there between the two parts.  If `load` is a folder,
-    load a checkpoint from there instead of training the first part.  With `universal`, a saved
-    checkpoint is also converted to DeepSpeed's universal format, and the universal one is loaded.
+    The state between the two parts is saved in the folder `save`, unless that is "".  If `load` is
+    given, the state is loaded from this folder instead of trained.  With `universal`, the
+    checkpoint that is saved is also converted to a universal one, and a universal one is loaded.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -67,11 +68,11 @@ def train(
                     ctx.loss(learn(step, index))
 
 
-give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # DeepSpeed's masters are float32
+give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # master weights are float32
 
 
 def _convert(folder: str, rank: int) -> None:
-    """Convert the checkpoint that all ranks have saved to a universal one.  All ranks call this."""
+    """Converts the checkpoint that all ranks have saved to a universal one, on rank 0."""
     import argparse
 
     import torch.distributed as dist
@@ -93,9 +94,9 @@ def _convert(folder: str, rank: int) -> None:
 
 
 def config(ctx: Context, universal: bool) -> dict[str, Any]:
-    """The DeepSpeed config: AdamW with warm-up, effective clipping, and the settings of the Point.
+    """DeepSpeed's config for this Point: AdamW with a warm-up, and gradient clipping.
 
-    `universal` makes the engine load a universal checkpoint.
+    With `universal`, a universal checkpoint can be loaded.
     """
     warmup = {"warmup_min_lr": 1e-3, "warmup_max_lr": 1e-2, "warmup_num_steps": 4}
     made: dict[str, Any] = {

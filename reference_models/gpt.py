@@ -14,6 +14,7 @@ from pytest_trainsafe.reference_models.rules import (
     fp8_scales_follow_micro_batches,
     layers_for_stages,
     microbatches_interleave,
+    only_axes,
     sequence_in_chunks,
     sizes_of,
     torch_schedules_fit,
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     relations.Recompute("full"),
 )
 @requires(
+    only_axes("dp", "tp", "sp", "cp", "pp", "vpp", "zero", "recompute", "compile"),
     divides("heads", "tp"),
     divides("microbatches", "dp"),
     vocabulary_over_tp,

@@ -13,6 +13,7 @@ from pytest_trainsafe.reference_models.rules import (
     compiled_alone,
     layers_for_stages,
     microbatches_interleave,
+    only_axes,
     sequence_in_chunks,
     sizes_of,
     torch_schedules_fit,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
 @relations.hold(relations.Split(), relations.Order(), relations.Recompute("full"))
 @requires(
+    only_axes("dp", "tp", "sp", "cp", "pp", "vpp", "zero", "recompute", "compile"),
     divides("heads", "tp"),
     divides("kv_heads", "tp"),
     divides("ffn", "tp"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.config import VOCABULARY, MoEConfig
 from pytest_trainsafe.reference_models.rules import (
+    only_axes,
     sequence_in_chunks,
     sizes_of,
     vocabulary_over_tp,
@@ -71,6 +72,7 @@ def balanced_over_micro_batches(setting: Setting) -> str | None:
     sequence_in_chunks,
     experts_over_dp_and_cp,
     _whole_layers_at_hand,
+    only_axes("dp", "tp", "sp", "cp", "ep", "zero", "recompute"),
     sizes_of(MoEConfig),
 )
 def train(

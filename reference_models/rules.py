@@ -18,26 +18,32 @@ from pytest_trainsafe.sweep.validity import Rule
 _TRIVIAL: dict[str, tuple[object, ...]] = {
     **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), (1,)),
     "sp": (False,),
+    "zero": (0,),
     "compile": (False,),
     "recompute": (False, "none"),
 }
 
 
-def only_data_parallel(*others: str) -> Rule:
-    """Return the rule of a program that supports only dp, ZeRO-1 and the axes `others`."""
+def only_axes(*axes: str) -> Rule:
+    """Return the rule of a program that supports only these axes, and zero up to 1."""
 
-    *first, last = ("dp", "zero", *others)
+    *first, last = axes
+    known = f"{', '.join(first)} and {last}"
 
     def rule(point: Point, _arguments: Mapping[str, object]) -> str | None:
         for axis, value in point:
-            if value not in _TRIVIAL.get(axis, (value,)) and axis not in others:
-                known = f"{', '.join(first)} and {last}"
-                return f"this program has no {axis}; its parallel axes are {known}"
+            if value not in _TRIVIAL.get(axis, (value,)) and axis not in axes:
+                return f"this program has no {axis}; its axes are {known}"
         if int(point.get("zero", 0)) > 1:
             return f"this program has no zero={point.get('zero', 0)}; it has zero=1"
         return None
 
     return rule
+
+
+def only_data_parallel(*others: str) -> Rule:
+    """Return the rule of a program that supports only dp, ZeRO-1 and the axes `others`."""
+    return only_axes("dp", "zero", *others)
 
 
 def compiled_alone(point: Point, arguments: Mapping[str, object]) -> str | None:

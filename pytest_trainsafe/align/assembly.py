@@ -1,7 +1,7 @@
-"""Joins parts that are known to fit together, with the geometry cached.
+"""Joins the parts of a tensor, if they are known to fit together, by a cached plan.
 
-A trace has thousands of tensors but few geometries.  Called by merge, which finds out whether
-parts fit and reports where they do not.
+A trace has thousands of tensors, but few combinations of shapes and layouts need a plan.  Called by
+merge, which finds out whether parts fit together and reports where they do not.
 """
 
 from __future__ import annotations
@@ -24,9 +24,10 @@ class Assembly:
     """How to join parts into a logical tensor of shape `whole`.
 
     `groups` lists the indices of parts that are replicas of each other; the first of each group
-    is used.  `moves` holds, for each group, pairs of views: where in the whole, where in the
-    part.  `add` sums the groups; the result is divided by each of `divisors`.  `whole_group`
-    means that a single part is the whole tensor.
+    is used.  `moves` holds, for each group, pairs of views: the target in the logical tensor and
+    the source in the part.  `add` is true if the groups are added up, as terms of a sum.  The
+    result is divided by each of `divisors`.  `whole_group` is true if there is one group, whose
+    parts are the whole tensor.
     """
 
     whole: tuple[int, ...]
@@ -46,7 +47,7 @@ class Assembly:
         add: bool = False,
         divisors: Sequence[int] = (),
     ) -> Assembly:
-        """Builds it from the groups and the logical indices that each group's parts hold."""
+        """Builds an Assembly from the groups and the logical indices that each group holds."""
         one = len(groups) == 1 and tuple(map(len, arrays[0])) == whole
         moves = () if one else tuple(_moves(whole, each) for each in arrays)
         return cls(whole, tuple(map(tuple, groups)), moves, add, tuple(divisors), one)

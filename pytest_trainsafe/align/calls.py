@@ -1,8 +1,9 @@
-"""Renumbers the calls of a module that several pipeline stages make, as in the whole model.
+"""Renumbers the calls of a module that several pipeline stages call, as if one model made them.
 
-Each stage counts its calls from 0.  If the stages' calls together are the reference's, they form
-one sequence and are not replicas; an example is an embedding that the last stage calls once more
-for multi-token prediction.  Called by the ladder before a rung is judged.
+Each stage counts its calls from 0.  If all stages together make as many calls as the reference,
+the calls form one sequence and are not replicas of each other; an example is an embedding that the
+last stage calls once more for multi-token prediction.  Called by the ladder before a rung is
+judged.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ _Numbers = dict[tuple[int, int], int]
 def renumbered(candidate: Trace, reference: Trace) -> Trace:
     """The candidate with the reference's call numbers; the candidate itself if none change.
 
-    A stage's calls are ordered by the position, in the reference, of the next output that only
-    this stage has.
+    The calls of all stages are ordered by what follows them: the position, in the reference, of the
+    next output on the same stage that no other stage has.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate
@@ -55,7 +56,7 @@ def renumbered(candidate: Trace, reference: Trace) -> Trace:
 
 
 def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Numbers]]:
-    """The modules' calls that form a sequence over stages, with their numbers in the whole."""
+    """Yields calls that form a sequence over stages, with the numbers that they should have."""
     made: defaultdict[_Calls, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for id in candidate.ids():
         if id.kind == "activation":

@@ -21,7 +21,7 @@ _LAST = 4
 
 
 def in_dataflow(trace: Trace) -> list[TensorId]:
-    """Every id once: step by step, and within a step micro-batch by micro-batch.
+    """Every tensor id once, in dataflow order: by step, and within a step by micro-batch.
 
     A micro-batch has a forward phase and then backward phases.  The forward follows the stages of
     a pipeline, the backward follows them in reverse.  Within a phase, ids keep the order in

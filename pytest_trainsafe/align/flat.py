@@ -33,9 +33,9 @@ class Joined:
 
 
 def join_ranges(parts: Sequence[Part], sizes: Sizes) -> Joined:
-    """Joins the ranges of parts that agree in their coordinates on all axes but the Flat's.
+    """Joins the ranges of ranks whose coordinates differ only along the axes of the Flat.
 
-    Raises LayoutError for a part whose shape is not that of its range.  Elements that no rank
+    Raises LayoutError for a part whose length is not that of its range.  Elements that no rank
     holds are NaN (0 in integer tensors).
     """
     groups: dict[tuple[tuple[str, int], ...], list[_FlatRange]] = {}
@@ -61,8 +61,8 @@ def _flat_range(part: Part) -> _FlatRange:
     check_range(flat, flat.shape)
     if tuple(part.tensor.shape) != (flat.length,):
         raise LayoutError(
-            f"rank {part.rank} holds {list(part.tensor.shape)} but its layout gives a range of "
-            f"{flat.length} elements"
+            f"rank {part.rank} holds a tensor of shape {list(part.tensor.shape)}, but its layout "
+            f"gives a range of {flat.length} elements"
         )
     return _FlatRange(part, flat, outer)
 
@@ -75,7 +75,8 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
         if piece.flat.shape != shape:
             raise LayoutError(
                 f"rank {piece.part.rank} holds a range of a tensor of shape "
-                f"{list(piece.flat.shape)}, but rank {first.part.rank} one of shape {list(shape)}"
+                f"{list(piece.flat.shape)}, but rank {first.part.rank} holds a range of a tensor "
+                f"of shape {list(shape)}"
             )
     source = first.part.tensor
     missing = float("nan") if source.is_floating_point() or source.is_complex() else 0
@@ -96,8 +97,8 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
     ):
         if found := int(wrong.sum()):
             at = [int(i) for i in np.unravel_index(int(wrong.nonzero()[0]), shape)]
-            text = f"{found} of {count.numel()} elements are {verb}, the first at {at} of {shape}"
-            problems.append((check, f"{text}; held by {holders}"))
+            text = f"{found} of {count.numel()} elements are {verb}, the first at {at}"
+            problems.append((check, f"{text}; the tensor is held by {holders}"))
     coordinates = first.part.coordinates
     for axis in first.flat.axes:
         coordinates = moved(coordinates, sizes, axis, 0)
@@ -107,9 +108,9 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
 
 
 def _replicas(same: Sequence[_FlatRange]) -> list[tuple[str, str]]:
-    """What is wrong with equal ranges, which are replicas."""
+    """Returns a problem if ranks that hold the same range, that is replicas, differ; else []."""
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
     held = [(piece.part.rank, piece.part.coordinates, piece.part.tensor) for piece in same]
     message = replica_message(held, [elements])
-    return [("replicas", f"flattened, {message}")] if message else []
+    return [("replicas", f"in the flattened tensor, {message}")] if message else []

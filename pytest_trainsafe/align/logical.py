@@ -40,8 +40,8 @@ def parts_of(trace: Trace, id: TensorId) -> list[Part]:
 def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
     """The logical tensor of `id`; `shape` is the reference's shape, if known.
 
-    A tensor of one micro-batch is held by the dp coordinate that computed it, any other tensor by
-    all dp coordinates.  A pipeline stage holds only its own tensors.
+    A tensor of one micro-batch is expected on the dp coordinate that computed it, any other tensor
+    on all dp coordinates.  A pipeline stage holds only its own tensors.
     Raises ArgumentError for a tensor that no rank recorded with its values.
     """
     given: tuple[object, object] = trace, id  # from tests, which need not be type-checked
@@ -60,9 +60,10 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
 
 
 def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] | None:
-    """Hash, dtype and shape of a tensor that every rank holds whole, as equal bits; else None.
+    """The hash, dtype and shape of a tensor, if every rank holds all of it with the same bits.
 
-    If two traces agree on it, their logical tensors are equal and need not be loaded.
+    Otherwise None.  If two traces give the same result, their logical tensors are equal and need
+    not be loaded.
     """
     holders = trace.holders(id)
     if not holders or _order(trace, id):
@@ -79,7 +80,7 @@ def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] |
 
 
 def _shared_out(layout: Layout, sizes: Sizes) -> bool:
-    """Whether ranks hold parts or terms; a split over an axis of size 1 does not count."""
+    """Whether ranks hold parts of a tensor, or terms of a sum; axes of size 1 do not count."""
     return any(isinstance(p, Slices | Flat | Owned) or sizes.get(p.axis, 2) > 1 for p in layout)
 
 

@@ -47,7 +47,7 @@ class Merged:
 
     `tensor` is float64, complex128, int64 or bool; it is None if the parts do not fit together
     at all.  Elements that no rank holds are NaN (0 in integer tensors).  If replicas differ, the
-    lowest rank's values are used.  A finding reports both cases.
+    lowest rank's values are used.  In each of these cases there is a finding.
     """
 
     tensor: torch.Tensor | None
@@ -65,10 +65,10 @@ def merge(
 ) -> Merged:
     """Merges the parts that ranks hold of one logical tensor.
 
-    `shape` is the logical shape if it is known (the reference's): parts that hold more or less
-    than it requires are overlaps and holes.  `free_axes` are the axes along which only some
-    coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one micro-batch.  Axes,
-    here and in layouts, are mesh axes or roles that several of them share.
+    `shape` is the logical shape if it is known, usually that of the reference: parts that hold more
+    than it requires overlap, and parts that hold less leave holes.  `free_axes` are the axes along
+    which only some coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one
+    micro-batch.  An axis, here and in layouts, is a mesh axis or a role that several of them share.
     Partial layouts are summed in float64, or exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
@@ -115,7 +115,7 @@ def _merge_ranges(
     return Merged(merged.tensor, [*merger.findings, *merged.findings], parts)
 
 
-#: How parts that fitted together are joined, by their `_geometry`.
+#: The Assembly of parts that fitted together, by their `_geometry`.
 _known: dict[tuple[object, ...], Assembly] = {}
 _MAX_KNOWN = 2048
 
@@ -171,14 +171,14 @@ class _Merger:
         )
 
     def consistent(self) -> bool:
-        """Whether the ranks agree on the layout, as far as a merge requires."""
+        """Whether the ranks agree on the layout as far as a merge needs; adds findings if not."""
         first = self.parts[0]
         for part in self.parts[1:]:
             if part.tensor.dtype != first.tensor.dtype:
                 self.fail(
                     "layout",
-                    f"rank {part.rank} holds {part.tensor.dtype} and rank {first.rank} "
-                    f"{first.tensor.dtype}; {self.source}",
+                    f"rank {part.rank} holds dtype {part.tensor.dtype}, but rank {first.rank} "
+                    f"holds {first.tensor.dtype}; {self.source}",
                 )
                 break
         for part in self.parts[1:]:
@@ -187,21 +187,25 @@ class _Merger:
             ):
                 self.fail(
                     "layout",
-                    f"rank {part.rank} holds {part.tensor.ndim} dimensions laid out "
-                    f"{describe(part.layout)} (from {part.layout_source}) and rank {first.rank} "
-                    f"{first.tensor.ndim} dimensions laid out {describe(first.layout)} "
+                    f"the layouts of ranks disagree: on rank {part.rank} the tensor has "
+                    f"{part.tensor.ndim} dimensions and the layout {describe(part.layout)} "
+                    f"(from {part.layout_source}), but on rank {first.rank} it has "
+                    f"{first.tensor.ndim} dimensions and the layout {describe(first.layout)} "
                     f"(from {first.layout_source})",
                 )
                 return False
         return True
 
     def check_lengths(self, whole: tuple[int, ...]) -> bool:
-        """Whether every part has the length that the layout gives, in each dimension."""
+        """Whether every part has the length that its layout gives, in each dimension.
+
+        Adds a finding for each dimension in which parts are too long or too short.
+        """
         if len(whole) != self.parts[0].tensor.ndim:
             self.fail(
                 "layout",
-                f"ranks hold {self.parts[0].tensor.ndim} dimensions of a tensor of "
-                f"shape {list(whole)}; {self.source}",
+                f"ranks hold tensors with {self.parts[0].tensor.ndim} dimensions, but the logical "
+                f"tensor has shape {list(whole)}; {self.source}",
             )
             return False
         fits = True
@@ -222,8 +226,8 @@ class _Merger:
                     hold = "hold" if len(odd) > 1 else "holds"
                     self.fail(
                         check,
-                        f"the parts {verb}: {holders} {hold} {has} rows of dimension {dim}, of "
-                        f"{length} in all, where the layout gives {expects}; {self.source}",
+                        f"the parts {verb}: {holders} {hold} {has} of the {length} rows of "
+                        f"dimension {dim}, but the layout gives {expects}; {self.source}",
                     )
         return fits
 
@@ -237,13 +241,17 @@ class _Merger:
             expected = tuple(map(len, arrays[part.rank]))
             if expected != tuple(part.tensor.shape):
                 raise LayoutError(
-                    f"rank {part.rank} holds {list(part.tensor.shape)}, but its layout gives "
-                    f"{list(expected)} of {list(whole)}"
+                    f"rank {part.rank} holds shape {list(part.tensor.shape)}, but its layout gives "
+                    f"shape {list(expected)}, for a logical tensor of shape {list(whole)}"
                 )
         return arrays
 
     def check_missing(self, whole: tuple[int, ...], free_axes: Sequence[str]) -> None:
-        """Checks that every rank with a holder's coordinates on the free axes holds a part."""
+        """Adds a finding for each part that is missing, of elements, of a sum, or as a replica.
+
+        A rank should hold a part if its coordinates on the free axes are those of a rank that
+        holds one.
+        """
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):
             return  # `check_coverage` counts the coverage of rectangles
@@ -280,25 +288,25 @@ class _Merger:
             self.fail(
                 "hole",
                 f"{name_ranks(ranks)} recorded no part, so no rank holds {rows}; "
-                f"held by {self.holders}; {self.source}",
+                f"the tensor is held by {self.holders}; {self.source}",
             )
         if missing:
             what = f"a term of the sum over {', '.join(summed)}" if summed else "a replica"
             self.fail(
                 "missing",
-                f"{name_ranks(sorted(missing))} should hold {what} and recorded none; "
-                f"held by {self.holders}; {self.source}",
+                f"{name_ranks(sorted(missing))} should hold {what} but recorded none; "
+                f"the tensor is held by {self.holders}; {self.source}",
             )
 
     def stand(self, axes: Sequence[str], numbers: Sequence[int]) -> Coordinates:
-        """The coordinates of the rank that stands so on every mesh axis."""
+        """The coordinates of the rank with these numbers along `axes`, which are all mesh axes."""
         at = dict(zip(axes, numbers, strict=True))
         if isinstance(self.sizes, OverMesh):
             return coordinates_over(self.sizes, rank_at(at, self.sizes))
         return at
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
-        """Indices of the parts, grouped into replicas: the same elements of the same terms."""
+        """Indices of the parts, in groups of replicas: the same elements of the same term."""
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, part in enumerate(self.parts):
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))
@@ -366,7 +374,10 @@ class _Merger:
         return _pick(part.coordinates, _split_axes(part.layout))
 
     def check_coverage(self, count: torch.Tensor) -> None:
-        """Checks for elements that rectangles omit or hold twice; other layouts cannot do so."""
+        """Adds findings for elements that no rectangle holds, or that more than one holds.
+
+        Only rectangles (Slices) need this check: in other layouts each element has one place.
+        """
         for check, verb, wrong in (
             ("overlap", "held by more than one part", count > 1),
             ("hole", "held by no rank", count == 0),
@@ -377,7 +388,7 @@ class _Merger:
                 self.fail(
                     check,
                     f"{found} of {count.numel()} elements are {verb}, the first at {at}; "
-                    f"held by {self.holders}; {self.source}",
+                    f"the tensor is held by {self.holders}; {self.source}",
                 )
 
 

@@ -1,7 +1,7 @@
 """Compares replicas exactly.  Called by merge.
 
 Replicas come from the same computation or the same collective, so no rounding is allowed: a
-single different bit is a finding.  NaNs are equal whatever their payload.
+single different bit is a finding.  All NaNs count as equal.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
     """Describes how replicas differ; None if all are equal.
 
     `arrays` are the logical indices that the replicas hold.  The message names the ranks that
-    differ from the first, the axes over which they differ, the number of different elements, the
-    first of them in the logical tensor with its values, and the largest difference.
+    differ from the first, and the axes over which they differ.  For the first such rank it gives
+    the number of elements that differ, the logical index and the values of the first of them, and
+    the largest difference.
     """
     reference_rank, _, reference = replicas[0]
     different = [
@@ -42,8 +43,8 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
     row = f"row {logical[0]}, " if logical else ""
     return (
         f"replicas over {' and '.join(_axes(replicas))} differ: {name_ranks(ranks)} from "
-        f"rank {reference_rank}; on rank {first_rank} {int(unequal.sum())} of "
-        f"{unequal.numel()} elements, the first at {row}index {logical} "
+        f"rank {reference_rank}; on rank {first_rank}, {int(unequal.sum())} of "
+        f"{unequal.numel()} elements differ, the first at {row}index {logical} "
         f"({_value(tensor[local])} against {_value(reference[local])}), "
         f"largest difference {_largest(tensor[unequal], reference[unequal])}"
     )

@@ -1,7 +1,8 @@
-"""Sketches of logical tensors: the sum of the ranks' sketches.
+"""Sketches of logical tensors, computed as the sum of the ranks' sketches.
 
-Called by the judges for tensors whose values were not kept.  A tensor for which `merge` would
-report a finding has no sketch here; it must be recorded in full.
+A sketch is a small matrix of random projections, kept in place of a tensor's values
+(`trace/tensors/sketch.py`).  Called by the judges for tensors whose values were not kept.  A tensor
+for which `merge` would report a finding has no sketch here; it must be recorded in full.
 """
 
 from __future__ import annotations
@@ -27,14 +28,14 @@ Holder = tuple[RankTrace, TensorEvent]
 
 @dataclass(frozen=True, slots=True)
 class Sketched:
-    """The sketch of a logical tensor, [8, 16] in float64, and the tensor's shape."""
+    """The sketch of a logical tensor, of shape [8, 16] in float64, and the tensor's own shape."""
 
     values: Values
     shape: tuple[int, ...]
 
     @property
     def norm(self) -> float:
-        """An estimate of the Frobenius norm; NaN or infinite where an element is."""
+        """An estimate of the tensor's Frobenius norm; NaN or infinite if an element is."""
         return math.sqrt(self._power / self.values.size)
 
     @property
@@ -53,12 +54,12 @@ class Sketched:
 
 
 def is_whole(trace: Trace, id: TensorId) -> bool:
-    """Whether every rank that recorded `id` kept its values."""
+    """Whether every rank that recorded `id` kept its values and not only a sketch of them."""
     return all(event.key for _, event in trace.holders(id))
 
 
 def logical_sketch(trace: Trace, id: TensorId) -> Sketched | None:
-    """The sketch of a logical tensor.
+    """The sketch of a logical tensor, or None.
 
     None if parts are missing, replicas differ in a bit, or ranks disagree on the tensor's shape,
     dtype or layout.
@@ -132,7 +133,7 @@ def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
 
 
 def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) -> bool:
-    """Whether no rank lacks its part, and rectangles cover the tensor."""
+    """Whether every rank that should hold a part holds one; rectangles must cover the tensor."""
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)
     if rectangle is not None:
@@ -159,7 +160,7 @@ def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) ->
 def _ranges_complete(
     trace: Trace, held: Sequence[Holder], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
-    """Whether each set of ranks that splits a tensor holds all of it, in the same ranges."""
+    """Whether each set of ranks that splits a tensor holds all of it, and all split it alike."""
     mesh = trace.sizes.mesh
     axes = mesh.expand(axes)
     named = mesh.expand(axis for p in held[0][1].layout for axis in axes_of(p))

@@ -15,7 +15,11 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def update_parts(trace: Trace, id: TensorId) -> list[Part]:
-    """The parameter (or master copy) `id` after its step minus before it, rank by rank."""
+    """The change that the optimizer step makes to the parameter (or master copy) `id`.
+
+    Each part is one rank's value after the step minus its value before the step, in float64.  A
+    rank that did not record both, in the same shape, has no part.
+    """
     ids = ends(trace, id)
     if ids is None:
         return []

@@ -13,7 +13,7 @@ Tensors = dict[TensorId, TensorEvent]
 
 
 def with_tensors(trace: Trace, tensors: Callable[[RankTrace], Tensors]) -> Trace:
-    """The same trace, sharing its files, with `tensors(rank)` as the events of each rank."""
+    """A copy of the trace, on the same files, with `tensors(rank)` as each rank's tensor events."""
     ranks = []
     for rank in trace.ranks:
         adopted = copy.copy(rank)

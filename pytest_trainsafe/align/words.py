@@ -20,9 +20,11 @@ def describe(layout: Layout) -> str:
             case Flat():
                 words.append(f"flattened and split into ranges over {' and '.join(placement.axes)}")
             case Scaled():
-                words.append(f"times the size of {placement.axis}")
+                words.append(f"multiplied by the size of {placement.axis}")
             case Owned():
-                groups = f" groups of {placement.stride}" if placement.stride > 1 else ""
+                groups = (
+                    f" groups of {placement.stride} ranks" if placement.stride > 1 else " ranks"
+                )
                 over = ", ".join(placement.axes)
                 words.append(f"owned by one in {placement.parts}{groups} over {over}")
             case ZigZag():

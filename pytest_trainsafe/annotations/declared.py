@@ -25,8 +25,8 @@ class Annotations:
     """The entries of one annotation file.
 
     A pattern matches a dotted name or any dotted suffix of it.  The last entry that matches
-    applies, and earlier ones are ignored.  Layouts are for one Point: an axis of size 1 gives no
-    placement.
+    applies, and earlier ones are ignored.  A layout is made for one Point: an axis of size 1 gives
+    no placement.
     """
 
     def __init__(self, entries: Entries, origin: str = "annotations") -> None:
@@ -48,16 +48,16 @@ class Annotations:
     def of(
         cls, data: Mapping[str, Any], origin: str = "annotations", model: str = ""
     ) -> Annotations:
-        """Annotations from a mapping in the file's form, or those of one of its models."""
+        """Annotations from a mapping in the form of a file; `model` selects one of its models."""
         found = cls(parse(data, origin, model), origin)
         found.model = model
         return found
 
     @classmethod
     def read(cls, path: Path) -> Annotations:
-        """Annotations from a YAML file, or of one model in it: `layouts.yaml#llama`.
+        """Annotations from a YAML file, or those of one model in it: `layouts.yaml#llama`.
 
-        Raises AnnotationError.
+        Raises AnnotationError if the file cannot be read or is invalid.
         """
         model = ""
         if "#" in path.name and not path.exists():
@@ -69,12 +69,12 @@ class Annotations:
 
     @classmethod
     def of_text(cls, text: str, origin: str, model: str = "") -> Annotations:
-        """Annotations from the text of a YAML file.  Raises AnnotationError."""
+        """Annotations from the text of a YAML file.  Raises AnnotationError if it is invalid."""
         return cls.of(load(text, origin), origin, model)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
-        """These annotations, extended by `given`; on conflict these take precedence."""
-        below, own = parse(given, "what the framework says"), self.entries
+        """These annotations with those of `given` added; on conflict these take precedence."""
+        below, own = parse(given, "the annotations of the framework"), self.entries
         joined = replace(
             own,
             loss=own.loss or below.loss,
@@ -90,7 +90,7 @@ class Annotations:
         return found
 
     def fact(self) -> AnnotationsFact:
-        """The event for a later proposal of annotations: the file, its model and its cp_order."""
+        """The event that tells the judges the annotation file, its model and its cp_order."""
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
         return AnnotationsFact(file, order, self.model)
@@ -98,7 +98,7 @@ class Annotations:
     def parameter(
         self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)
     ) -> tuple[Layout, str] | None:
-        """The layout of a parameter and the entry it comes from; None without an entry.
+        """The layout of a parameter and the entry it comes from; None if no entry matches.
 
         `axes` are the axes of tensor parallelism that split it, outermost first.
         """
@@ -122,7 +122,7 @@ class Annotations:
         return found is not None and found[0].expert_parallel
 
     def expert_tp_size(self, name: str) -> int | None:
-        """The number of ranks that an expert's parameter is split over, if it is not tp's."""
+        """The declared number of ranks that an expert's parameter is split over; None for tp."""
         found = self._parameters.find(name)
         return found[0].expert_tp_size if found is not None else None
 
@@ -136,7 +136,7 @@ class Annotations:
         return self._outputs(name).get("output", OutputEntry()).decision
 
     def local(self, name: str, point: Point) -> tuple[str, ...]:
-        """The key paths of a module's output, and of its gradient, without a logical counterpart.
+        """The key paths of outputs of a module, or of gradients, that have no logical counterpart.
 
         The key path "output" stands for all outputs and their gradients, "output.0" for one
         tensor and its gradient, "output_grad" and "output_grad.0" for gradients alone.
@@ -163,14 +163,14 @@ class Annotations:
         where = f"{self.origin}: the entry of {name or 'the root module'!r} for {output_name}"
         if len(found) > 1:
             raise AnnotationError(
-                f"{where} has permuted with different orders for {' and '.join(orders)}, which all "
-                "apply at this Point; axes that are used together need the same order"
+                f"{where} has permuted with different orders for {' and '.join(orders)}, which are "
+                "all in use at this Point; give axes that are used together the same order"
             )
         order = found.pop()
         if len(order) != ndim:
             raise AnnotationError(
-                f"{where} has permuted: {list(order)}, and the output has {ndim} dimensions; name "
-                "each of them once"
+                f"{where} has permuted: {list(order)}, but the output has {ndim} dimensions; name "
+                "each dimension once"
             )
         return order
 
@@ -179,10 +179,10 @@ class Annotations:
     ) -> tuple[Layout, str] | None:
         """The layout of a module's output, or of the gradient that reaches it.
 
-        `output_name` is "output", "output.0", "output.logits"; an entry for "output" covers
-        all of them.  A gradient uses the entry "output_grad".  Without one its layout is that of
-        the output, except that it is whole where the output is partial: the gradient of a sum
-        reaches each of its terms.
+        `output_name` is "output", "output.0" or "output.logits", for example; an entry for "output"
+        covers all of them.  A gradient uses the entry "output_grad".  If there is none, it has the
+        layout of the output, but without partial sums: the gradient of a sum reaches each of its
+        terms whole.  Returns None if no entry matches the module.
         """
         found = self._modules.find(name)
         if found is None:
@@ -199,7 +199,7 @@ class Annotations:
         return layout, source
 
     def buffer(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
-        """The layout of a buffer and the entry it comes from; None without an entry."""
+        """The layout of a buffer and the entry it comes from; None if no entry matches."""
         found = self._buffers.find(name)
         if found is None:
             return None
@@ -212,14 +212,14 @@ class Annotations:
         return found is not None and _is_local(found[0], point)
 
     def cuts_batches(self) -> str:
-        """The first entry that splits micro-batches over dp ranks; "" without one."""
+        """The first entry that splits micro-batches over dp ranks; "" if there is none."""
         for pattern, outputs in self.entries.modules:
             if any(entry.dp_dim is not None for entry in outputs.values()):
                 return f"modules: {pattern}"
         return ""
 
     def loss(self, point: Point) -> tuple[Layout, str] | None:
-        """The layout of the loss; None without an entry."""
+        """The layout of the loss and the entry's name; None if the file does not declare it."""
         entry = self.entries.loss
         if entry is None:
             return None
@@ -228,16 +228,17 @@ class Annotations:
         return (*terms, *means), "loss"
 
     def unreduced(self, point: Point) -> Layout:
-        """The Scaled placements of gradients before a reduction that averages."""
+        """The Scaled placements that gradients have before the reduction that averages them."""
         axes = self.entries.mean_gradients
         if axes is None:
             axes = self._averaged
         return tuple(Scaled(axis) for axis in axes if point.size(axis) > 1)
 
     def averaged_by_wrapper(self, axes: tuple[str, ...]) -> None:
-        """Treats gradients as means over these axes, unless the file declares otherwise.
+        """Declares that gradients are averaged over these axes, unless the file says otherwise.
 
-        A wrapper that averages is often found only in the model's first forward.
+        Called late, because a wrapper that averages is often found only in the model's first
+        forward.
         """
         self._averaged = axes
 
@@ -288,8 +289,8 @@ class Annotations:
             raise AnnotationError(
                 f"{self.origin}: `{source}` splits dimension {dim} of "
                 f"{name or 'the root module'!r}, which has {ndim} "
-                f"dimension{'s' * (ndim != 1)}. Correct it, or add a later entry for "
-                f"{name!r}: the last entry that matches wins."
+                f"dimension{'s' * (ndim != 1)}. Correct the entry, or add a later "
+                f"entry for {name!r}: the last entry that matches applies."
             )
         return dim % ndim
 
@@ -299,14 +300,14 @@ def _is_local(entry: OutputEntry, point: Point) -> bool:
 
 
 def in_use(axis: str, point: Point) -> bool:
-    """Whether an axis is in use at a Point: its size is more than 1, or it is on."""
+    """Whether an axis has a size of more than 1 at a Point; for sp, whether it is on and tp has."""
     if axis == "sp":
         return bool(point.get("sp", False)) and point.size("tp") > 1
     return (int(point.get(axis, 1)) if axis == "vpp" else point.size(axis)) > 1
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
-    """The entry of an output, or else that of the nearest enclosing key path ("output")."""
+    """The entry for an output, or else for the nearest key path that contains it ("output")."""
     while name not in outputs and "." in name:
         name = name.rpartition(".")[0]
     return outputs.get(name)

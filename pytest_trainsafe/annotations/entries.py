@@ -18,11 +18,13 @@ Decision = Literal["", "output", "topk"]
 
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
-    """How parameters are split over tp.  `blocks` are the logical sizes of fused blocks.
+    """How parameters are split over tp: along `tp_dim`, or not at all if it is None.
 
-    With ep > 1, only the owners among the dp and cp ranks hold `expert_parallel` parameters, split
-    over `expert_tp_size` ranks (None: over tp).  Each rank along an axis of `gradient_partial`
-    computes one term of the gradient.
+    `blocks` are the sizes of fused blocks in the logical tensor.  `expert_parallel` marks
+    parameters of experts: with ep > 1, only some of the dp and cp ranks, the owners, hold them,
+    split over `expert_tp_size` ranks (over tp if it is None).  `gradient_partial` names axes whose
+    ranks each compute one term of the gradient; with `sequence_parallel`, this holds for tp if sp
+    is on.
     """
 
     tp_dim: int | None = None
@@ -35,10 +37,12 @@ class ParameterEntry:
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
-    """How a module's output is split, or that each rank holds one term of it.
+    """How a module's output is split, or whether each rank holds one term of it.
 
-    At Points that use an axis of `local`, the output has no logical counterpart.  `permuted`
-    holds, by axis, the permutation that restores the dimensions at Points that use the axis.
+    A field ending in `_dim` is the dimension that is split over an axis; one ending in `_partial`
+    says that each rank along the axis holds one term of a sum.
+    At Points that use an axis in `local`, the output has no logical counterpart.  `permuted` maps
+    an axis to the permutation that restores the order of dimensions at Points that use the axis.
     `decision` is "output" for a module that returns the indices it chose by scores, and "topk"
     for one that chooses inside its forward.  `dp_dim` is the dimension that is split over dp, for
     programs whose dp ranks share every micro-batch.
@@ -59,7 +63,7 @@ class OutputEntry:
 
 @dataclass(frozen=True, slots=True)
 class LossEntry:
-    """The axes over which the loss is the sum (`partial`) or the mean (`mean`) of ranks' values."""
+    """The axes over which the loss is the sum (`partial`) or mean (`mean`) of the ranks' values."""
 
     partial: tuple[str, ...] = ()
     mean: tuple[str, ...] = ()
@@ -67,7 +71,7 @@ class LossEntry:
 
 @dataclass(frozen=True, slots=True)
 class Entries:
-    """A whole annotation file, checked.  Patterns are in the order of the file.
+    """The checked content of an annotation file.  Patterns are in the order of the file.
 
     `mean_gradients` are the axes over which gradients have yet to be averaged: None if the file
     does not declare them, () if it declares that there are none.  `optional` lists the entries

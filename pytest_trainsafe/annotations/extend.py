@@ -1,9 +1,9 @@
 """Adds annotations to the text of an annotation file without changing the rest.
 
 Called by `annotations/write.py`, and by the report for the text of a new file.  Comments, order
-and spelling are kept; missing entries are inserted between the existing ones.  A round trip
-through ruamel.yaml keeps comments too, but not the indentation, the lines of a mapping in braces,
-or a file of comments alone.
+and spelling are kept; missing entries are inserted between the existing ones.  (Reading and writing
+the file with ruamel.yaml would keep comments too, but not the indentation, the line breaks in a
+mapping in braces, or a file that has only comments.)
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ def render(patch: Mapping[str, Any]) -> str:
 
 
 def extend(text: str, patch: Mapping[str, Any]) -> str:
-    """The text of a file, extended by what is missing of `patch`.
+    """The text of a file, with the entries of `patch` that it lacks added.
 
-    An existing key keeps its value; a list of axes in brackets gets the missing ones.  A pattern
-    "*" is inserted first, so that later patterns override it.  `text` must be a valid annotation
-    file.
+    An existing key keeps its value, but a list of axes in brackets gets the missing axes.  A
+    pattern "*" is inserted first, so that later patterns override it.  `text` must be a valid
+    annotation file.
     """
     root = yaml.compose(text, yaml.SafeLoader)
     if not isinstance(root, yaml.MappingNode) or not root.value:
@@ -122,7 +122,7 @@ def _column(node: yaml.MappingNode) -> int:
 
 
 def _end(text: str, entry: tuple[yaml.Node, yaml.Node]) -> int:
-    """The end of an entry's last line; the end mark of a block comes after trailing space."""
+    """The end of an entry's last line; PyYAML's end mark of a block is after trailing space."""
     node = entry[1]
     while isinstance(node, yaml.MappingNode | yaml.SequenceNode) and not node.flow_style:
         last = node.value[-1]

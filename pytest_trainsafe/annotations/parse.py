@@ -1,8 +1,8 @@
 """Checks the data of an annotation file and builds its entries; reports invalid input.
 
-Messages name the pattern, what is allowed there and the nearest known key, and most checks
-concern several fields.  `msgspec.convert`, which reads what ranks and traces contain, names the
-place and the type alone.
+The checks are written by hand because messages name the pattern, what is allowed there and the
+nearest known key, and because most checks concern several fields.  `msgspec.convert`, which is used
+for data from ranks and traces, reports only the place and the type.
 """
 
 from __future__ import annotations
@@ -69,14 +69,14 @@ def parse(data: Any, origin: str, model: str = "") -> Entries:
             f"{_nearest(model, tuple(models))}"
         )
     raise AnnotationError(
-        f"{origin} has annotations for the models {excerpt(known)}; select one by a # after the "
-        "file's name, as in annotations="
+        f"{origin} has annotations for the models {excerpt(known)}; select one of them by adding # "
+        "and its name to the file's name, as in annotations="
         f"{excerpt(f'layouts.yaml#{next(iter(models))}')!r}"
     )
 
 
 def _joined(common: Mapping[str, Any], own: Mapping[str, Any], origin: str) -> dict[str, Any]:
-    """The common sections, joined with those of one model, whose entries come last."""
+    """The common sections with those of one model added; the model's entries come last."""
     joined: dict[str, Any] = {**common, **own}
     for section in _PATTERNS:
         first, last = (_mapping(each.get(section), origin, section) for each in (common, own))
@@ -115,7 +115,7 @@ def _entries(top: Mapping[str, Any], origin: str) -> Entries:
         if order is None and any(entry.cp_dim is not None for entry in outputs):
             raise AnnotationError(
                 f"{origin}: {_quoted(where)} has a cp_dim, so the file must declare "
-                "how cp splits a sequence: add `cp_order: zigzag` or `cp_order: contiguous`"
+                "how cp splits a sequence; add `cp_order: zigzag` or `cp_order: contiguous`"
             )
     return entries
 
@@ -154,7 +154,9 @@ def _loss(value: Any, origin: str) -> LossEntry:
     partial, mean = (_axes(fields, key, origin, f"loss: {key}") for key in ("partial", "mean"))
     entry = LossEntry(partial, mean)
     if both := set(entry.partial) & set(entry.mean):
-        raise AnnotationError(f"{origin}: `loss` names {both.pop()} under partial and under mean")
+        raise AnnotationError(
+            f"{origin}: `loss` names {both.pop()} under partial and under mean; keep one of the two"
+        )
     return entry
 
 
@@ -198,13 +200,13 @@ def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
     )
     if "tp" in entry.gradient_partial and entry.tp_dim is not None:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has a tp_dim and gradient_partial over tp; the latter is "
-            "for parameters that every tp rank holds whole"
+            f"{origin}: {_quoted(where)} has a tp_dim and gradient_partial over tp; remove one of "
+            "them: gradient_partial over tp is for parameters that every tp rank holds whole"
         )
     if entry.sequence_parallel and entry.tp_dim is not None:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; the latter is for "
-            "parameters that every tp rank holds whole"
+            f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; remove one of them: "
+            "sequence_parallel is for parameters that every tp rank holds whole"
         )
     return entry
 
@@ -217,7 +219,7 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
         if name.split(".", 1)[0] not in ("output", "output_grad"):
             raise AnnotationError(
                 f"{origin}: {_quoted(where)} has the key {shown(name)}; allowed are output "
-                "and output_grad, or one of several: output.0, output.logits; and optional"
+                "and output_grad, or a part of them such as output.0 or output.logits, and optional"
                 f"{_nearest(name, ('output', 'optional'))}"
             )
         entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
@@ -264,11 +266,13 @@ def _output(
     ]
     if len(over_tp) > 1:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has {' and '.join(over_tp)}; both act over tp"
+            f"{origin}: {_quoted(where)} has {' and '.join(over_tp)}, which all act over tp; keep "
+            "one of them"
         )
     if entry.cp_dim is not None and entry.cp_partial:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has cp_dim and cp_partial; both act over cp"
+            f"{origin}: {_quoted(where)} has cp_dim and cp_partial, which both act over cp; keep "
+            "one of them"
         )
     return entry
 
@@ -279,7 +283,7 @@ def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...
         return ()
     if not isinstance(value, list | tuple) or not _all_of(value, LOCAL_AXES):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has local: {shown(value)}; it must be a list of "
+            f"{origin}: {_quoted(where)} has `local: {shown(value)}`; local must be a list of "
             f"{', '.join(LOCAL_AXES)}, as in [cp, ep]: the axes over which the output has no "
             "logical counterpart"
         )
@@ -300,10 +304,10 @@ def _permuted(
             or list(dims) == sorted(dims)
         ):
             raise AnnotationError(
-                f"{origin}: {_quoted(where)} has permuted: {{{excerpt(axis)}: {shown(order)}}}; it "
-                f"must name one of {', '.join(LOCAL_AXES)} with the order that restores the "
-                "logical tensor, as torch.permute takes it: {sp: [1, 0, 2]} exchanges the first "
-                "two of three dimensions at Points with sp on"
+                f"{origin}: {_quoted(where)} has permuted: {{{excerpt(axis)}: {shown(order)}}}; "
+                f"give one of {', '.join(LOCAL_AXES)} and the order of dimensions that restores "
+                "the logical tensor, as torch.permute takes it: {sp: [1, 0, 2]} exchanges the "
+                "first two of three dimensions at Points with sp on"
             )
         found.append((axis, tuple(dims)))
     return tuple(found)
@@ -316,9 +320,9 @@ def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
     if isinstance(value, str) and value == "topk":
         return "topk"
     raise AnnotationError(
-        f"{origin}: {_quoted(where)} has decision: {shown(value)}; it must be true (the module "
-        "returns the indices that it chose), topk (it chooses inside, by torch.topk or argmax) "
-        "or false"
+        f"{origin}: {_quoted(where)} has `decision: {shown(value)}`; decision must be true "
+        "(the module returns the indices that it chose), topk (the module calls torch.topk or "
+        "argmax inside its forward) or false"
     )
 
 
@@ -326,9 +330,9 @@ def _gradient_partial(fields: Mapping[str, Any], origin: str, where: str) -> tup
     value = fields.get("gradient_partial", [])
     if not isinstance(value, list | tuple) or not _all_of(value, GRADIENT_AXES):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has gradient_partial: {shown(value)}; it must be a list "
-            f"of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each compute a term "
-            "of the gradient (cp is always one of them)"
+            f"{origin}: {_quoted(where)} has `gradient_partial: {shown(value)}`; gradient_partial "
+            f"must be a list of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each "
+            "compute a term of the gradient (cp is always one of them and is not listed)"
         )
     return tuple(dict.fromkeys(value))
 
@@ -338,8 +342,8 @@ def _size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int |
     if value is None or (_is_integer(value) and 1 <= value <= LARGEST_BLOCK):
         return value
     raise AnnotationError(
-        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be a number of ranks, 1 or "
-        "more"
+        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be a number of "
+        "ranks, 1 or more"
     )
 
 
@@ -352,7 +356,8 @@ def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
     for key in value:
         if not isinstance(key, str):
             raise AnnotationError(
-                f"{origin}: {excerpt(where)} has the key {shown(key)}; put it in quotes"
+                f"{origin}: {excerpt(where)} has the key {shown(key)}, which is not text; put "
+                "it in quotes"
             )
     return value
 
@@ -385,8 +390,8 @@ def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | 
     if value is None or (_is_integer(value) and abs(value) <= MAX_DIMENSIONS):
         return value
     raise AnnotationError(
-        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; "
-        "it must be a dimension: 0, 1, or -1 for the last"
+        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be a dimension, such "
+        "as 0, 1, or -1 for the last"
     )
 
 
@@ -399,7 +404,7 @@ def _flag(fields: Mapping[str, Any], key: str, origin: str, where: str) -> bool:
     if isinstance(value, bool):
         return value
     raise AnnotationError(
-        f"{origin}: {_quoted(where)} has {key}: {shown(value)}; it must be true or false"
+        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be true or false"
     )
 
 
@@ -411,9 +416,11 @@ def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ..
         _is_integer(size) and 0 < size <= LARGEST_BLOCK for size in value
     ):
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has blocks: {shown(value)}; it must be a list of the "
-            "sizes of the fused blocks in the logical tensor, as in [64, 64, 64]"
+            f"{origin}: {_quoted(where)} has `blocks: {shown(value)}`; blocks must be a list of "
+            "the sizes of the blocks that are fused in the logical tensor, as in [64, 64, 64]"
         )
     if value and fields.get("tp_dim") is None:
-        raise AnnotationError(f"{origin}: {_quoted(where)} has blocks but no tp_dim to split them")
+        raise AnnotationError(
+            f"{origin}: {_quoted(where)} has blocks but no tp_dim; add the tp_dim that splits them"
+        )
     return tuple(value)

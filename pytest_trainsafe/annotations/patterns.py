@@ -19,7 +19,7 @@ Entry = TypeVar("Entry")
 def matches(pattern: str, name: str) -> bool:
     """Whether a pattern matches a dotted name or a dotted suffix of it.
 
-    Patterns are those of `fnmatch`, and # matches a number: `layers.#.fc1`.
+    Patterns are those of `fnmatch`; in addition, # matches a number: `layers.#.fc1`.
     """
     expression = _compiled(pattern)
     return any(expression.match(suffix) for suffix in _suffixes(name))
@@ -47,7 +47,7 @@ class LastMatch(Generic[Entry]):
         self._found: dict[str, tuple[Entry, str] | None] = {}
 
     def find(self, name: str) -> tuple[Entry, str] | None:
-        """The last entry that matches a name, and its location: "modules: linear_qkv"."""
+        """The last entry that matches a name, and its location, such as "modules: linear_qkv"."""
         # Cached: called for every activation of every micro-batch.
         if name not in self._found:
             last = max(self._matching(name), default=None)

@@ -31,7 +31,7 @@ MAX_DEPTH = 16
 _MAX_DIGITS = 18
 
 _NO_TAGS = (
-    "annotations cannot have tags, only text, numbers, true, false, lists and mappings; remove it"
+    "annotations cannot have tags, only text, numbers, booleans, lists and mappings; remove the tag"
 )
 
 _NULL = {"", "~", "null", "Null", "NULL"}
@@ -62,13 +62,13 @@ def read_text(path: Path) -> str:
         if isinstance(error, AnnotationError):
             raise
         raise AnnotationError(
-            f"{excerpt(str(path), 500)}: annotations cannot be read: {excerpt(str(error), 500)} "
-            f"(relative to {Path.cwd()}; for a "
-            "file beside your program, use Path(__file__).with_name(...))"
+            f"{excerpt(str(path), 500)}: annotations cannot be read: {excerpt(str(error), 500)}. "
+            f"A relative path starts at {Path.cwd()}; for a "
+            "file beside your program, use Path(__file__).with_name(...)"
         ) from error
     raise AnnotationError(
         f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes; check that "
-        "it is the right file, and cover many names by one pattern with *"
+        "it is the right file; one pattern with * can stand for many names"
     )
 
 
@@ -92,7 +92,7 @@ def load(text: str, origin: str) -> Any:
 
 @dataclass(slots=True)
 class _Anchored:
-    """The value of an anchor, its number of nodes and its nesting depth."""
+    """The value of an anchor, the number of nodes in it and how deep they are nested."""
 
     value: Any
     nodes: int
@@ -153,12 +153,14 @@ class _Builder:
             elif isinstance(event, yaml.DocumentStartEvent):
                 documents += 1
                 if documents > 1:
-                    raise self._error(event, "a second document begins; an annotation file has one")
+                    raise self._error(
+                        event, "a second document begins; an annotation file has only one"
+                    )
             if self.nodes > MAX_NODES:
                 raise self._error(
                     event,
-                    f"there are more than {MAX_NODES} keys and values, counting what each alias "
-                    "repeats; one pattern with * can cover many names",
+                    f"there are more than {MAX_NODES} keys and values, with those that each alias "
+                    "repeats; one pattern with * can stand for many names",
                 )
             if len(self.open) > MAX_DEPTH:
                 raise self._error(event, self._too_deep)
@@ -174,7 +176,8 @@ class _Builder:
         name = event.anchor or ""
         if any(outer.anchor == name for outer in self.open):
             raise self._error(
-                event, f"the alias *{excerpt(name)} is inside its own anchor; write it out"
+                event,
+                f"the alias *{excerpt(name)} is inside its own anchor; write the value out",
             )
         if name not in self.anchors:
             raise self._error(event, f"the alias *{excerpt(name)} has no anchor before it")

@@ -1,7 +1,7 @@
 """Writes proposed annotations to a file, at the user's request (--trainsafe-annotate).
 
-Called by the ladder.  As with a new snapshot, the test that needs them fails one more time and
-its message names the file.
+Called by the ladder.  The test that needs the annotations still fails in this run, and its message
+names the file.
 """
 
 from __future__ import annotations
@@ -25,10 +25,12 @@ SUFFIX = ".annotations.yaml"
 def write_annotations(
     patch: Mapping[str, Any], file: str, nodeid: str, root: str, model: str = ""
 ) -> str:
-    """Adds what is missing of `patch` to the file the program read, or to one next to the test.
+    """Adds the missing entries of `patch` to the file that the program read, or to a new one.
 
-    `file` is "" if the program read none; `model` is the model that was read, in a file with
-    several.  `nodeid` is relative to `root`.  Returns a clause that says what was done.
+    `file` is the file that the program read, "" for none; if it cannot be written, or there is
+    none, the entries are added to a file next to the test.  `model` is the model whose annotations
+    were read, in a file with several.  `nodeid` is the test's id, relative to the folder `root`.
+    Returns a clause that says what was done with the annotations ("they were added to ...").
     """
     path = Path(file)
     if not file or not os.access(path, os.W_OK) or "site-packages" in path.parts:
@@ -42,7 +44,7 @@ def write_annotations(
             before = Annotations.of_text(old, str(path), model)  # `extend` requires valid text
             new = extend(old, {"models": {model: patch}} if model else patch)
             if new == old:
-                return f"{shown} has them already{_how(path, file)}"
+                return f"they are already in {shown}{_how(path, file)}"
             _check(new, before.entries, path, model)
             partial = path.with_name(path.name + ".partial")
             partial.write_text(new, encoding="utf-8")
@@ -56,7 +58,7 @@ def _how(path: Path, file: str) -> str:
     if file and path == Path(file):
         return ""
     why = " (the program's own file is not writable)" if file else ""
-    return f"{why}: pass this file to ctx.watch as annotations=, or copy its entries to yours"
+    return f"{why}: pass this file to ctx.watch as annotations=, or copy its entries to your file"
 
 
 def _check(new: str, before: Entries, path: Path, model: str) -> None:
@@ -65,7 +67,7 @@ def _check(new: str, before: Entries, path: Path, model: str) -> None:
     kept = {p for p, _ in before.parameters} <= {p for p, _ in after.parameters}
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}
     if not kept or (before.cp_order and before.cp_order != after.cp_order):
-        raise AnnotationError("its layout does not allow entries to be inserted safely")
+        raise AnnotationError("the form of its text does not allow entries to be inserted safely")
 
 
 @contextlib.contextmanager

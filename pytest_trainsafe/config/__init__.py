@@ -1,9 +1,9 @@
-"""Settings of a run: options and their ini twins, checks to accept, the required torch.
+"""Settings of a run: command line options and their ini keys, and the required torch.
 
-settings, table  what is set for a run, and the option of each setting
-values, checks   what an option takes; the names of checks to accept
+settings, table  the settings of a run, and the option that sets each of them
+values, checks   the values that options take, and the names of checks that `accept` takes
 grammar          the axis words of a sweep
-profiles         settings under a name
+profiles         named groups of settings
 options, read    adds the options to pytest's, and reads them
 extensions       what a project adds by hooks
 header           the lines of pytest's header

@@ -1,4 +1,4 @@
-"""The names of the checks that can be inconclusive: what `accept` takes.  Imports nothing heavy."""
+"""The names of the checks that can be inconclusive, which `accept` takes.  Fast to import."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import UnknownCheckError
 
-#: Every `check` of an inconclusive finding.
+#: The names of all checks that have inconclusive findings.
 CHECKS = (
     "compared",
     "gradients-compared",
@@ -38,7 +38,7 @@ CHECKS = (
 )
 
 
-#: The checks made for each kind of tensor: `coverage:param_grad` is the check of one kind.
+#: The checks made for each kind of tensor: `coverage:param_grad` is that for one kind.
 PER_KIND = ("coverage", "sensitive")
 
 

@@ -1,4 +1,4 @@
-"""The adapters, judges and launchers that a project or a plugin adds by hooks, by import path."""
+"""Import paths of adapters, judges, relations and launchers, which projects add by hooks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def read_launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
         for name, path in given.items():
             if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
                 raise pytest.UsageError(
-                    f"{hook} gave the name {shown(name)}; a name is at most 40 of a-z, 0-9, - and _"
+                    f"{hook} gave the name {shown(name)}; a name has at most 40 characters, which "
+                    "are a-z, 0-9, - and _, and starts with a letter"
                 )
             if not _is_import_path(path):
                 raise pytest.UsageError(
@@ -46,7 +47,7 @@ def read_launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
                 )
             if name in LAUNCHERS or found.get(name, path) != path:
                 raise pytest.UsageError(
-                    f"{hook} gave {name!r}, which is a launcher already; choose another name"
+                    f"{hook} gave {name!r}, which is already the name of a launcher; choose another"
                 )
             found[name] = path
     return tuple(found.items())

@@ -1,7 +1,7 @@
 """The grammar of `--trainsafe-sweep`: axis words such as `tp=1,2`, any number after the option.
 
-pytest's parser gives an option one word.  `gather` rewrites the command line before pytest
-parses it for the last time, so that every axis word gets an option of its own.
+pytest's parser accepts only one word after an option.  `gather` rewrites the command line before
+pytest parses it for the last time, so that every axis word has an option of its own.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from pytest_trainsafe.errors import SweepError
 
 OPTION = "--trainsafe-sweep"
 
-#: Axis name -> its values as written, in the order they were given.
+#: Pairs of an axis name and its values as written, in the order in which they were given.
 SweepWords = tuple[tuple[str, tuple[str, ...]], ...]
 
 _WORD = re.compile(r"[a-z_][a-z0-9_]*=")
 
 
 def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
-    """Gives every axis word after a `--trainsafe-sweep` its own option, in place.
+    """Rewrites `arguments` in place, so that every axis word has its own `--trainsafe-sweep`.
 
-    Only words up to the next option count, with paths between them allowed: further on, `a=b`
-    may be the value of another plugin's option.  An existing path of that name stays a path.
-    Returns the words that were found among the paths.
+    Axis words are those between a `--trainsafe-sweep` and the next option, where they may be mixed
+    with paths; after another option, `a=b` may be that option's value.  A word that is also an
+    existing path stays a path.  Returns the axis words that did not follow the option directly:
+    pytest may have taken them for paths.
     """
     rewritten: list[str] = []
     taken: list[str] = []
@@ -56,10 +57,10 @@ def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
 
 
 def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
-    """Parses axis words into a table.  Values of other than built-in axes are checked by each test.
+    """Parses axis words.  Each test checks the values of axes that are not built in.
 
-    Raises SweepError, naming `source`, for a word that is not an axis word, an axis given twice,
-    and values that the axis does not take.
+    Raises SweepError, which names `source`, for a word that is not an axis word, for an axis that
+    is given twice, and for values that the axis does not take.
     """
     table: dict[str, tuple[str, ...]] = {}
     for word in words:

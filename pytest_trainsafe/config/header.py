@@ -1,4 +1,4 @@
-"""The lines in pytest's header: every setting that is not its default, and the ranks' network."""
+"""The lines in pytest's header: settings that differ from their defaults, and ranks' network."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.usage import excerpt
 
-#: The most characters of one value, and of the words of a sweep.
+#: Maximum number of characters of one value, and of the words of a sweep.
 _MOST, _MAX_OF_SWEEP = 200, 1000
 
 
 def header(settings: Settings) -> list[str]:
-    """`trainsafe: profile ci, launcher torchrun` and `trainsafe sweep: tp=1,2 cp=1,2`.
+    """The lines `trainsafe: profile ci, launcher torchrun` and `trainsafe sweep: tp=1,2 cp=1,2`.
 
-    A line is absent where it would be empty.
+    They show settings that differ from their defaults, and the axis words of the sweep; a line
+    with nothing to show is left out.
     """
     default = Settings()
     changed = [o for o in OPTIONS if getattr(settings, o.field) != getattr(default, o.field)]
@@ -35,7 +36,7 @@ def header(settings: Settings) -> list[str]:
 
 
 def network(settings: Settings) -> str:
-    """`network private`, or `network host` with the reason why private is not available."""
+    """`network private`, or `network host`, with a reason if "auto" could not use private."""
     from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):

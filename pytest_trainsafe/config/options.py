@@ -1,4 +1,4 @@
-"""Adds the options of the table and their ini twins to pytest's.  `read` reads them."""
+"""Adds the options of the table, and an ini key for each, to pytest.  `read` reads them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def add_options(parser: pytest.Parser) -> None:
-    """Adds the option group `trainsafe`; every option has an ini twin of the same meaning."""
+    """Adds the option group `trainsafe`, and for every option an ini key of the same meaning."""
     group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
     for option in OPTIONS:
         text, twin = option.full_help, f"{option.full_help} (see {option.flag})"
@@ -41,17 +41,17 @@ def add_options(parser: pytest.Parser) -> None:
                 option.flag, metavar=option.metavar, dest=option.key, default=None, help=text
             )
             parser.addini(option.key, twin, default="")
-    profiles = "Profiles of the project's own, a line each, such as mine: record=full timeout=600"
+    profiles = "The project's own profiles, one a line, such as mine: record=full timeout=600"
     parser.addini(
         PROFILES_KEY, f"{profiles} (see --trainsafe-profile)", type="linelist", default=[]
     )
 
 
 def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
-    """Removes the axis words from the paths, before pytest uses either.
+    """Removes the axis words (such as tp=2) from the positional arguments in `arguments`.
 
-    pytest has already parsed the command line once to find its plugins and conftest files, and
-    took the words for paths; its list of paths is corrected too.
+    pytest has already parsed the command line once, to find plugins and conftest files, and took
+    these words for paths; so the list of paths that it stored is corrected as well.
     """
     if not any(argument.split("=")[0] == OPTION for argument in arguments):
         return

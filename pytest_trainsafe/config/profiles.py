@@ -1,8 +1,8 @@
 """Profiles: named groups of settings, for `--trainsafe-profile`.
 
-A profile is a line of words `option=value`, with option names as after `--trainsafe-`; a flag is
-its name alone. A project defines its own as lines `NAME: WORDS` of the ini key
-`trainsafe_profiles`, like pytest's `markers`; a profile with a built-in name replaces that one.
+A profile is a line of words `option=value`, where the option is written without `--trainsafe-`; for
+a flag, its name is enough. A project defines its own profiles as lines `NAME: WORDS` of the ini key
+`trainsafe_profiles`; one that has the name of a built-in profile replaces it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ BUILT_IN = {
     ),
     "nightly": (
         "no-cache max-world-size=16 record=full timeout=3600 localize=600",
-        "everything: references anew, larger Points, every tensor's values, a long search",
+        "everything: references run again, larger Points, every tensor's values, a long search",
     ),
 }
 
@@ -40,10 +40,10 @@ _FLAG_VALUES = {"true": "true", "1": "true", "yes": "true", "on": "true"} | dict
 
 
 def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
-    """Every profile: the texts of its values, by option name.
+    """Every profile, built-in or declared: its values as text, by option name.
 
-    `lines` are those of the ini key. Raises SettingError, which names the line and what a
-    profile takes.
+    `lines` are the lines of the ini key. Raises SettingError for a line that is not a valid
+    profile; the message names the line and what a profile takes.
     """
     found = {name: parse_profile(name, words) for name, (words, _) in BUILT_IN.items()}
     own: set[str] = set()
@@ -56,14 +56,19 @@ def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
                 f"name and settings, not {shown(line)}"
             )
         if name in own:
-            raise SettingError(f"{PROFILES_KEY} (ini) has the profile {shown(name)} twice")
+            raise SettingError(
+                f"{PROFILES_KEY} (ini) has the profile {shown(name)} twice; keep one of them"
+            )
         own.add(name)
         found[name] = parse_profile(name, words)
     return found
 
 
 def parse_profile(name: str, words: str) -> Mapping[str, str]:
-    """The texts of one profile's values, "" for a flag that is off."""
+    """The values of one profile as text, by option name; "" for a flag that is off.
+
+    Raises SettingError for words that are not settings.
+    """
     source = f"the profile {excerpt(name)}"
     try:
         pieces = shlex.split(words)
@@ -76,15 +81,15 @@ def parse_profile(name: str, words: str) -> Mapping[str, str]:
         if option is None or option.name in _NOT_IN_PROFILES:
             known = [each.name for each in OPTIONS if each.name not in _NOT_IN_PROFILES]
             raise SettingError(
-                f"{source} sets {shown(word)}, which is no option{nearest(word, known)}; it takes "
-                f"{listing(known)}"
+                f"{source} sets {shown(word)}, which is no option of a profile"
+                f"{nearest(word, known)}; the options are {listing(known)}"
             )
         if option.name in values:
-            raise SettingError(f"{source} sets {option.name} twice")
+            raise SettingError(f"{source} sets {option.name} twice; keep one of them")
         if option.kind == "flag":
             if equals and value.lower() not in _FLAG_VALUES:
                 raise SettingError(
-                    f"{source}: {option.name} takes true or false, or nothing for true, not "
+                    f"{source}: {option.name} takes true or false, or no value for true, not "
                     f"{shown(value)}"
                 )
             value = _FLAG_VALUES[value.lower()] if equals else "true"

@@ -1,7 +1,9 @@
 """Reads the run's Settings from the command line, then the profile, then the ini file.
 
-Called by the plugin when pytest is configured. A marker's own settings take precedence over all of
-these and are read with the marker.
+The first of these that has a value for a setting determines it.
+
+Called by the plugin when pytest is configured. Settings in a test's marker take precedence over all
+of these; they are read with the marker.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from pytest_trainsafe.config.values import choice
 from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.errors import DeclarationError, SettingError
 
-#: The profile in force: its name, "" for none, and its values as text.
+#: The profile that is used: its name, "" for none, and its values as text.
 _Profile = tuple[str, Mapping[str, str]]
 
 _NO_PROFILE: _Profile = "", {}
@@ -69,8 +71,9 @@ def _read(config: pytest.Config) -> Settings:
         found["from_plan"] = str(config.invocation_params.dir / str(found["from_plan"]))
         if "shard" not in found:
             raise SettingError(
-                f"{BY_NAME['from-plan'].flag} says how to divide into shards; add "
-                f"{BY_NAME['shard'].flag} 1/4, or leave it out"
+                f"{BY_NAME['from-plan'].flag} says how to divide the tests into shards; add "
+                f"{BY_NAME['shard'].flag} 1/4, for example, to choose one, or remove "
+                f"{BY_NAME['from-plan'].flag}"
             )
     if "cache_inputs" in found:
         entries: object = found["cache_inputs"]
@@ -101,7 +104,7 @@ def _profile(config: pytest.Config) -> _Profile:
 
 
 def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[str, str] | None:
-    """The text of an option and its source, "true" for a flag; None if the default applies."""
+    """The text of an option ("true" for a flag) and its source; None if the default applies."""
     typed = config.getoption(option.key)
     if typed not in (None, False):
         return _checked("true" if typed is True else typed, option.flag)
@@ -118,18 +121,18 @@ def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[st
 
 
 def _checked(text: object, source: str) -> tuple[str, str]:
-    """One line of text with its source."""
+    """Returns the stripped text and its source; raises UsageError if it is not a line of text."""
     if not isinstance(text, str):
         raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
     if "\0" in text:
-        raise pytest.UsageError(f"{source} takes one line of text, without NUL, not {shown(text)}")
+        raise pytest.UsageError(f"{source} takes a line without null characters, not {shown(text)}")
     return text.strip(), source
 
 
 def require_encodable_folders(config: pytest.Config) -> None:
-    """Raises UsageError if a path that is sent to ranks is not valid UTF-8.
+    """Raises UsageError if the path of a folder that ranks use is not valid UTF-8.
 
-    Called only if there are marked tests: other tests may run in any folder.
+    Called only if there are trainsafe tests: other tests may run in any folder.
     """
     base = config.option.basetemp
     for what, path in (
@@ -146,18 +149,17 @@ def require_encodable_folders(config: pytest.Config) -> None:
 
 
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
-    """The axis words in force, and whether they come from the ini file or a profile.
+    """The axis words that apply, and whether they come from the ini file or a profile.
 
-    A worker of pytest-xdist parses the command line again, in addition to the words of its
-    controller; reading the controller's words avoids duplicates and gives all processes the
-    same Points.
+    A worker of pytest-xdist uses the words that its controller sends, not those of its own command
+    line, so that all processes collect the same Points.
     """
     words, source = _sweep(config, _profile(config))
     return words, source != OPTION
 
 
 def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
-    """The axis words in force and their source."""
+    """The axis words that apply, and their source."""
     worker_input = getattr(config, "workerinput", {})
     ini = "trainsafe_sweep (ini)"
     if WORKER_SWEEP in worker_input:
@@ -181,7 +183,11 @@ def _ini(config: pytest.Config, key: str, allowed: str) -> object:
     """A value of the ini file; raises UsageError if pytest cannot read it as the key's type."""
     try:
         value: object = config.getini(key)
-    except (TypeError, ValueError, pytest.UsageError) as error:  # by pytest's version
+    except (
+        TypeError,
+        ValueError,
+        pytest.UsageError,
+    ) as error:  # which one depends on pytest's version
         raise pytest.UsageError(
             f"{key} (ini) takes {allowed}; it cannot be read: {excerpt(str(error), 300)}"
         ) from error

@@ -1,8 +1,8 @@
 """The table of options: each row defines everything about one setting.
 
-From a row follow the command line option, its ini twin, the word of a profile, the marker's setting
-if there is one, the words of pytest's header, and a row of the table in docs/usage.md. Help texts
-start with a capital and end without a full stop.
+Each row determines the command line option, its ini key, its name in a profile, the setting of the
+marker if there is one, the text in pytest's header, and a row of the table in docs/usage.md. Help
+texts start with a capital and end without a full stop.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pytest_trainsafe.config.settings import (
 from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.usage import listing
 
-#: The word of an "optional" option that is given without one.
+#: The word that an "optional" option uses if it is given without one.
 DEFAULT_WORDS = {"learn": "learned"}
 
 #: The ini key of a project's own profiles.

@@ -2,8 +2,8 @@
 
 axes, point      the axes of a sweep, and one value for each
 mesh             the axes that multiply into the world size, and the positions of ranks
-usage            input, lists and near misses as error messages quote them
-tensor_id        the layout-free name of a logical tensor
+usage            quotes input, lists and similar names in error messages
+tensor_id        the name of a logical tensor, the same for every layout
 layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact, and what it is about
 precision        the number systems of the ladder, and how each rounds

@@ -34,8 +34,8 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 class Axis:
     """A named dimension of a sweep and the values it takes.
 
-    `types` holds the accepted types, exactly: True is not an int here.  `choices`, where not
-    empty, lists the only values; `minimum` bounds the integers.
+    `types` holds the accepted types; True is not accepted as an int.  `choices`, if not empty,
+    lists the only values that are allowed.  `minimum` is the smallest integer that is allowed.
     """
 
     name: str
@@ -127,17 +127,17 @@ AXES: dict[str, Axis] = {
 #: pp where a test asks for it.  A program's own mesh has other axes: see `parallel_axes`.
 PARALLEL_AXES = frozenset({*MESH_AXES, "sp", "vpp", "ep", "zero", "recompute", "compile"})
 
-#: Axes that say what is trained, so that the reference follows them too.
+#: Axes that say what is trained.  The reference has the same values for them as the candidate.
 PROBLEM_AXES = frozenset({"microbatches"})
 
 
 def parallel_axes(mesh: Mesh) -> frozenset[str]:
-    """The axes of PARALLEL_AXES, and those that a mesh declares."""
+    """The names in PARALLEL_AXES, and those of the axes and roles of a mesh."""
     return PARALLEL_AXES | mesh.names
 
 
 def axes_over(mesh: Mesh) -> tuple[str, ...]:
-    """The names of all axes of a sweep over a mesh, but for the program's parameters."""
+    """The names of all axes of a sweep over a mesh, except for the program's parameters."""
     built_in = (name for name in AXES if name not in MESH_AXES or name in mesh.axes)
     return tuple(dict.fromkeys((*built_in, *mesh.axes, *mesh.overlaps)))
 
@@ -145,7 +145,8 @@ def axes_over(mesh: Mesh) -> tuple[str, ...]:
 def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
     """The axis `name` of a sweep over a mesh: one that the mesh declares, or a built-in one.
 
-    None for another.  SweepError for a built-in mesh axis that the mesh lacks.
+    Returns None for any other name.  Raises SweepError for a built-in mesh axis that this mesh
+    does not have.
     """
     if name in mesh.axes or (name in mesh.overlaps and name not in AXES):
         return Axis(name, (int,), minimum=1)

@@ -38,12 +38,12 @@ TORCH = _folder_of_torch()
 
 
 def is_ours(file: str) -> bool:
-    """Whether the file belongs to this package and runs in the ranks around the program's code."""
+    """Whether the file belongs to the part of this package that runs in the ranks."""
     return file.startswith(_OURS)
 
 
 def passes_on(file: str) -> bool:
-    """Whether the file only forwards a collective: ours, or a framework's wrapper of torch's."""
+    """Whether the file only passes collectives on: it is ours, or a framework's wrapper."""
     return is_ours(file) or any(layer in file for layer in _LAYERS)
 
 
@@ -83,7 +83,7 @@ _IN_TORCH = f"{os.sep}torch{os.sep}"
 
 
 def only_calls(file: str, function: str) -> bool:
-    """Whether a frame only calls the next one: a wrapper of torch's, or ours.
+    """Whether a stack frame only calls the next one, as wrappers in torch and in this package do.
 
     Without such frames a traceback is easier to read, and when it is shortened, it keeps more
     of the program's own frames.
@@ -110,7 +110,7 @@ def _is_project(file: str) -> bool:
 
 
 def is_standard(file: Path) -> bool:
-    """Whether a file belongs to the standard library, including where its links lead."""
+    """Whether a file is in a folder of the standard library or, if that is a link, its target."""
     parts = set(file.parts)
     if {"site-packages", "dist-packages"} & parts:
         return False
@@ -144,7 +144,7 @@ def loaded_files() -> list[str]:
 
 
 def relative(source: str) -> str:
-    """A "path:line" relative to the working directory, if that is shorter."""
+    """A "path:line" relative to the working directory, if that is shorter; else unchanged."""
     path, colon, line = source.rpartition(":")
     if not (colon and path and line.isdigit()):
         return source  # not a file: "the backward pass"

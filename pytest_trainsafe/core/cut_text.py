@@ -5,13 +5,13 @@ Called by the ranks before they send a text, and by the parent for what it print
 
 from __future__ import annotations
 
-#: Characters of an exception's own text.
+#: Maximum number of characters of an exception's own text.
 ERROR_LIMIT = 2_000
-#: Characters of a traceback, including those of chained exceptions.
+#: The same for a traceback, including those of chained exceptions.
 TRACEBACK_LIMIT = 40_000
-#: Characters of one line of a message.
+#: The same for one line of a message.
 LINE_LIMIT = 4_000
-#: Characters of a whole message.
+#: The same for a whole message.
 MESSAGE_LIMIT = 100_000
 
 

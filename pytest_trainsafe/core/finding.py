@@ -32,7 +32,7 @@ class CallSubject(msgspec.Struct, frozen=True, tag="call", omit_defaults=True):
 
 
 class StreamSubject(msgspec.Struct, frozen=True, tag="stream", omit_defaults=True):
-    """A stream of random numbers: a generator of a rank, None for that of every rank."""
+    """A stream of random numbers: a generator on one rank, or on every rank if `rank` is None."""
 
     generator: str
     rank: int | None = None
@@ -65,23 +65,28 @@ Subject = ModuleSubject | CallSubject | StreamSubject | RankSubject | StepSubjec
 class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a wrong value relates to the right one.
 
-    `name` is one of the compare judge's `patterns`; `text` is a sentence with the evidence;
-    `axis` is the mesh axis involved, or ""; `cause` completes "so ..." in the report.
+    `name` is one of the compare judge's `patterns`, and `text` describes the evidence.
+    `axis` is the mesh axis involved, or "".  `cause` is the likely cause: the report writes it
+    after the word "so".  `factor` is the wrong value divided by the right one, where that is one
+    number; 0.0 elsewhere.
     """
 
     name: str
     text: str
     axis: str = ""
     cause: str = ""
+    factor: float = 0.0
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
     """How a wrong tensor differs from its reference, element by element.
 
-    `differing` of `elements` differ by more than `threshold` each: an even share of the norm that
-    rounding is allowed, 0 where the values must be equal.  Of the element at `index`, which has
-    the greatest absolute difference, `value` is the candidate's value and `expected` the
-    reference's.  A difference that is not finite counts as the greatest.
+    `elements` is the number of elements, and `differing` the number that differ by more than
+    `threshold`.  The threshold is the norm of the error that rounding may cause in the tensor,
+    divided by the square root of `elements`; it is 0 where the values must be equal.
+    `difference` is the greatest absolute difference (one that is not finite counts as the
+    greatest), and `index` is the element that has it.  There `value` is the candidate's value and
+    `expected` the reference's.
     """
 
     elements: int
@@ -98,8 +103,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     `judge` names the judge, or the part of it, that found the fact.  `check` is a stable code that
     names the check; a user accepts an inconclusive finding by this name.
-    `order` is the finding's position in dataflow; the smallest failing one leads the report.
-    `subject` is what the finding is about if not a tensor, and `evidence` its data by name.
+    `order` is the finding's position in dataflow; the report starts with the failing finding whose
+    position is the smallest.
+    `where` is the tensor that the finding is about, or `subject` the module, call, random stream,
+    rank or step.  `evidence` holds the facts behind the finding, each with a name.
     `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
     `mismatch` compares the elements of a wrong tensor; None where its values were not recorded or
     have another shape.

@@ -51,7 +51,9 @@ def index_arrays(
     for placement in layout:
         if isinstance(placement, Slices):
             if placement.shape != tuple(logical_shape):
-                raise LayoutError(f"{placement} is not a part of a tensor of {logical_shape}")
+                raise LayoutError(
+                    f"{placement} is not a part of a tensor of shape {list(logical_shape)}"
+                )
             for dim, start in enumerate(placement.offsets):
                 arrays[dim] = arrays[dim][start : start + placement.lengths[dim]]
         elif isinstance(placement, Flat):
@@ -112,7 +114,7 @@ def logical_shape(
 
 
 def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int, ...]:
-    """The logical shape, from one rank's local shape, if every split is even.
+    """The logical shape that one rank's local shape implies if every split is even.
 
     Raises LayoutError if a placement names a dimension that the tensor does not have.
     """
@@ -157,26 +159,29 @@ def extract(
 
 
 def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
-    """Splits a layout into the rest and its Flat.  Raises LayoutError for a misplaced Flat."""
+    """The other placements of a layout, and its Flat or None; LayoutError if it is misplaced."""
     flats = [p for p in layout if isinstance(p, Flat)]
     if not flats:
         return layout, None
     outer = tuple(p for p in layout if not isinstance(p, Flat))
     after = layout[layout.index(flats[0]) + 1 :]
     if len(flats) > 1 or any(isinstance(p, Shard | ZigZag | Slices) for p in after):
-        raise LayoutError(f"{flats[0]} is not the last placement that cuts in {layout}")
+        raise LayoutError(f"{flats[0]} must be the last placement that splits, in {layout}")
     both = {axis for p in outer for axis in axes_of(p)} & set(flats[0].axes)
     if both:
-        raise LayoutError(f"{flats[0]} and another placement of {layout} act over {both.pop()}")
+        raise LayoutError(f"{flats[0]} and another one in {layout} both act over {both.pop()}")
     return outer, flats[0]
 
 
 def check_range(flat: Flat, shape: Sequence[int]) -> None:
     """Raises LayoutError unless a Flat's range lies within a flattened tensor of `shape`."""
     if flat.shape != tuple(shape):
-        raise LayoutError(f"{flat} is a range of a tensor of {list(flat.shape)}, not {list(shape)}")
+        raise LayoutError(
+            f"{flat} is a range of a tensor of shape {list(flat.shape)}, but the tensor has shape "
+            f"{list(shape)}"
+        )
     if flat.offset < 0 or flat.length < 0 or flat.offset + flat.length > math.prod(shape):
-        raise LayoutError(f"{flat} is not within {math.prod(shape)} elements")
+        raise LayoutError(f"{flat} exceeds the tensor, which has {math.prod(shape)} elements")
 
 
 def scale(layout: Layout, sizes: Sizes) -> int:
@@ -210,7 +215,7 @@ def insert(
     arrays: Sequence[Indices],
     add: bool = False,
 ) -> None:
-    """Writes (or adds) a part into the full tensor at its `index_arrays`, in place."""
+    """Copies a part into the full tensor at the indices `arrays`, in place; `add` adds it."""
     for block in itertools.product(*(placed_ranges(array) for array in arrays)):
         target, source = full, part
         for dim, (there, here, length) in enumerate(block):
@@ -225,7 +230,7 @@ def insert(
 def _positions(
     placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
 ) -> Any:
-    """The positions that a placement keeps of a dimension: a slice or an index array."""
+    """The positions in a dimension that a rank holds after a split: a slice or an index array."""
     known = sizes.mesh.of_layouts if isinstance(sizes, OverMesh) else {*sizes} & {*coordinates}
     if placement.axis not in known:
         raise LayoutError(f"{placement} names an axis that is not one of {', '.join(sizes)}")
@@ -254,7 +259,7 @@ def _chunk(length: int, parts: int, index: int) -> slice:
 
 
 def contiguous_ranges(array: Indices) -> Iterator[tuple[int, int]]:
-    """The maximal contiguous ranges of an increasing array: (start, length)."""
+    """Yields the start and the length of each maximal contiguous range of an increasing array."""
     if len(array) == 0:
         yield 0, 0
     elif array[-1] - array[0] + 1 == len(array):
@@ -276,14 +281,14 @@ def placed_ranges(array: Indices) -> list[tuple[int, int, int]]:
 def nested(dim: int, axes: Sequence[str], sizes: Sizes, blocks: tuple[int, ...] = ()) -> Layout:
     """The layout of a dimension that is split over several axes, outermost first.
 
-    `blocks` are those of the whole dimension.  Raises LayoutError if an axis other than the last
-    splits a block unevenly.
+    `blocks` are the sizes of the blocks of the whole dimension, as in `Shard`.  Raises LayoutError
+    if an axis other than the last splits a block unevenly.
     """
     layout: list[Shard] = []
     axes = [axis for axis in axes if sizes[axis] > 1]
     for axis in axes:
         layout.append(Shard(dim, axis, blocks))
         if axis != axes[-1] and any(block % sizes[axis] for block in blocks):
-            raise LayoutError(f"blocks of {list(blocks)} are not cut evenly over {axis}")
+            raise LayoutError(f"the blocks {list(blocks)} cannot be split evenly over {axis}")
         blocks = tuple(block // sizes[axis] for block in blocks)
     return tuple(layout)

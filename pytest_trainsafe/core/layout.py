@@ -67,12 +67,12 @@ class Slices(msgspec.Struct, frozen=True, tag="slices"):
 class Flat(msgspec.Struct, frozen=True, tag="flat"):
     """A range of a flattened tensor: elements `offset .. offset + length`, in row-major order.
 
-    The flattened tensor, of `shape`, is this rank's part after the preceding placements; the
-    local tensor is a vector of `length`.  For optimizers that split a flat buffer of many
-    parameters (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).
-    It is the last placement that splits.  Each rank has its own range; equal ranges are replicas,
-    and a rank with an empty range may hold no tensor at all.  `axes` names the mesh axes whose
-    ranks' ranges together make up the tensor.
+    The flattened tensor is this rank's part after the preceding placements and has shape `shape`;
+    the local tensor is a vector of `length` elements.  For optimizers that split a flat buffer of
+    many parameters (Megatron-LM's distributed optimizer, DeepSpeed's ZeRO, FSDP's flat parameters).
+    It must be the last placement that splits.  Each rank has its own range; equal ranges are
+    replicas, and a rank with an empty range may hold no tensor at all.  `axes` names the mesh axes
+    along which the ranges of the ranks together make up the tensor.
     """
 
     offset: Count
@@ -82,7 +82,7 @@ class Flat(msgspec.Struct, frozen=True, tag="flat"):
 
 
 class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
-    """Values are larger than the logical ones by a factor: the size of `axis`.
+    """The rank's values are those of the logical tensor, multiplied by the size of `axis`.
 
     This holds for gradients of a loss that each rank averages over its own samples, until the
     reduction over `axis` divides by the number of ranks.  It does not say how ranks along `axis`
@@ -131,7 +131,7 @@ def axes_of(placement: Placement) -> tuple[str, ...]:
 
 
 def common_form(layout: Layout) -> tuple[object, ...]:
-    """A layout without the values that may differ between ranks."""
+    """The properties of a layout that must be equal on all ranks that hold the tensor."""
 
     def form(placement: Placement) -> object:
         match placement:

@@ -1,6 +1,6 @@
-"""A Point: one value per axis, one configuration of a parallel training run.
+"""A Point: one value for each axis, which is one configuration of a parallel training run.
 
-Made by the sweep, passed through launch, record and report.  Does not depend on torch.
+The sweep makes Points; launch, record and report use them.  Does not depend on torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ AxisValue = int | bool | str
 #: The mesh axes of a program that declares no mesh, fastest-varying rank dimension first.
 MESH_AXES = DEFAULT.fastest_first
 
-#: The trivial value of an axis without a size, which it has where a Point does not name it.
+#: The trivial values of axes without a size: their values at a Point that does not name them.
 TRIVIAL: dict[str, AxisValue] = {
     "zero": 0,
     **dict.fromkeys(("sp", "recompute", "compile"), False),
@@ -65,16 +65,16 @@ class Point:
     def size(self, axis: str) -> int:
         """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default.
 
-        Of a role that several mesh axes share, such as "dp", the product of their sizes.
-        ArgumentError for an axis that has no size.
+        If several mesh axes share a role, such as "dp", the size of the role is the product of
+        their sizes.  Raises ArgumentError for an axis that has no size.
         """
         if axis == "vpp":
             return int(self.get(axis, 1))
         if axis not in self.mesh.names:
             raise ArgumentError(
-                f"{self._name}.size({axis!r}): an axis with a size is one of "
-                f"{', '.join(self._sized)}; {self._name}.get({axis!r}, default) gives the value of "
-                "any other"
+                f"{self._name}.size({axis!r}): this axis has no size; the axes with a size are "
+                f"{', '.join(self._sized)}. For the value of any other axis, call "
+                f"{self._name}.get({axis!r}, default)"
             )
         members = (axis,) if axis in self.mesh.overlaps else self.mesh.members(axis)
         return math.prod(int(self.get(member, 1)) for member in members)
@@ -82,8 +82,8 @@ class Point:
     def __getattr__(self, axis: str) -> AxisValue:
         """The value of an axis as an attribute: `point.recompute`.
 
-        An axis that the Point does not name has its trivial value.  UnknownAxisError for an axis
-        that neither the Point nor pytest-trainsafe knows: `get` takes a default for it.
+        An axis that the Point does not name has its trivial value.  Raises UnknownAxisError if
+        neither the Point nor pytest-trainsafe has an axis of this name; `get` returns a default.
         """
         if axis.startswith("_") or axis in ("values", "mesh"):
             raise AttributeError(axis)
@@ -92,21 +92,21 @@ class Point:
             return self.size(axis)
         if axis not in named and axis not in TRIVIAL:
             raise UnknownAxisError(
-                f"{self._name} has no axis {axis!r}: the Point is {self._plain}, other axes are "
-                f"{', '.join((*self._sized, *TRIVIAL))}; {self._name}.get({axis!r}, default) gives "
-                "the default where the Point does not name the axis"
+                f"{self._name} has no axis {axis!r}. It is {self._plain}; the other known axes are "
+                f"{', '.join((*self._sized, *TRIVIAL))}. Call {self._name}.get({axis!r}, default) "
+                "to get a default if the Point does not name the axis"
             )
         return self.get(axis, TRIVIAL.get(axis, 0))
 
     @property
     def _sized(self) -> tuple[str, ...]:
-        """Axes that count ranks or parts of the model."""
+        """The axes and roles that have a size: those that count ranks, and `vpp`."""
         roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
         return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
 
     @property
     def _plain(self) -> Point:
-        """This Point without the recording of the axes that are read."""
+        """This Point itself; a subclass that records which axes are read returns a plain Point."""
         return self
 
     @property

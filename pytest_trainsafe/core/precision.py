@@ -1,6 +1,6 @@
-"""The number systems of the precision ladder: how each rounds, and what that allows.
+"""The number systems of the precision ladder: how each rounds, and which errors that allows.
 
-A rung of the ladder is judged in one of them.  Knows nothing of torch until a dtype is asked for.
+Each rung of the ladder is judged in one of them.  Imports torch only when a dtype is requested.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ if TYPE_CHECKING:
 class Precision:
     """One number system.
 
-    `epsilon` is the distance from 1 to the next larger number: the relative size of its rounding,
-    and of the noise that measures it.
-    `safety` is the allowed error over the measured response.  float64 has one sample of its
-    response only, since nothing wider can measure it, and room to spare: a bug is at least 1e-12.
-    `floor` is the least response assumed of a tensor, as a share of epsilon times its norm:
-    responses are single samples and may be small by luck, those of scalars above all.
-    `low` says that rounding hides what only the projection on the reference still shows.
+    `epsilon` is the distance from 1 to the next larger number: the relative size of a rounding
+    error, and of the noise that is injected to measure how a program responds to rounding.
+    `safety` is the ratio of the allowed error to the measured response.  float64 has the largest
+    ratio, because its response is measured only once (no wider dtype can measure it again), and
+    because the smallest errors that bugs cause, 1e-12, are still much larger.
+    `floor` is the smallest response that is assumed for a tensor, divided by epsilon times the
+    tensor's norm: a measured response is a single sample, which can be too small by chance,
+    especially for a scalar.
+    `low` is true for low precision, where rounding hides small errors of scale from the norm; the
+    projection of the error on the reference is then judged too.
     `safety` and `floor` were calibrated on clean programs; docs/tolerances.md has the figures.
     """
 
@@ -49,13 +52,13 @@ _PRECISIONS = {
         Precision("float32", 2.0**-23, safety=10.0, floor=0.5),
         Precision("bfloat16", 2.0**-7, safety=4.0, floor=0.125, low=True),
         Precision("float16", 2.0**-10, safety=4.0, floor=0.125, low=True),
-        # Of programs that cast to FP8.  Noise of bfloat16, the coarsest dtype that FP8 is used
-        # with, takes values across the steps between codes; these make responses vary more.
+        # For programs that cast to FP8.  The noise is that of bfloat16, the coarsest dtype that
+        # FP8 is used with.  It moves some values to another FP8 code, so that responses vary more.
         Precision("float8", 2.0**-7, safety=6.0, floor=0.25, low=True),
     )
 }
 
 
 def precision(name: str) -> Precision:
-    """The number system of a rung, by the name of its dtype; "float8" is that of FP8 codes."""
+    """The number system of a rung, by the name of its dtype; "float8" stands for FP8."""
     return _PRECISIONS[name]

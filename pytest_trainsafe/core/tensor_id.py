@@ -1,4 +1,4 @@
-"""The layout-free name of a logical tensor."""
+"""The name of a logical tensor, the same for every layout."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Kind = Literal[
     "input",  # what the program gives its model
     "activation",
     "activation_grad",
-    "decision",  # what a module chose ("output") and by which "scores"
+    "decision",  # the indices that a module chose ("output"), and the "scores" it chose by
     "buffer",
     "param",
     "param_grad",
@@ -34,22 +34,22 @@ CLIP_NORM = "clip_norm"
 #: A micro-batch's number, which the program chooses.
 Number = Annotated[int, msgspec.Meta(ge=-(2**62), le=2**62)]
 
-#: A step's number, or INITIAL; a place in a file, or -1 for none.
+#: A step's number, or INITIAL; and a position in a file, or -1 for none.
 Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
 FileIndex = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
 
 
 class TensorId(msgspec.Struct, frozen=True, order=True):
-    """`step / microbatch / kind / module / name`: the layout-free name of a logical tensor.
+    """`step / microbatch / kind / module / name`: a logical tensor's name, the same for any layout.
 
     `microbatch` is None for tensors of the whole step (main gradients, parameters).
     `module` is the module's path from the root, "" for the root itself.
     `name` is the parameter, buffer or state name ("weight", "weight.exp_avg"), or the position in
     the module's output ("output", "output.0", "output.logits") or in the model's arguments
     ("input.0", "input.tokens").  A `grad_norm` is the norm that the program reports
-    ("grad_norm") or clips by ("clip_norm").  A buffer with a micro-batch has the value that the
-    micro-batch's forward left.
-    `call` counts the calls of the same module within one micro-batch.
+    ("grad_norm") or clips by ("clip_norm").  A buffer with a micro-batch has the value that it had
+    after the forward of that micro-batch.
+    `call` is the number of the module's call within one micro-batch, counted from 0.
     """
 
     step: Step

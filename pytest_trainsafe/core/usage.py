@@ -1,4 +1,4 @@
-"""The words of error messages: input as it can be quoted, lists, and near misses.
+"""Texts for error messages: quoted input, lists, and suggestions for misspelt names.
 
 Messages quote input only through `shown` and `excerpt`: input may be huge, contain itself, or
 hold terminal control characters.
@@ -38,7 +38,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def listing(words: Iterable[str]) -> str:
-    """Words joined as `a, b, c`; a long list is cut to its start and the number left out."""
+    """Words joined as `a, b, c`; of a long list only the start, and how many are left out."""
     every = list(words)
     more = [f"and {len(every) - _MAX_LISTED} more"] if len(every) > _MAX_LISTED else []
     return ", ".join([*map(excerpt, every[:_MAX_LISTED]), *more])

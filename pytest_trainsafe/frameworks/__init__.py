@@ -1,4 +1,4 @@
-"""Adapters for training frameworks, one package each, behind `record.adapter`."""
+"""Adapters for training frameworks: one package each, which implements `record.adapter`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`trainsafe_fuzz`: a test whose Points hypothesis chooses.
 
-The test that it makes is one of hypothesis: `@example`, `@seed`, profiles and the options of its
-pytest plugin apply.  The plugin calls `fuzzing` around its run.
+The decorated test is a hypothesis test: `@example`, `@seed`, profiles and the options of
+hypothesis' pytest plugin apply to it.  This plugin runs it in the context `fuzzing`.
 """
 
 from __future__ import annotations
@@ -52,12 +52,12 @@ def trainsafe_fuzz(
         def test_gpt(candidate_trace, reference_trace):
             assert_trainsafe(candidate_trace, reference_trace)
 
-    `candidate_trace`, `reference_trace`, `trainsafe` and `point` are those of each example; other
-    parameters are fixtures, shared by all examples.  `max_examples` is by default that of
-    hypothesis' profile.  With `derandomize` the examples are the same in every run; failing
+    Each example gives its own `candidate_trace`, `reference_trace`, `trainsafe` and `point`; other
+    parameters are fixtures, shared by all examples.  If `max_examples` is None, hypothesis' profile
+    sets the number of examples.  With `derandomize` the examples are the same in every run; failing
     examples are saved in hypothesis' database in either case, and run first the next time.
-    After the test function, `assert_same_by` is called at each Point with each of the `relations`
-    that applies there: names of relations that the program offers, or relations.
+    `relations` lists relations, or names of relations that the program offers.  At each Point,
+    after the test function, `assert_same_by` is called with each of them that applies there.
     The first failure is reduced to the smallest Point that fails in the same way.
     Raises SweepError for an invalid axis, and ArgumentError for a relation that is not offered.
     """
@@ -90,7 +90,7 @@ def trainsafe_fuzz(
 
 
 def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[str]]:
-    """The function of one example that hypothesis calls, and the names in GIVEN that it takes."""
+    """The function that hypothesis calls for each example, and the names in GIVEN that it needs."""
     parameters = inspect.signature(function).parameters
     takes = frozenset(parameters) & frozenset(GIVEN)
 
@@ -99,8 +99,8 @@ def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[st
         __tracebackhide__ = True
         if source.examples is None:
             raise ArgumentError(
-                f"{function.__name__} is a fuzz test of pytest-trainsafe, which pytest runs with "
-                "the plugin; it cannot be called by itself"
+                f"{function.__name__} is a fuzz test of pytest-trainsafe and cannot be called "
+                "directly; run it with pytest and the plugin pytest-trainsafe"
             )
         named = others.bind(*args, **fixtures).arguments
         source.examples.run(point, functools.partial(function, **named))
@@ -113,7 +113,7 @@ def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[st
 
 
 def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
-    """The settings of hypothesis: those of the profile, without deadlines and explanations."""
+    """hypothesis' settings for the test: the profile's, without deadline and explain phase."""
     profile = hypothesis.settings()
     words: dict[str, Any] = {} if most is None else {"max_examples": most}
     if profile.database is not None:
@@ -130,7 +130,11 @@ def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
 
 @contextlib.contextmanager
 def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -> Iterator[None]:
-    """Prepares a fuzz test for its run in pytest, and ends it."""
+    """The context in which pytest runs a fuzz test: applies this run's settings, and cleans up.
+
+    It fails the test for an invalid declaration, and skips it if this machine can run none of the
+    drawn Points.
+    """
 
     def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         reason: str | None = item.ihook.pytest_trainsafe_valid_point(

@@ -1,8 +1,9 @@
 """Runs the Points that hypothesis draws for one test, each once, and explains the first failure.
 
-After the first failure is explained nothing is run any more.  hypothesis still shrinks its example:
-every Point that has what the failure needs then stands for the smallest failing Point (`settled`),
-and other Points end as they did before, so that the example that it saves and prints is that one.
+Once the first failure is explained, nothing is run any more.  hypothesis goes on to shrink the
+failing example.  So every Point with all axis values that the failure needs is then replaced by the
+smallest failing Point (`settled`), and other Points repeat their outcome or are rejected.  The
+example that hypothesis saves and prints is thus the smallest failing Point.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ _TRACES = frozenset({"candidate_trace", "reference_trace"})
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """How a test ended at one Point: the error, None for a pass, and what kind of failure it is."""
+    """How a test ended at one Point: its error (None if it passed), and the kind of failure."""
 
     error: BaseException | None = None
     kind: str = ""
@@ -58,12 +59,12 @@ class Examples:
         self._source = source
         self._takes = takes
         self._traced = bool(takes & _TRACES or source.relations)
-        #: By relation, the number of Points at which it applied, and why not at others.
+        #: For each relation: at how many Points it applied, and why it did not at some other Point.
         self._applied = {relation.name: 0 for relation in source.relations}
         self._inapplicable: dict[str, str] = {}
         self._outcomes: dict[Point, Outcome] = {}
         self._summaries: list[PointSummary] = []
-        #: Why this machine cannot run some of the Points.
+        #: The reasons why this machine cannot run some of the Points.
         self.unavailable: dict[str, None] = {}
         self._compared = False
         self._kind = ""
@@ -72,7 +73,8 @@ class Examples:
     def run(self, given: Point, test: Callable[..., object]) -> None:
         """Runs the test at a Point; `test` takes the arguments in GIVEN that it names.
 
-        Raises FuzzFailure with the explanation if it fails, and FlakyProgram.
+        If it fails, raises FuzzFailure with an explanation, or FlakyProgram if the program is not
+        reproducible.
         """
         __tracebackhide__ = True
         point = self._declared(given)
@@ -88,7 +90,8 @@ class Examples:
             self._failure = self._explain(point, outcome, test)
         elif outcome.kind != self._kind:
             reject()
-        # hypothesis takes failures from different lines for different bugs: this is the only one.
+        # hypothesis takes failures from different lines for different bugs, so only this line
+        # raises them.
         raise self._failure() from None
 
     def finish(self) -> None:
@@ -114,9 +117,10 @@ class Examples:
             attach_summary(self._item, self._summary())
 
     def _declared(self, given: Point) -> Point | None:
-        """The Point in this test's space; None if the command line leaves it out.
+        """The given Point, completed to one in this test's space; None if options exclude it.
 
-        The Point of an `@example` may lack axes, which take their cheapest value.
+        The Point of an `@example` may lack axes, which then take their cheapest value.  Raises
+        SweepError if the test does not declare one of its axes or values, or if it is invalid.
         """
         space = self._source.space
         named = dict(given)
@@ -189,7 +193,7 @@ class Examples:
 
     @contextlib.contextmanager
     def _traces(self, case: Case) -> Iterator[dict[str, Traces]]:
-        """The Traces of a Case, by the parameters of the test; none if nothing uses them."""
+        """Yields the Traces of a Case by their parameter names; {} if the test needs none."""
         if not self._traced:
             yield {}
             return
@@ -208,7 +212,11 @@ class Examples:
     def _explain(
         self, point: Point, outcome: Outcome, test: Callable[..., object]
     ) -> Callable[[], BaseException]:
-        """What makes the exception of a failure: flaky, or the smallest Point and its axes."""
+        """Returns a function that makes the exception to raise for a failure.
+
+        It makes a FlakyProgram if the failure is flaky.  Otherwise it makes a FuzzFailure with the
+        smallest Point that fails in the same way, and the axes that the failure needs.
+        """
         examples = len(self._outcomes)
         flaky = self._why_flaky(point, outcome, test)
         case = self._source.space.cell(point).case
@@ -248,7 +256,7 @@ class Examples:
         with self._traces(case) as traces:
             candidate = traces.get("candidate_trace")
             compared = isinstance(outcome.error, TrainsafeFailure)
-            # What ended before a comparison may have been the reference.
+            # If nothing was compared, the reference may be what failed: it is repeated too.
             again = ("candidate_trace",) if compared else tuple(traces)
             second = {name: repeated(t) if name in again else t for name, t in traces.items()}
             ended = self._tested(case, test, second)
@@ -285,7 +293,10 @@ class Examples:
 
 
 def settled(space: Space, interaction: Interaction, point: Point) -> Point:
-    """The smallest failing Point in place of one that has all that the failure needs."""
+    """The smallest failing Point if `point` has every axis value that the failure needs.
+
+    Otherwise `point` itself.
+    """
     own = dict(point)
     for effect in interaction.needs:
         cost = space.values[effect.axis].index
@@ -296,7 +307,7 @@ def settled(space: Space, interaction: Interaction, point: Point) -> Point:
 
 
 def kind_of(error: BaseException) -> str:
-    """What kind of failure an error is: smaller Points must fail in the same way."""
+    """The kind of a failure.  A smaller Point counts as failing only if the kind is the same."""
     if isinstance(error, TrainsafeFailure):
         verdicts = {finding.verdict for finding in error.findings}
         return f"{type(error).__name__}: {'fail' if 'fail' in verdicts else 'inconclusive'}"

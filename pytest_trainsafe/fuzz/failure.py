@@ -1,4 +1,4 @@
-"""What a failed fuzz test raises."""
+"""The exceptions of a failed fuzz test."""
 
 from __future__ import annotations
 
@@ -30,4 +30,4 @@ class FuzzFailure(TrainsafeFailure):
 
 
 class FlakyProgram(TrainsafeFailure):
-    """The program of a fuzz test is not reproducible, so that its failure says nothing."""
+    """The program is not reproducible, so its failure says nothing about parallelism."""

@@ -1,8 +1,9 @@
-"""Whether a failure is flaky: the same Runs again end otherwise, or differ as much as it does.
+"""Decides whether a failure is flaky, by repeating its Runs.
 
-A bug makes the same difference each time.  Where repeated Runs of one program differ from each
-other as much as the failing tensor differs from its reference, the failure says nothing about
-parallelism.  Differences far below it, such as those of atomic additions on a GPU, do not matter.
+A bug makes the same difference each time.  If the repeated Runs end differently, or if a tensor
+differs between them about as much as the failing tensor differs from its reference, the failure
+says nothing about parallelism.  Far smaller differences, such as those of atomic additions on a
+GPU, do not matter.
 """
 
 from __future__ import annotations
@@ -21,22 +22,22 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
-#: The share of a failure's error by which repeated Runs may differ.
+#: Repeated Runs may differ by this share of the failing tensor's error.
 ALLOWED_SHARE = 0.1
-#: The relative distance that no rounding explains, where no tensor fails.
+#: Where no tensor fails, repeated Runs may differ by this relative distance, as by rounding.
 MAX_DISTANCE = 1e-2
 
 
 def repeated(traces: Traces) -> Traces:
-    """The same Runs, executed again."""
+    """The same Traces, whose Runs are executed again."""
     return replace(traces, repeat=1)
 
 
 def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:
-    """How a tensor differs between two executions of the same Run; "" if it does not matter.
+    """A text on a tensor that differs between two executions of the same Run; "" if none matters.
 
-    The tensor is the failing one.  Without one, as in an inconclusive comparison, it is the first
-    that differs, if it differs by more than rounding could explain.
+    The tensor is the failing one.  If none failed, as in an inconclusive comparison, it is the
+    first that differs, if it differs by more than rounding can explain.
     """
     lead = next((f for f in findings if f.verdict == "fail" and f.where is not None), None)
     dtype = lead.dtype if lead is not None and lead.dtype else candidate.case.rungs[0]
@@ -66,14 +67,14 @@ def _first_difference(first: Trace, second: Trace) -> str:
 
 
 def cause_text(candidate: Traces) -> str:
-    """What the determinism judge says about the Run, "" if its repetition has the same bits."""
+    """What the determinism judge says about the Run; "" if a repetition gives the same bits."""
     from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
     from pytest_trainsafe.launch import GroupFailure
 
     try:
         findings = judge_determinism(candidate, 2).findings
     except GroupFailure as failure:
-        return f"not known, because a Run ended: {str(failure).partition(chr(10))[0]}"
+        return f"not known, because a Run failed: {str(failure).partition(chr(10))[0]}"
     if not findings:
         return ""
     first = findings[0]
@@ -82,7 +83,10 @@ def cause_text(candidate: Traces) -> str:
 
 
 def _distance(first: Trace, second: Trace, where: TensorId) -> float:
-    """The relative Frobenius distance of one tensor; 0.0 if its values were not recorded."""
+    """The Frobenius distance of a tensor between two Traces, relative to its norm in the first.
+
+    0.0 if its values were not recorded.
+    """
     from pytest_trainsafe.align.logical import logical_tensor
 
     try:

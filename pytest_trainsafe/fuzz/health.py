@@ -1,4 +1,4 @@
-"""The health check of a fuzz test whose values the rules mostly exclude."""
+"""The health check that fails a fuzz test if rules exclude most of its Points."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from hypothesis.errors import FailedHealthCheck
 
 from pytest_trainsafe.sweep.search.space import Space
 
-#: Values that are drawn for the check, and the share of them that must be close to a valid Point.
+#: How many Points are drawn for the check, and the share of them that must be close to valid.
 DRAWN, MIN_SHARE = 100, 0.1
 #: The reasons that the message lists.
 MAX_REASONS = 4
 
 
 def require_mostly_valid(space: Space) -> None:
-    """Raises FailedHealthCheck if few drawn values are a valid Point, even with one axis changed.
+    """Raises FailedHealthCheck if few Points drawn at random are valid or one axis from valid.
 
-    The strategy then changes several axes of nearly every example, and the examples are few
-    different Points, which is not what the test declares.
+    The strategy would then change several axes of nearly every example, so that the examples would
+    be the same few Points again and again.
     """
     excluded: Counter[str] = Counter()
     for values in space.drawn_at_random(DRAWN):

@@ -22,15 +22,15 @@ class Replay(ExampleDatabase):
         self._source = source
 
     def fetch(self, key: bytes) -> Iterable[bytes]:
-        """The saved examples of a test; none while it is narrowed."""
+        """The saved examples of a test; none while an option restricts it."""
         return () if self._source.narrowed else self._kept.fetch(key)
 
     def save(self, key: bytes, value: bytes) -> None:
-        """Saves an example of a test that is not narrowed."""
+        """Saves an example, unless an option restricts the test."""
         if not self._source.narrowed:
             self._kept.save(key, value)
 
     def delete(self, key: bytes, value: bytes) -> None:
-        """Deletes an example of a test that is not narrowed."""
+        """Deletes an example, unless an option restricts the test."""
         if not self._source.narrowed:
             self._kept.delete(key, value)

@@ -1,4 +1,4 @@
-"""What the strategy and the decorator of one fuzz test share."""
+"""The source of a fuzz test's Points, which its strategy and its decorator share."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 
 
 class PointSource:
-    """The declaration of a fuzz test, and while it runs the Points of this run.
+    """The declaration of a fuzz test, and the space of Points that are drawn for it.
 
-    `space` is narrowed by `--trainsafe-sweep` and `--trainsafe-max-world-size` while a test runs,
-    and `narrowed` says so.
-    `examples` runs the Points; None outside of a test.  Once the first failure is explained,
-    `settled` replaces drawn Points that fail for the same reason by the smallest one.
-    `relations` are asserted at each Point after the test, and `alone` says that Points at which the
-    candidate is the reference are drawn too.
+    While the test runs, `--trainsafe-sweep` and `--trainsafe-max-world-size` may restrict `space`;
+    `narrowed` is whether they do.
+    `examples` runs the Points; it is None while the test does not run.  Once the first failure is
+    explained, `settled` replaces drawn Points that fail for the same reason by the smallest one.
+    `relations` are asserted at each Point after the test.  `alone` is whether Points are drawn too
+    at which the candidate is the same Run as the reference.
     """
 
     def __init__(self, declaration: Declaration, max_world_size: int) -> None:
@@ -51,15 +51,15 @@ class PointSource:
         return f"<points of {self.declaration.program.name} over {axes}>"
 
     def begin(self, settings: Settings, rule: Rule) -> None:
-        """Takes the settings of this run.  Raises SweepError if no Point is valid under them."""
+        """Applies the settings of this pytest run.  Raises SweepError if no Point is valid."""
         axes = override(self.declaration.axes, settings.sweep)
         fewer_ranks = settings.max_world_size < self.max_world_size
         self.narrowed = axes != self.declaration.axes or fewer_ranks
         self.space = self._space(replace(self.declaration, axes=axes), settings, rule)
-        assert self.space.bases  # raises SweepError for a contradiction
+        assert self.space.bases  # computing it raises SweepError if no Point is valid
 
     def end(self) -> None:
-        """Forgets what belongs to this run."""
+        """Resets `narrowed`, `examples` and `settled`, which belong to one pytest run."""
         self.narrowed, self.examples, self.settled = False, None, None
 
     def _space(self, declaration: Declaration, settings: Settings, rule: Rule) -> Space:
@@ -73,7 +73,8 @@ def point_source(
     """The source of a program's Points; `keywords` are axes, and settings as in the marker.
 
     An axis has a list of values, one value, a range, or `...` for values that fit it.
-    Raises SweepError for an invalid axis, or none, and ArgumentError for the world size.
+    Raises SweepError if an axis is invalid or there is none, and ArgumentError if
+    `max_world_size` is invalid.
     """
     if type(max_world_size) is not int or not 1 <= max_world_size <= MAX_RANKS:
         raise ArgumentError(

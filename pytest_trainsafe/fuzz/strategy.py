@@ -8,10 +8,10 @@ from hypothesis.strategies import SearchStrategy
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 
-#: The largest world size of a fuzz test that names none.
+#: The default of a fuzz test's `max_world_size`.
 MAX_WORLD_SIZE = 4
 
-#: How often an axis of the mesh is parallel; examples shrink towards the first.
+#: Whether an axis of the mesh is parallel is drawn from these; examples shrink towards the first.
 _PARALLEL = (False, False, False, True, True)
 
 
@@ -23,24 +23,23 @@ def parallel_points(
     Takes the axes and settings of the marker `trainsafe`.  An axis has a list of values, one
     value, a range, or `...`: every size up to `max_world_size` for an axis of the mesh, all values
     of another built-in axis, and awkward sizes around the default of a parameter.
-    Every drawn Point obeys the rules of the program: drawn values that do not are changed in as
-    few axes as possible.  Values are tried from the cheapest on, so that examples shrink to few
-    ranks and small models.
+    Every Point obeys the rules of the program: if drawn values do not, as few axes as possible are
+    changed.  Examples shrink towards the cheapest values, so to few ranks and small models.
     Raises SweepError for an invalid axis; drawing raises it if the rules exclude every Point.
     """
     return points_of(point_source(program, max_world_size, axes))
 
 
 def points_of(source: PointSource) -> SearchStrategy[Point]:
-    """The strategy of the valid Points of a source, in whatever space it has when drawn from."""
+    """A strategy of the valid Points of a source's `space`, as it is when an example is drawn."""
     return _points(source)
 
 
 @st.composite
 def _points(draw: st.DrawFn, source: PointSource) -> Point:
     space = source.space
-    # Which axes are parallel comes before their sizes, or combinations of several axes, which are
-    # few among all sizes, would be rare.
+    # Which axes are parallel is drawn before their sizes.  Otherwise Points with several parallel
+    # axes, which are few among all combinations of sizes, would be rare.
     parallel = [draw(st.sampled_from(_PARALLEL)) for _ in space.mesh_axes]
     sizes = draw(st.sampled_from(space.meshes(parallel)))
     drawn = dict(zip(space.mesh_axes, sizes, strict=True))

@@ -21,7 +21,8 @@ class CompareJudge:
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The first rung's Runs; further rungs, noise and second recordings are requested later.
 
-        Below float64 the candidate may have to replay decisions of the reference, so its Run waits.
+        Below float64 the candidate may have to replay decisions that the reference made, so its Run
+        is requested later, when the reference has finished.
         """
         first = case.rungs[0]
         roles: tuple[Role, ...] = ("candidate", "reference")

@@ -23,9 +23,9 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 class JudgeOptions:
     """The arguments of `assert_trainsafe`, which apply to every judge.
 
-    `loosen` multiplies tolerances. `accept` names inconclusive checks that do not fail the
-    test, including those of the marker and the settings. `expect` has the expectations that
-    were passed to the assertion; the Case has those of the marker.
+    `loosen` multiplies tolerances. `accept` names the inconclusive checks that do not fail the
+    test, including those that the marker and the settings accept. `expect` holds the expectations
+    on random numbers that were passed to the assertion; the Case holds those of the marker.
     """
 
     loosen: Sequence[Loosen] = ()
@@ -36,8 +36,8 @@ class JudgeOptions:
 class Judgement(Protocol):
     """The result of one judge for one test.
 
-    `findings` lists failures and inconclusive checks, and `not_compared` has sentences about what
-    the judge did not examine.
+    `findings` lists failures and inconclusive checks. `not_compared` holds sentences about what the
+    judge did not examine.
     """
 
     @property
@@ -60,7 +60,7 @@ class Judge(Protocol):
     name: str
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The Runs that this judge always needs; they are launched before any is judged."""
+        """The Runs that this judge always needs; all of them are launched before judging begins."""
         ...
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> Judgement:
@@ -73,7 +73,7 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FindingsJudgement:
-    """A Judgement computed from findings, with the worst of their verdicts; `pass` without any."""
+    """A Judgement made from findings; its verdict is their worst, `pass` if there are none."""
 
     judge: str
     findings: Sequence[Finding] = ()

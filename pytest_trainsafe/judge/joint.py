@@ -29,7 +29,10 @@ class JointJudgement:
 
     @property
     def findings(self) -> tuple[Finding, ...]:
-        """The findings of all judges, failing judges first; each judge's are in its own order."""
+        """The findings of all judges: failing judges first, then inconclusive ones, then the rest.
+
+        The findings of one judge keep their order.
+        """
         order: list[Verdict] = ["fail", "inconclusive", "pass"]
         ranked = sorted(self.judgements, key=lambda each: order.index(each.verdict))
         return tuple(finding for each in ranked for finding in each.findings)
@@ -47,7 +50,7 @@ def judge_case(
     accept: Sequence[str] = (),
     expect: Sequence[Expectation] = (),
 ) -> JointJudgement:
-    """Run every judge, and publish the Point's summary.
+    """Run every judge, publish the Point's summary, and return the judgements.
 
     Raises GroupFailure if the ranks of a Run did not finish.
     """
@@ -64,7 +67,10 @@ def judge_case(
 
 
 def _summary(joint: JointJudgement) -> PointSummary:
-    """The comparison's summary with the joint verdict, all notes and the first finding."""
+    """The Point's summary: the comparison's, with the verdict and the notes of all judges.
+
+    If another judge's verdict is worse than the comparison's, its first finding is the reason.
+    """
     compared = joint.comparison
     assert compared is not None  # the registry always includes the compare judge
     summary = compared.summary

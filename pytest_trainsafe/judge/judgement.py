@@ -22,7 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """Missing or wrong annotations.  `written` is the file that a proposal was written to."""
+    """Missing or wrong annotations that may explain a failure.
+
+    `misaveraged` describes wrongly declared averages of gradients, `misdeclared` wrongly declared
+    layouts, and `proposal` annotations to add.  `written` is the file that the proposal was written
+    to, "" if it was not written.
+    """
 
     misaveraged: Misaveraged | None = None
     misdeclared: Misdeclared | None = None
@@ -32,13 +37,14 @@ class Advice:
 
 @dataclass(slots=True)
 class RungJudgement:
-    """One judged rung: its comparison and its doubts.
+    """One judged rung: its comparison and its doubts, which are inconclusive findings.
 
-    `rounding` is the dtype whose rounding was allowed; if that is not `dtype`, `cast` is where the
-    program casts to it ("float32 model.py:12").  `reference` describes what the candidate was
-    compared with.  `hints` are doubts about the setup of a failed run, `not_compared` describes
-    what was not compared, and `samples` counts the noise samples that measured rounding.
-    `explained` is true if `advice` explains every failure.
+    `accepted` holds the doubts that the user accepts, and `doubts` the others.  `rounding` is the
+    dtype whose rounding was allowed; if that is not `dtype`, `cast` is where the program casts to
+    it ("float32 model.py:12").  `reference` describes what the candidate was compared with.
+    `hints` are doubts about the setup of a failed run, `not_compared` describes what was not
+    compared, and `samples` counts the noise samples that measured rounding.  `explained` is true if
+    `advice` explains every failure.
     """
 
     dtype: str
@@ -56,7 +62,7 @@ class RungJudgement:
 
     @property
     def failed(self) -> bool:
-        """Whether the rung does not pass."""
+        """Whether the comparison failed or a doubt is not accepted."""
         return self.comparison.failed or bool(self.doubts)
 
 
@@ -99,9 +105,10 @@ class LadderJudgement:
 
 
 def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
-    """The finding that leads a failure's report, for the terminal's summary.
+    """The finding that leads a failure's report, as plain data for the terminal's summary.
 
-    Without its source where declarations are at fault, and not the code.
+    Callers pass `with_source=False` if annotations are at fault and not the code; then the summary
+    names no line of code.
     """
     where = lead.where
     return {
@@ -129,6 +136,10 @@ def _module_of(lead: Finding) -> str:
 
 
 def lead_of(failing: Sequence[Finding]) -> Finding:
-    """The finding on the first wrong tensor in dataflow; one with a pattern takes precedence."""
+    """The finding that leads the report: one on the first wrong tensor in dataflow order.
+
+    If that tensor has several findings, one with a pattern is preferred, then one of the
+    compare judge.  `failing` must be in dataflow order.
+    """
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))

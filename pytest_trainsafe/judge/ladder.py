@@ -56,8 +56,8 @@ def climb(
     """Judge every rung of a test, down to the first that fails.
 
     The ladder continues after an inconclusive rung, because a failure in a later one is more
-    informative.  The default ladder skips float64 if the reference or the candidate cannot run in
-    it.  The candidate must raise the same exception there twice, and run in the next rung.
+    informative.  The default ladder skips float64 if the reference cannot run in it, or if the
+    candidate raises the same exception in it twice and runs in the next rung.
     """
     case = candidate.case
     accepted = {*accept, *case.settings.accept}
@@ -118,7 +118,7 @@ class _Ladder:
         """Judge the next rung.  Returns whether it fails."""
 
         def ahead() -> None:
-            """Launch the next test's Runs if this test's are all known."""
+            """Launch the next test's Runs if all Runs that this test needs are known."""
             if last or self.candidate.foreseen():
                 self.candidate.runs.look_ahead()
 
@@ -274,7 +274,7 @@ def measured_again(
     reference: Traces,
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
-    """Judge with more samples of noise as long as the failure may be due to too few."""
+    """Judge again with more samples of noise while too few samples may explain the failure."""
     for each in ROUNDS:
         if not needs_samples(comparison, each):
             return rung, comparison
@@ -310,10 +310,10 @@ def _localize(
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
-    """The rungs to judge, whether float64 can measure their rounding, and what was skipped.
+    """The rungs to judge, whether float64 can measure their rounding, and notes on skipped ones.
 
-    Many programs have kernels or constants of one dtype.  Rungs that the user requested are never
-    skipped, nor is the recipe's own: if the reference cannot run in it, the test fails.  If only
+    Many programs have kernels or constants of one dtype.  Neither a rung that the user requested
+    nor the recipe's dtype is skipped: if the reference cannot run in it, the test fails.  If only
     the candidate cannot run in float64, the reference's float64 run still measures rounding.
     """
     rungs = list(case.rungs)
@@ -324,7 +324,7 @@ def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]
         reference.at("float64" if alone else rungs[0])
     except GroupFailure as failure:
         why = reason(failure.result)
-        lost = "the rounding that float64 would measure" if alone else rungs[0]
+        lost = "the measurement of rounding in float64" if alone else rungs[0]
         it = "float64" if alone else "it"
         note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
         return rungs if alone else rungs[1:], False, [note]
@@ -348,12 +348,12 @@ def judge_pair(
     dtype = opened.manifest.dtype
     rung = Rung(
         dtype=rounding_of(opened),
-        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "the candidate"), opened),
+        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "candidate"), opened),
         reference=opened,
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
-        shadow=_of_dtype(_opened(shadow), "float64", "the shadow") if shadow else None,
+        shadow=_of_dtype(_opened(shadow), "float64", "shadow") if shadow else None,
     )
-    # A caller who gives no measuring runs accepts that only equal values pass.
+    # A caller who passes no runs that measure rounding accepts that only equal values pass.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
     comparison = _compare(rung, loosen)
     if comparison.failed:
@@ -372,15 +372,15 @@ def judge_pair(
 def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
     if trace.manifest.dtype != dtype:
         raise TraceError(
-            f"the trace {trace.path} was recorded in {trace.manifest.dtype}, and {role} of this "
-            f"comparison must be in {dtype}. Record it in {dtype}."
+            f"the trace {trace.path}, passed as `{role}`, was recorded in {trace.manifest.dtype}, "
+            f"but this comparison needs one in {dtype}. Record it in {dtype}."
         )
     return trace
 
 
 @contextlib.contextmanager
 def _one_thread() -> Iterator[None]:
-    """Run torch on one thread: tensors are small, and waiting threads would slow down the ranks."""
+    """Limit torch to one thread: tensors are small, and idle threads would slow down the ranks."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:

@@ -1,7 +1,8 @@
 """The registered learn judge: checks packs of invariants on the candidate's Run.
 
-It requests one more Run, in the dtype of the recipe, in which the ranks observe what the packs are
-about.  A test whose candidate a pack is learned from has such a Run too, with everything observed.
+It requests one more Run, in the recipe's dtype, in which the ranks observe the API calls and states
+that the packs' invariants are about.  If a pack is to be learned from the test, the judge requests
+the Run too, and its ranks observe everything.
 """
 
 from __future__ import annotations
@@ -33,7 +34,10 @@ from pytest_trainsafe.trace.run_spec import Observe, RunSpec
 
 @dataclass(frozen=True, slots=True)
 class LearnJudgement:
-    """The findings of the packs; `observed` is the kept trace to learn from, "" for none."""
+    """The result of checking a test's packs.
+
+    `observed` is the path of the trace that was kept to learn from, "" if none was.
+    """
 
     findings: Sequence[Finding] = ()
     not_compared: Sequence[str] = ()
@@ -47,17 +51,17 @@ class LearnJudgement:
 
 
 class LearnJudge:
-    """Judges whether the candidate keeps the invariants of the test's packs."""
+    """Judges whether the candidate satisfies the invariants of the test's packs."""
 
     name = JUDGE
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The observed Run, if the test has packs or is one to learn from."""
+        """The observed Run if the test has packs or a pack is learned from it; else nothing."""
         spec = _spec(case, _packs(case))
         return [] if spec is None else [spec]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LearnJudgement:
-        """Check the packs on the observed Run, and keep it where a pack is learned from it."""
+        """Check the packs on the observed Run, and keep its trace if a pack is learned from it."""
         packs = _packs(case)
         spec = _spec(case, packs)
         if spec is None:
@@ -73,7 +77,7 @@ class LearnJudge:
 def judge_trace(
     trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
 ) -> LearnJudgement:
-    """Check packs on what the ranks of a trace observed, as `judge_packs`."""
+    """Check packs on what the ranks of a trace observed; the rest is as in `judge_packs`."""
     return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
 
 
@@ -87,8 +91,9 @@ def judge_packs(
 ) -> LearnJudgement:
     """Check packs on an observed run.
 
-    A run to which no invariant applies is inconclusive (`learn:nothing`), unless that is accepted.
-    `known` has the relations by name, and `unseen` says what could not be observed.
+    If no invariant applies to the run, the result is inconclusive (`learn:nothing`), unless
+    `accept` contains that check.  `known` maps names to relations (the forms of invariants), and
+    `unseen` says what could not be observed.
     """
     checked = check(run, packs, known)
     findings = list(findings_of(clusters(checked.violations, known), known))
@@ -106,7 +111,7 @@ def observed_run(trace: Trace) -> ObservedRun:
 
 
 def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:
-    """A Run in the recipe's dtype that records API calls and states instead of tensors."""
+    """The RunSpec of a Run in the recipe's dtype that records API calls and states, not tensors."""
     spec = spec_of(case, role, case.rungs[-1])
     return structs.replace(
         spec, observe=observe, record="sketch", kinds=("loss",), rng=False, watch_casts=False
@@ -142,6 +147,6 @@ def _nothing(packs: Sequence[Pack]) -> Finding:
     count = sum(len(pack.invariants) for pack in packs)
     message = (
         f"none of the {count} invariants of {names} applied to this run, so nothing was checked. "
-        "Use packs that were learned from programs of its kind"
+        "Use packs that were learned from programs of the same kind"
     )
     return Finding(verdict="inconclusive", judge=JUDGE, check=f"{JUDGE}:nothing", message=message)

@@ -1,4 +1,4 @@
-"""Loads the judges of a test by import path: the package's, and those that a project adds.
+"""Loads the judges of a test by import path: those of the package, and those of the project.
 
 A project adds judges with the hook `pytest_trainsafe_judges`.
 """
@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.judge.contract import Judge
 
-#: In the order in which they run: the comparison leads, the others follow by cost.
+#: The judges of the package, in the order in which they run: the comparison, then by cost.
 BUILT_IN = (
     "pytest_trainsafe.judge.compare_judge:CompareJudge",
     "pytest_trainsafe.judge.replay_judge:ReplayJudge",
@@ -21,7 +21,7 @@ BUILT_IN = (
 
 
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
-    """The judges that apply: the package's, then the project's (`own`).
+    """The judges that apply: the package's, then the project's, whose import paths are `own`.
 
     Raises DeclarationError (a ValueError) for an import path that leads to no judge, and for two
     judges with the same name.
@@ -30,25 +30,28 @@ def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
     names = [judge.name for judge in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
-        raise DeclarationError(f"two judges have the name {twice!r}; give one of them another")
+        raise DeclarationError(f"two judges have the name {twice!r}; rename one of them")
     return tuple(found)
 
 
 @functools.cache
 def load_judge(path: str) -> Judge:
-    """The judge at an import path such as "our_tests.judges:LossIsFinite"."""
+    """The judge at an import path such as "our_tests.judges:LossIsFinite".
+
+    Raises DeclarationError if the class cannot be imported or instantiated, or is not a judge.
+    """
     try:
         made = pkgutil.resolve_name(path)()
     except (ImportError, AttributeError, TypeError) as error:
         raise DeclarationError(
-            f"pytest_trainsafe_judges gave {path!r}, which cannot be made: {error}. Give the "
-            "import path of a class whose instances need no arguments"
+            f"the hook pytest_trainsafe_judges returned {path!r}, which cannot be imported or "
+            f"instantiated: {error}. Return the import path of a class that takes no arguments"
         ) from error
     missing = [part for part in ("name", "required_runs", "judge") if not hasattr(made, part)]
     if missing:
         raise DeclarationError(
-            f"pytest_trainsafe_judges gave {path!r}, which has no {' and no '.join(missing)}; see "
-            "pytest_trainsafe.judge.contract.Judge"
+            f"the hook pytest_trainsafe_judges returned {path!r}, but this class is not a judge: "
+            f"it has no {' and no '.join(missing)}; see pytest_trainsafe.judge.contract.Judge"
         )
     judge: Judge = made
     return judge

@@ -1,4 +1,7 @@
-"""The registered replay judge, which applies the RNG rules to the first rung that ran."""
+"""The registered replay judge, which applies the rules on random numbers.
+
+It reads the first rung of the ladder in which candidate and reference ran.
+"""
 
 from __future__ import annotations
 
@@ -20,14 +23,14 @@ class ReplayJudge:
     name = "replay"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """No Runs of its own: the judge reads those that the comparison requests."""
+        """Nothing: the judge reads the Runs that the comparison requests."""
         return []
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> FindingsJudgement:
-        """Apply the RNG rules to the candidate's first rung."""
+        """Apply the rules on random numbers to the first rung that ran."""
         if not case.settings.rng:
             return FindingsJudgement(
-                self.name, (), ["not checked: random numbers (--trainsafe-rng)"]
+                self.name, (), ["not checked: random numbers (--trainsafe-rng=off)"]
             )
         traces = _first_rung(case, runs)
         if traces is None:
@@ -45,7 +48,7 @@ class ReplayJudge:
 
 
 def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:
-    """Candidate and reference of the first rung in which both ran."""
+    """The traces of candidate and reference in the first rung in which both ran, or None."""
     for dtype in case.rungs:
         try:
             # The comparison's own Runs, which below float64 replay the reference's decisions.

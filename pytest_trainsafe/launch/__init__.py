@@ -1,7 +1,7 @@
-"""Launch: run a task in a group of ranks and return every rank's outcome.
+"""Launches a task in a group of ranks and returns every rank's outcome.
 
-Does not depend on training, models or traces.  Public names are resolved on first use; none of
-their modules imports torch.
+This package does not depend on training, models or traces.  Public names are imported on first
+use, and none of their modules imports torch.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from pkgutil import resolve_name
 from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
 
-#: The launchers of the package by name: what makes each, by import path.
+#: The package's own launchers: name -> import path of the function that creates the launcher.
 BUILT_IN = {
     "warm": "pytest_trainsafe.launch.forkserver.launcher:make",
     "torchrun": "pytest_trainsafe.launch.torchrun.launcher:make",
@@ -31,10 +31,11 @@ class LauncherError(DeclarationError):
 class Launchers:
     """The launchers of one pytest process, each created on first use.
 
-    `choice` is "auto" or the name of a launcher; `added` are those of a project, by name and
-    import path.  `network` is as in `TorchrunLauncher`.  `folder` is shared by the processes of
-    one pytest run, which find their common fork server there; the server ends when the process
-    `controller` ends.  `warn` receives warnings for the user, such as why ranks were not forked.
+    `choice` is "auto" or the name of a launcher.  `added` lists a name and an import path for each
+    launcher that the project adds.  `network` is "private", "host" or "auto", as in
+    `TorchrunLauncher`.  `folder` is shared by the processes of one pytest run, which find their
+    common fork server there; the server ends when the process with the id `controller` ends.
+    `warn` receives warnings for the user, such as why ranks were not forked.
     """
 
     def __init__(
@@ -53,10 +54,10 @@ class Launchers:
         self._lock = threading.Lock()
 
     def of(self, *, script: bool, stop: threading.Event) -> Launcher:
-        """The launcher for a script, or for a function.
+        """The launcher for a script, or for a function if `script` is false.
 
-        Setting `stop` ends the wait for a launcher that another process makes ready.
-        Raises LauncherError for one that cannot be made.
+        Setting `stop` ends the wait for a launcher that another process is preparing.
+        Raises LauncherError if the launcher cannot be made.
         """
         name = self._name(script)
         with self._lock:
@@ -65,11 +66,11 @@ class Launchers:
             return self._made[name]
 
     def load(self, *, script: bool) -> None:
-        """Imports the module of a launcher.  What is wrong with it is raised by `of`.
+        """Imports the module of a launcher.  Ignores errors, because `of` raises them.
 
-        The main thread calls it before other threads call `of`.  pytest builds the syntax trees of
-        some modules when they are imported, and before Python 3.13 two threads that do so at once
-        may fail (python/cpython#106905).
+        The main thread calls this before other threads call `of`.  pytest builds the syntax trees
+        of some modules when they are imported, and before Python 3.13 two threads that do so at
+        once may fail (python/cpython#106905).
         """
         with contextlib.suppress(Exception):
             resolve_name(self._paths[self._name(script)])
@@ -80,7 +81,7 @@ class Launchers:
         return self.choice
 
     def close(self) -> None:
-        """Close the launchers that keep something for the whole run, such as a fork server."""
+        """Closes the launchers that keep something for the whole run, such as a fork server."""
         for launcher in self._made.values():
             if isinstance(launcher, Closes):
                 launcher.close()
@@ -95,12 +96,12 @@ def _make(name: str, path: str, setup: LaunchSetup, stop: threading.Event) -> La
     except (ImportError, AttributeError, TypeError) as error:
         raise LauncherError(
             f"the launcher {name!r} cannot be made from {path!r} ({error}); "
-            'pytest_trainsafe_launchers takes "package.module:make", a class or a function that '
-            "takes a LaunchSetup and that this process can import"
+            'the hook pytest_trainsafe_launchers takes an import path such as "package.module:make"'
+            ", which must lead to a class or a function that takes a LaunchSetup"
         ) from error
     if not isinstance(found, Launcher):
         raise LauncherError(
-            f"the launcher {name!r}, made by {path!r}, is a {type(found).__name__} without the "
-            "attribute `name` or the method `run` of pytest_trainsafe.launch.Launcher"
+            f"the launcher {name!r}, made by {path!r}, is of type {type(found).__name__} and lacks "
+            "the attribute `name` or the method `run` of pytest_trainsafe.launch.Launcher"
         )
     return found

@@ -1,9 +1,9 @@
-"""Data: the values that may pass between the test process and its ranks, as msgpack bytes.
+"""Encodes the values that pass between the test process and its ranks as msgpack bytes.
 
-None, bool, int, float, str, bytes, list, tuple, dict, `torch.Tensor`, numpy arrays, and msgspec
-Structs (which arrive as dicts).  Tensors and arrays are sent as safetensors bytes, so every
-bit is preserved; nothing is ever unpickled.  torch and numpy are imported only to decode a
-tensor or an array.
+Allowed are None, bool, int, float, str, bytes, list, tuple, dict, `torch.Tensor`, numpy arrays,
+and msgspec Structs (which arrive as dicts).  Tensors and arrays are sent as safetensors bytes, so
+every bit is preserved; nothing is ever unpickled.  torch and numpy are imported only to encode or
+decode a tensor or an array.
 """
 
 from __future__ import annotations
@@ -24,11 +24,15 @@ _ALLOWED = (
 
 
 class NotDataError(TrainsafeError, TypeError):
-    """A value that cannot be passed between processes as data."""
+    """A value that cannot be sent to another process."""
 
 
 def encode(value: Any, what: str = "value") -> bytes:
-    """Encodes a value for `decode`, which returns an equal one; `what` names it in errors."""
+    """Returns bytes from which `decode` restores an equal value.
+
+    `what` names the value in the message of the NotDataError that is raised if the value, or a
+    value inside it, has a type that is not allowed.
+    """
     return msgspec.msgpack.encode(_plain(value, what))
 
 
@@ -37,9 +41,9 @@ class MalformedDataError(TrainsafeError, ValueError):
 
 
 def decode(data: bytes | memoryview) -> Any:
-    """The value that `encode` was given; tensors arrive on the CPU, without gradients.
+    """The value that `encode` turned into these bytes; tensors are on the CPU, without gradients.
 
-    Raises MalformedDataError for any other bytes.
+    Raises MalformedDataError for bytes that `encode` did not produce.
     """
     try:
         return _decode(data)
@@ -89,8 +93,8 @@ def _plain(value: Any, what: str) -> Any:
         return msgspec.msgpack.Ext(_ARRAY, _array_bytes(value, what))
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise NotDataError(
-        f"{what} is a {kind}, which cannot cross between processes as data. "
-        f"Allowed are {_ALLOWED}. Pass what it is made from instead, and build it in the ranks."
+        f"{what} is a {kind}, which cannot be sent to another process. Allowed are {_ALLOWED}. "
+        "Pass the values that it is made from instead, and build it in the ranks."
     )
 
 
@@ -100,13 +104,13 @@ def _encodable(text: str, what: str) -> str:
     except UnicodeEncodeError as error:
         raise NotDataError(
             f"{what} is {text[:200]!r}, which UTF-8 cannot encode ({error.reason}). A path with a "
-            "name that is not UTF-8 cannot cross between processes as text; pass it as bytes."
+            "name that is not UTF-8 cannot be sent to another process as text; pass it as bytes."
         ) from None
     return text
 
 
 def _loaded(module: str, name: str) -> tuple[type, ...]:
-    """The class in a tuple; () if its module is not imported, since then no value of it exists."""
+    """A tuple of the class, for isinstance; () if its module, and so the class, is not imported."""
     found = getattr(sys.modules.get(module), name, None)
     return (found,) if found is not None else ()
 
@@ -117,8 +121,8 @@ def _tensor_bytes(tensor: Any, what: str) -> bytes:
 
     if hasattr(tensor, "full_tensor"):
         raise NotDataError(
-            f"{what} is a DTensor, one rank's part of a tensor. "
-            "Pass `.full_tensor()` or `.to_local()`."
+            f"{what} is a DTensor, which holds only one rank's part of a tensor. "
+            "Pass its `.full_tensor()` or `.to_local()` instead."
         )
     try:
         # save() rejects views and strides; contiguous() copies only if needed.
@@ -169,5 +173,5 @@ def _of_safetensors(code: int, data: bytes) -> Any:
 
         array = load_numpy(data)["t"]
     except SafetensorError as error:
-        raise ValueError(f"a tensor in it cannot be read: {error}") from error
+        raise ValueError(f"a tensor in the data cannot be read: {error}") from error
     return array[()] if code == _SCALAR else array

@@ -25,9 +25,9 @@ _FRAME = re.compile(r'^ *File "([^"\n]+)", line (\d+)', re.MULTILINE)
 
 
 class GroupFailure(TrainsafeError):
-    """A group of ranks failed; `result` holds everything that is known.
+    """The failure of a group of ranks; `result` holds everything that is known about it.
 
-    `what` says which of a test's groups it is, "" if there is only one.
+    `what` describes the group, such as "the candidate at tp=2", if a test has several; else "".
     """
 
     def __init__(self, result: GroupResult, what: str = "") -> None:
@@ -54,7 +54,7 @@ def message(result: GroupResult, what: str = "") -> str:
 
 
 def headline(result: GroupResult) -> str:
-    """One sentence: what happened."""
+    """One sentence that says what happened."""
     # A disagreement on a collective explains every later failure.
     return result.mismatches[0] if result.mismatches else _what_happened(result)
 
@@ -62,7 +62,8 @@ def headline(result: GroupResult) -> str:
 def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
     """The exceptions (class and text) that ended a group; empty if it ended in another way.
 
-    Ranks that died, hung or disagreed on a collective count as another way, whatever others raised.
+    It is empty, whatever some ranks raised, if any rank died or hung, or if ranks disagreed on a
+    collective.
     """
     ended = all(rank.status in ("ok", "raised", "stopped") for rank in result.ranks)
     if result.mismatches or result.problem or not ended:
@@ -71,7 +72,7 @@ def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
 
 
 def reason(result: GroupResult) -> str:
-    """The headline, with the line of the program at which the first failed rank was."""
+    """The headline's first line, with the line of the program at which the first rank failed."""
     line = headline(result).partition("\n")[0]
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     place = _program_line(first.traceback) if first is not None else ""
@@ -79,7 +80,10 @@ def reason(result: GroupResult) -> str:
 
 
 def _program_line(text: str) -> str:
-    """The innermost line of a traceback outside of installed packages, else the innermost line."""
+    """file:line of a traceback's innermost frame outside of packages; else of its innermost frame.
+
+    "" if the text contains no frame.
+    """
     found = [(file, number) for file, number in _FRAME.findall(text)]
     own = [each for each in found if not (is_installed(each[0]) or is_stdlib(each[0]))]
     return ":".join((own or found)[-1]) if found else ""
@@ -98,11 +102,16 @@ def _what_happened(result: GroupResult) -> str:
             "process state T) and not resumed"
         )
     hung = [rank for rank in result.ranks if rank.status == "hung"]
-    text = f"{len(hung)} of {world} ranks still ran after {result.timeout:g} s"
+    text = f"{len(hung)} of {world} ranks had not finished after {result.timeout:g} s"
     if result.stuck:
         text = f"{len(hung)} of {world} ranks were stuck in calls that cannot complete"
     odd = _odd(result)
-    return f"{text}; {name_ranks(odd)} {'differs' if len(odd) == 1 else 'differ'}" if odd else text
+    return (
+        f"{text}; {name_ranks(odd)} "
+        f"{'is the odd one out' if len(odd) == 1 else 'are the odd ones out'}"
+        if odd
+        else text
+    )
 
 
 def _sentence(rank: RankResult, world: int) -> str:
@@ -121,7 +130,7 @@ def _death(code: int | None) -> str:
 
 
 def signal_name(number: int) -> str:
-    """The signal's name: SIGKILL, or SIGRTMIN+6 for a real-time signal."""
+    """The signal's name, such as SIGKILL, or SIGRTMIN+6 for a real-time signal."""
     try:
         return signal.Signals(number).name
     except ValueError:
@@ -146,14 +155,14 @@ def _evidence(rank: RankResult) -> list[str]:
 
 
 def _others(result: GroupResult) -> list[str]:
-    """One line for each rank except the first failed; ranks that raised the same share one."""
+    """One line for each rank but the first failed; ranks that raised its error share one line."""
     lines = []
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     same = [
         r.rank for r in result.ranks if first is not None and r is not first and _same(r, first)
     ]
     if same:
-        lines.append(f"{name_ranks(same)} raised the same")
+        lines.append(f"{name_ranks(same)} raised the same error")
     for rank in result.ranks:
         if rank is first or rank.rank in same:
             continue
@@ -180,7 +189,7 @@ def _stacks(result: GroupResult) -> list[str]:
     for place, ranks in group_places(places):
         verb = "waits" if place is not None and place.waits_in else "is"
         verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
-        where = "at an unknown place: it left no stack" if place is None else str(place)
+        where = "at an unknown place: no stack was recorded" if place is None else str(place)
         if place is None and all(result.ranks[rank].suspended for rank in ranks):
             where = "suspended"
         mark = "   <- the odd one out" if ranks == odd else ""
@@ -209,12 +218,12 @@ def _odd(result: GroupResult) -> list[int]:
 
 def _quote(text: str, lines: int) -> str:
     kept = text.strip("\n").splitlines()
-    cut = [f"... {len(kept) - lines} lines before"] if len(kept) > lines else []
+    cut = [f"... {len(kept) - lines} earlier lines"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*cut, *kept[-lines:]])
 
 
 def _quote_start(text: str, lines: int) -> str:
-    """The start of a stack: its first lines are the innermost frames."""
+    """The indented start of a stack, whose first lines are the innermost frames."""
     kept = text.strip("\n").splitlines()
-    cut_off = [f"... {len(kept) - lines} lines more"] if len(kept) > lines else []
+    cut_off = [f"... {len(kept) - lines} more lines"] if len(kept) > lines else []
     return "\n".join(_INDENT + line for line in [*kept[:lines], *cut_off])

@@ -5,7 +5,7 @@ launcher.log                 output of torchrun, or of the process that forks th
 rank0/stdout.txt stderr.txt  output of the program
 rank0/started                the rank's process id, written when the program begins
 rank0/ledger.jsonl           the rank's collectives, one per line, written before each call
-rank0/blocked                which of those calls the rank is inside of: `blocked`
+rank0/blocked                which of those calls has not returned: `supervise/blocked.py`
 rank0/flight.json            torch's flight record of the rank, complete or absent
 rank0/ask                    a pipe: a byte in it requests flight.json; removed with the group
 rank0/tmp                    sockets of multiprocessing or a link to them; removed with the group
@@ -30,17 +30,20 @@ from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, 
 #: Exit code of a rank that could not write its outcome (EX_IOERR of sysexits.h).
 CANNOT_WRITE = 74
 
-#: Starts the line by which such a rank sends its outcome through torchrun's pipe instead.
+#: Prefix of the line by which such a rank sends its outcome through torchrun's pipe instead.
 OUTCOME_PREFIX = "pytest-trainsafe-last-words "
 
 
-#: Maximum bytes of a rank's result, of its list of modules, and of a small file.  They bound the
-#: memory of the test process, which decodes these files.
+#: Maximum sizes, in bytes, of a rank's result, of its list of modules, and of a small file.  They
+#: limit the memory that the test process needs to decode these files.
 MAX_RESULT, MAX_NAMES, MAX_SMALL = 2**30, 2**24, 2**16
 
 
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How a rank's program ended, as the rank reports it.  `at` is the monotonic clock's time."""
+    """How a rank's program ended, as the rank reports it.
+
+    `at` is the time at which it ended, on the monotonic clock.
+    """
 
     rank: int
     status: Literal["ok", "raised"]
@@ -72,7 +75,7 @@ class RankFiles:
     def write_outcome(self, outcome: Outcome) -> None:
         """Writes the outcome atomically; raises OSError if it cannot be written.
 
-        A value that is too large to be read back becomes an error of the rank.
+        If a value is too large to be read back, writes an outcome with an error instead.
         """
         content = msgspec.msgpack.encode(outcome)
         if len(content) > MAX_RESULT:
@@ -85,9 +88,10 @@ class RankFiles:
         write_whole(self.result, content)
 
     def read_outcome(self) -> Outcome | None:
-        """The outcome, or None while there is none.
+        """The rank's outcome, or None while there is none.
 
-        If the file is not a valid outcome of this rank, the result is a failed outcome.
+        If the file is not a valid outcome of this rank, returns an outcome that says so as an
+        error.
         """
         try:
             data = read_file(self.result, below=self.folder.parent, max_bytes=MAX_RESULT)
@@ -101,7 +105,7 @@ class RankFiles:
         return outcome
 
     def unreadable(self, path: Path, error: Exception | str) -> Outcome:
-        """The outcome of a rank whose file at `path` was replaced or damaged."""
+        """An outcome with an error, for a rank whose file at `path` was replaced or damaged."""
         reason = (error.strerror if isinstance(error, OSError) else None) or str(error)
         return Outcome(
             rank=self.rank,
@@ -136,7 +140,7 @@ def write_whole(path: Path, content: bytes) -> None:
     os.replace(unfinished, path)
 
 
-#: Starts the line that says how many bytes `read_end` left out.
+#: Prefix of the line that says how many bytes `read_end` left out.
 CUT = "[... "
 
 

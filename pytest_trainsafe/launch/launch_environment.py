@@ -19,7 +19,7 @@ _TEST = "PYTEST_CURRENT_TEST"
 class LaunchEnvironment:
     """Environment, working directory and module search path (with absolute folders).
 
-    Two are equal if a program could see no difference except the name of the current test.
+    Two snapshots are equal if a program could see no difference except the current test's name.
     """
 
     variables: frozenset[tuple[str, str]]
@@ -44,6 +44,9 @@ class LaunchEnvironment:
 
 
 def _absolute(entry: str, cwd: str) -> str:
-    """An entry of the search path as an absolute path; entries for import hooks are unchanged."""
+    """An entry of the search path as an absolute path; unchanged if no such path exists.
+
+    Import hooks may use entries that are not paths.
+    """
     found = os.path.join(cwd, entry) if entry else cwd
     return found if os.path.exists(found) else entry

@@ -37,7 +37,10 @@ def run_script(script: Script) -> None:
 
 
 def load_function(target: Function) -> Callable[..., Any]:
-    """Imports the function by its module's name, or loads its file if the name leads elsewhere."""
+    """Imports the function by its module's name, or from its file if that name is not the file's.
+
+    Raises ArgumentTypeError if the name does not denote a function.
+    """
     module_name, _, path = target.name.partition(":")
     found: Any = _module(module_name, target.file)
     for part in path.split("."):

@@ -17,7 +17,7 @@ from pytest_trainsafe.launch.result import GroupResult, RankResult, Status
 from pytest_trainsafe.launch.supervise.supervisor import RankState, Supervision
 from pytest_trainsafe.launch.task import Task
 
-#: Errors that a rank raises because another one has gone: never the cause of a failure.
+#: Texts of errors that a rank raises because another rank has gone; never the cause of a failure.
 _PEER_LOST = re.compile(
     r"Connection closed by peer|Connection reset by peer|connectFullMesh failed|Broken pipe"
     r"|Socket closed|remote process (has )?exited|failed to recv|recvValue failed"
@@ -74,7 +74,10 @@ def group_result(
 
 
 def _value(rank: RankState) -> Any:
-    """The value that a rank returned; if it cannot be decoded, the rank has failed."""
+    """The value that a rank returned; None if it returned none.
+
+    If the value cannot be decoded, returns None and marks the rank as failed.
+    """
     if rank.outcome is None or not rank.outcome.value:
         return None
     try:
@@ -85,7 +88,11 @@ def _value(rank: RankState) -> Any:
 
 
 def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], bool]:
-    """A rank's calls; if its ledger cannot be read, that is noted and the rank has failed."""
+    """A rank's collectives, and whether its program returned.
+
+    If the ledger cannot be read, adds a sentence to `unreadable`; a rank that returned then counts
+    as failed.
+    """
     returned = rank.outcome is not None and rank.outcome.status == "ok"
     try:
         calls, finished = read_ledger(rank.files.ledger)
@@ -149,7 +156,7 @@ def _rank_result(
 
 
 def _first_failed(supervision: Supervision, statuses: list[Status]) -> int | None:
-    """The rank that failed first; ranks that only lost their peer come after all others."""
+    """The rank that failed first, or None; ranks that only lost a peer come after all others."""
     order = []
     for rank, status in zip(supervision.ranks, statuses, strict=True):
         outcome = rank.outcome

@@ -21,7 +21,7 @@ class LaunchSetup:
 
     `network` is the value of `--trainsafe-network`. `folder` and the process id `controller`
     are shared by all processes of a pytest run, such as the workers of pytest-xdist. `tell`
-    receives sentences that the user should read whatever the verdict.
+    receives sentences that the user should read whether or not the test passes.
     """
 
     network: str
@@ -32,7 +32,7 @@ class LaunchSetup:
 
 @runtime_checkable
 class Launcher(Protocol):
-    """Starts a new group of ranks for a task and returns when all of it has ended.
+    """Starts a new group of ranks for a task and returns when all its processes have ended.
 
     `run` may be called from several threads and processes at once, with the same `workdir`.
     """
@@ -66,11 +66,11 @@ class Begun(Protocol):
     """Ranks that were started ahead and wait before the program begins."""
 
     def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
-        """Let the ranks begin; see `Launcher.run`."""
+        """Lets the ranks begin the program and returns every rank's outcome; see `Launcher.run`."""
         ...
 
     def end(self) -> None:
-        """End the ranks of a group that is not to be run after all."""
+        """Ends the ranks of a group that will not be run after all."""
         ...
 
 
@@ -81,7 +81,7 @@ class StartsEarly(Protocol):
     def begin(
         self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None
     ) -> Begun | None:
-        """Starts the ranks of a task that is about to be run; None if none can be started.
+        """Starts the ranks of a task that is about to be run; returns None if that fails.
 
         Exactly one of `run` and `end` is called on the result.
         """
@@ -93,5 +93,5 @@ class Closes(Protocol):
     """A launcher with state for the whole pytest run."""
 
     def close(self) -> None:
-        """Called once, when no group runs any more."""
+        """Releases the launcher's state; called once, when no group runs any more."""
         ...

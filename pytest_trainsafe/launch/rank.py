@@ -1,9 +1,7 @@
 """The main program of a rank: `python -m pytest_trainsafe.launch.rank TASKFILE`, under torchrun.
 
-`forkserver/forked_rank.py` calls the same `main` in a forked process.
-
-Runs the task, writes its outcome for the supervisor, and waits for the other ranks before it
-exits.
+It runs the task, writes the outcome for the supervisor, and waits for the other ranks before it
+exits.  `forkserver/forked_rank.py` calls the same `main` in a forked process.
 """
 
 from __future__ import annotations
@@ -68,7 +66,10 @@ def _die_with_the_agent() -> None:
 
 
 def _redirect(files: RankFiles) -> None:
-    """Redirects output of the rank and its children to files, and stacks on request."""
+    """Redirects the output of the rank and its children to files.
+
+    Also makes SIGUSR1 and SIGTERM write the rank's stacks to a file.
+    """
     files.folder.mkdir(parents=True, exist_ok=True)
     for stream, path in ((1, files.stdout), (2, files.stderr)):
         fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
@@ -88,7 +89,7 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
         ledger, recorder = _prepare(task, files)
         if prepared is not None:
             prepared()
-        value = data.encode(run_task(task), f"what rank {rank} returned")
+        value = data.encode(run_task(task), f"the value that rank {rank} returned")
         ledger.finish()
     except BaseException as error:
         text = error_text(error)
@@ -109,7 +110,7 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
 
 
 def _print_error(files: RankFiles, text: str) -> None:
-    """Appends to the rank's stderr file, even if the program replaced `sys.stderr` or fd 2."""
+    """Appends text to the rank's stderr file, even if the program replaced `sys.stderr` or fd 2."""
     _flush()
     with contextlib.suppress(OSError), files.stderr.open("a", encoding="utf-8") as stderr:
         stderr.write(text)
@@ -118,8 +119,8 @@ def _print_error(files: RankFiles, text: str) -> None:
 def _flush() -> None:
     """Flushes the standard streams.
 
-    A program may close its streams, or replace them by None or any object.  Their unflushed
-    output is then lost, but that is not a failure of the program.
+    A program may close these streams, or replace them by None or any object.  Output that is not
+    flushed is then lost, but that is not a failure of the program.
     """
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(Exception):

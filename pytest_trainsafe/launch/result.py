@@ -15,15 +15,16 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
 
     status     meaning
     ok         the program returned `value`
-    raised     the program raised: `error_type`, `error`, `traceback`
-    died       the process ended without a result: `exit_code`, negative for a signal
-    hung       it was still running at the deadline, or was stuck in a call that cannot complete
-    stopped    it was still running when another rank's failure ended the group
+    raised     the program raised an exception: `error_type`, `error`, `traceback`
+    died       the process ended without a result; `exit_code` is negative if a signal ended it
+    hung       the rank was still running at the deadline, or stuck in a call that cannot complete
+    stopped    the rank was still running when another rank's failure ended the group
 
     `stdout` and `stderr` are the ends of the files of that name in `folder`.  `stack` holds the
-    Python stacks of a rank that was stopped.  `suspended` is set if the rank was still running but
-    suspended by a signal such as SIGSTOP.  `ended` is in seconds since the group started, None
-    for a rank that had to be ended.
+    Python stacks of a rank that did not return.  `suspended` is set if the rank was still running
+    but suspended by a signal such as SIGSTOP.  `last_collective` describes the last collective that
+    the rank called, "" for none.  `ended` is in seconds since the group started, None for a rank
+    that had to be ended.
     """
 
     rank: int
@@ -45,12 +46,13 @@ class RankResult(msgspec.Struct, frozen=True, kw_only=True):
 class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
     """The result of a group of ranks.
 
-    `first_failed` is the rank whose failure came first; None if all ranks are ok, or hung
-    together.  `stuck` means that hung ranks were ended before `timeout`, because they waited in
-    calls that could never complete.  `mismatches` describes where ranks disagreed on their
-    collectives; `waiting` the state of the ranks in each process group in which one waited;
-    `problem` why the group as a whole failed, if no rank explains it;
-    `leftovers` the processes that outlived their rank and were ended with the group.
+    `task` names the program.  `folder` holds the group's files.  `seconds` is how long the group
+    ran, and `timeout` how long it was allowed to.  `first_failed` is the rank whose failure came
+    first; None if no rank raised or died.  `stuck` means that hung ranks were ended before
+    `timeout`, because they waited in calls that could never complete.  `mismatches` describes
+    where ranks disagreed on their collectives; `waiting` describes the state of the ranks in each
+    process group in which a rank waited.  `problem` says why the group failed if no rank explains
+    it.  `leftovers` lists the processes that outlived their rank and were ended with the group.
     `launcher_log` is the end of the output of torchrun or of the process that forked the ranks;
     `hint` is advice for the user.
     """
@@ -77,14 +79,14 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> list[Any]:
-        """The programs' return values, by rank; raises `GroupFailure` unless `ok`."""
+        """The return value of each rank's program, by rank; raises `GroupFailure` unless `ok`."""
         self.raise_for_failure()
         return [rank.value for rank in self.ranks]
 
     def raise_for_failure(self, what: str = "") -> None:
         """Raises `GroupFailure`, whose message says what happened, unless `ok`.
 
-        `what` says which of several groups this one is.
+        `what` describes this group in the message, such as "the candidate at tp=2".
         """
         if not self.ok:
             from pytest_trainsafe.launch.failure import GroupFailure

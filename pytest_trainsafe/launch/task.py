@@ -1,4 +1,4 @@
-"""A Task: what every rank of a group runs, as serialisable data."""
+"""Task: the program that every rank of a group runs, as data that can be written to a file."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ class Script(msgspec.Struct, frozen=True, tag="script"):
 
 
 class Function(msgspec.Struct, frozen=True, tag="function"):
-    """An importable function: `module:qualname`.
+    """An importable function; `name` has the form `module:qualname`.
 
     `file` is the module's file, from which ranks load a module that they cannot import by name
-    (a test file); empty if only the name is known.
+    (such as a test file); empty if only the name is known.
     """
 
     name: str
@@ -42,9 +42,9 @@ class Function(msgspec.Struct, frozen=True, tag="function"):
 class Task(msgspec.Struct, frozen=True, kw_only=True):
     """A program for every rank of a group, its arguments, and the environment to run it in.
 
-    `arguments` is encoded by `data.encode` at once, so later changes do not reach the ranks.
-    `sys_path` and `cwd` are those of the requesting process.  `env` is added to the
-    ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
+    `arguments` holds the arguments as `data.encode` encoded them when the Task was made, so later
+    changes do not reach the ranks.  `sys_path` and `cwd` are those of the process that made the
+    Task.  `env` is added to the ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
     """
 
     target: Function | Script
@@ -69,11 +69,11 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         launch_environment: LaunchEnvironment | None = None,
         **kwargs: Any,
     ) -> Task:
-        """A task from a module-level function, a "package.module:function" or a Script.
+        """Makes a Task from a module-level function, a "package.module:function" or a Script.
 
-        `launch_environment` are by default those of this process now.
-        Raises ArgumentError, naming the target or the argument, where the ranks could not find or
-        receive it.
+        `launch_environment` gives the working directory and module search path, by default the
+        current ones of this process.  Raises ArgumentError or ArgumentTypeError if the ranks could
+        not find the target, and NotDataError if an argument cannot be sent to them.
         """
         size: object = world_size
         if type(size) is not int:
@@ -81,13 +81,13 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
                 f"world_size is {size!r}; it takes the number of ranks, such as 2"
             )
         if world_size < 1:
-            raise ArgumentError(f"world_size is {world_size}; a group has at least one rank")
+            raise ArgumentError(f"world_size is {world_size}; a group needs at least one rank")
         if device not in ("cpu", "cuda"):
             raise ArgumentError(f"device is {device!r}; allowed are 'cpu' and 'cuda'")
         if isinstance(target, Script) and (args or kwargs):
             raise ArgumentTypeError(
                 f"the script {target.path} takes its arguments as `Script(path, args)`; "
-                f"got {len(args) + len(kwargs)} more"
+                f"Task.of got {len(args) + len(kwargs)} more, which it cannot pass on"
             )
         around = launch_environment or LaunchEnvironment.now()
         encoded = [data.encode(arg, f"argument {i} of {target!r}") for i, arg in enumerate(args)]
@@ -145,8 +145,8 @@ def _function(target: Callable[..., Any]) -> Function:
         raise ArgumentTypeError(f"{target!r} is a bound method; pass a module-level function")
     if not inspect.isfunction(target):
         raise ArgumentTypeError(
-            f"{target!r} is not a Python function. "
-            "The ranks import the program: pass a module-level function, its name, or a Script."
+            f"{target!r} is not a Python function. The ranks import the program, "
+            "so pass a module-level function, its name, or a Script."
         )
     module, name = target.__module__, target.__qualname__
     if "<lambda>" in name:
@@ -163,8 +163,8 @@ def _function(target: Callable[..., Any]) -> Function:
         found = getattr(found, part, None)
     if found is not target:
         raise ArgumentTypeError(
-            f"{module}:{name} is not the function that was passed but {found!r}; "
-            "the ranks would import that one"
+            f"{module}:{name} is not the function that was passed but {found!r}, which the ranks "
+            "would import instead; pass a function that can be imported by its own name"
         )
     # Not inspect.getsourcefile, which follows __wrapped__ into the decorated function's module.
     file = getattr(sys.modules[module], "__file__", None) or ""

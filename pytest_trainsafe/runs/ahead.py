@@ -41,7 +41,7 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NextTest:
-    """The next test's Case, and the environment before the current test's fixtures are set up."""
+    """The next test's Case, and the environment saved before the current test's fixtures run."""
 
     case: Case
     launch_environment: LaunchEnvironment

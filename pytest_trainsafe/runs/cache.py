@@ -60,7 +60,10 @@ class Entry:
 
 
 class ReferenceCache:
-    """References below `directory`, of at most `limit` bytes, not counting those in use."""
+    """The references below `directory`.
+
+    If they exceed `limit` bytes together, references that no process uses are removed.
+    """
 
     def __init__(self, directory: Path, limit: int) -> None:
         self.directory = directory
@@ -80,12 +83,12 @@ class ReferenceCache:
         """The reference of a key: the cached one if all its hashes match, or a new one.
 
         `make` records the Run into the given folder and returns the project's files that the
-        program imported.  `current` computes the key again after that.  The new Run is not cached
-        but left in the folder `own`, for this caller only, if the key has changed because sources
-        were written meanwhile, if another process still reads the damaged entry that it would
-        replace, or if the cache directory is not writable.
+        program imported; `current` then computes the key again.  In three cases the new Run is not
+        cached but left in the folder `own`, for this caller only: if the key has changed because
+        sources were written meanwhile, if another process still reads the damaged entry that the
+        Run would replace, or if the cache directory is not writable.
         Other processes that request the same reference wait.  The entry is not removed before
-        `close`.  Raises what `make` raises, and Stopped if `stop` is set while another process
+        `close`.  Raises any error of `make`, and Stopped if `stop` is set while another process
         records the reference.
         """
         lock_file = self.directory / f"{key.digest}.lock"

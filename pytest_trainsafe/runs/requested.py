@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
-    `cache_key` is the cache key under which the Run was looked up, "" if it was not; `reused` says
-    whether the cache had it.
+    `cache_key` is the cache key under which the Run was looked up, or "" if the cache was not used;
+    `reused` is whether the cache had the Run.
     """
 
     trace: Trace
@@ -49,7 +49,7 @@ class RequestedRuns:
         self._seconds: dict[RunSpec, Mapping[str, float]] = {}
 
     def start(self, spec: RunSpec) -> Future[Run]:
-        """Launches a Run unless it has finished or is in progress; a Future of the result."""
+        """Launches a Run unless it has finished or is in progress; returns a Future of it."""
         self.specs.add(spec)
         return self.session.run(spec)
 

@@ -108,7 +108,8 @@ class Session:
         self.board = Board()
         self.next: NextTest | None = None
         self._scheduled: dict[RunSpec, _ScheduledRun] = {}
-        #: Runs that no test has requested yet, and Runs that the current test has requested.
+        #: Runs launched ahead that no test has requested yet, and Runs that the current test has
+        #: requested.
         self._ahead: set[RunSpec] = set()
         self._asked: set[RunSpec] = set()
         self._last: tuple[threading.Event, ...] = ()
@@ -132,7 +133,7 @@ class Session:
         return traces
 
     def keep(self, trace: Trace) -> Path:
-        """Copies a trace to a folder that is not removed when its Run is; the folder's path."""
+        """Copies a trace to a folder that is kept when its Run is removed; returns the path."""
         with self._lock:
             self._kept += 1
             folder = self.root / "kept" / str(self._kept)
@@ -201,8 +202,10 @@ class Session:
             sources(Path(code[0]), code[1], code[2])
         self.launchers.load(script=_as_script(spec))
         order = self._scheduled[spec] = _ScheduledRun(spec, around)
-        if not spec.trusted:  # other processes may wait for a reference, so it must not wait itself
-            # Queue Runs in the order in which they are judged; threads alone give no order.
+        # A reference waits for no other Run, because other processes may wait for the reference.
+        if not spec.trusted:
+            # Other Runs join the queue in the order in which they are judged, which threads alone
+            # do not guarantee.
             order.behind, self._last = (*self._last, *behind), (order.joined,)
         order.run = self._pool.submit(self._execute, order)
         order.run.add_done_callback(lambda _: order.joined.set())
@@ -332,7 +335,7 @@ class Session:
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
     ) -> Run:
-        """The Run, of which only the steps after a checkpoint are executed."""
+        """The Run, made from an earlier trace up to a checkpoint; only later steps are executed."""
         seconds: dict[str, float] = {}
         trace = workdir / "trace"
 
@@ -375,7 +378,7 @@ class Session:
         return str(workdir / "checkpoint")
 
     def _replayed(self, spec: RunSpec) -> Path:
-        """The directory of a finished Run's trace that another Run continues from or replays."""
+        """The folder of the trace of a Run that another Run continues or replays; waits for it."""
         order = self._scheduled.get(spec)
         return (order.run if order else self.run(spec)).result().trace.path
 
@@ -417,8 +420,8 @@ class Session:
 
 
 def _as_script(spec: RunSpec) -> bool:
-    """Whether the launcher of scripts runs it."""
-    # Variables such as PYTHONHASHSEED are read when a process starts: forking is too late.
+    """Whether the Run needs the launcher of scripts, which starts new processes."""
+    # Variables such as PYTHONHASHSEED are read when a process starts, so a fork ignores changes.
     return bool(spec.script or spec.environ)
 
 

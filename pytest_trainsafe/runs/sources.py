@@ -3,10 +3,10 @@
 `fingerprint` hashes them into the key of a reference.  Imports are followed through the files
 of the project under test, but not into installed distributions and the standard library.
 
-The key must be known before the program runs, and must change when a file appears that will be
-imported instead of another one; the list of files that an earlier Run loaded can tell neither.
-What the scan cannot find, such as an import by a computed name, is in that list: a cache entry
-has it too and is valid only while those files are unchanged.
+The key must be known before the program runs, and must change when a new file will be imported
+instead of another one.  The list of files that an earlier Run loaded is not enough for either.  But
+it also has files that the scan cannot find, such as an import by a computed name.  So a cache entry
+stores that list too, and is valid only while those files are unchanged.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 @dataclass(slots=True)
 class Sources:
-    """What a program imports.
+    """The files and modules that a program imports.
 
-    `files` are the project's files.  `installed` maps every other top-level name to the file of
-    one of its modules.  `missing` has the names that cannot be found now but may exist later.
-    `states` has the state of every file before it was read, and of every folder before it was
-    searched: while none of them changes, the result is still valid.
+    `files` are the project's files.  `installed` maps the top-level name of every other package to
+    the file of one of its modules.  `missing` has the names that cannot be found now but may exist
+    later.  `states` has the state of every file before it was read, and of every folder before it
+    was searched: while none of them changes, the result is still valid.
     """
 
     files: set[Path] = field(default_factory=set)
@@ -125,7 +125,7 @@ class _Walk:
             path = list(above.submodule_search_locations)
         for entry in sys.path if path is None else path:
             self._note(entry)
-            if os.path.isdir(below := _below(entry, name)):  # a new file can make it a package
+            if os.path.isdir(below := _below(entry, name)):  # may become a package
                 self._note(below)
         spec = self.specs[name] = _find_spec(name, path)
         if spec is None:
@@ -214,7 +214,7 @@ def _parse(source: bytes) -> ast.AST:
     """
     with _PARSING:
         for _ in range(_TRIES):
-            # SystemError: other code, which does not take the lock, parsed meanwhile.
+            # SystemError: another thread parsed at the same time without taking the lock.
             with contextlib.suppress(SystemError):
                 return ast.parse(source)
         return ast.parse(source)

@@ -27,7 +27,7 @@ from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 
 @dataclass(slots=True, repr=False, eq=False)
 class Traces:
-    """A test's Traces of one role at every rung.
+    """The Traces of a test's reference or candidate, recorded when they are requested.
 
     `repeat` numbers repetitions of the same Runs.
     `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
@@ -102,7 +102,7 @@ class Traces:
         )
 
     def rounding(self, dtype: str) -> str:
-        """The dtype whose rounding error limits a rung: narrower than `dtype` after casts."""
+        """The dtype whose rounding error limits a rung: `dtype`, or one the program casts to."""
         return rounding_of(self.at(dtype))
 
     def prefetch(self, dtype: str) -> None:
@@ -111,7 +111,7 @@ class Traces:
             self.runs.start(spec)
 
     def needed(self, dtype: str) -> list[RunSpec]:
-        """The Runs that `at` and `perturbed` will wait for, as far as they can be predicted."""
+        """The RunSpecs of the Runs that `at` and `perturbed` will wait for, if already known."""
         noisy = self.role == "reference" and dtype != "float64"
         if dtype != "float64" and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
@@ -130,7 +130,7 @@ class Traces:
         noise: bool = False,
         point: Point | None = None,
     ) -> Future[Run]:
-        """Starts the Run with tensors between modules rewritten as `rewrite` says.
+        """Starts the Run with tensors between modules replaced as `rewrite` says.
 
         `noise` adds noise of the size of rounding errors; `point` replaces the Point.
         """
@@ -141,7 +141,10 @@ class Traces:
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:
-        """The Run in `dtype` if it made decisions that rounding may flip, which others replay."""
+        """The spec of the Run in `dtype` if it made decisions that rounding may change; else None.
+
+        Other Runs then replay these decisions, such as the choices of a top-k.
+        """
         if not any(id.kind == "decision" for id in self.at(dtype).ids()):
             return None
         self.runs.session.deciding.add(self._program)
@@ -160,7 +163,7 @@ class Traces:
         return replace(self, keep=ids)
 
     def specs(self) -> set[RunSpec]:
-        """The Runs at every rung, and all others that the test requested."""
+        """The RunSpecs of the Runs at every rung, and of all others that the test requested."""
         return {self.spec(dtype) for dtype in self.case.rungs} | self.runs.specs
 
     @property
@@ -190,5 +193,5 @@ class Runs:
         return self.candidate.runs.get(spec)
 
     def keep(self, spec: RunSpec) -> Path:
-        """Copies the trace of a Run to a folder that lasts longer than the test; its path."""
+        """Copies the trace of a Run to a folder that outlasts the test, and returns its path."""
         return self.candidate.runs.session.keep(self.get(spec).trace)

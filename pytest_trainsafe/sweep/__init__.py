@@ -1,4 +1,4 @@
-"""Declares which parallel configurations a test covers.  Makes Points; does not import torch.
+"""Declares which parallel configurations (Points) a test covers.  Does not import torch.
 
 Program modules import `requires`, `divides`, `on_mesh`, `relations` and `Mesh` from here.
 """
@@ -29,7 +29,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """`relations`, which most projects do not use, is imported when it is first asked for."""
+    """Imports `relations` when it is first used, because most projects do not use it."""
     if name != "relations":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module

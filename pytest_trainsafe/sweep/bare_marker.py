@@ -1,7 +1,7 @@
 """Explains the collection error of `@pytest.mark.trainsafe(program)` without any keyword.
 
-If a marker is called with a single function and no other argument, pytest treats the call as the
-decoration of that function.  It marks the program, and Python then calls the program with the test.
+If a marker is called with a single function and no other argument, pytest takes the call for a
+decorator of that function.  It marks the program, and Python then calls the program with the test.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.signature import MARKER
 
 
 def explanation(traceback: TracebackType | None) -> str | None:
-    """What to write instead if a program was used as a decorator, else None."""
+    """The message on what to write instead, if a program was used as a decorator; else None."""
     while traceback is not None:
         frame = traceback.tb_frame
         name = frame.f_code.co_name

@@ -35,7 +35,7 @@ class Case:
 
     @property
     def dtype(self) -> str:
-        """The dtype of the recipe: the Point's, by default float32."""
+        """The dtype of the training recipe: that of the Point, or float32 if it has none."""
         return str(self.point.get("dtype", "float32"))
 
     @property
@@ -52,10 +52,11 @@ class Case:
 
     @property
     def rungs(self) -> tuple[str, ...]:
-        """The dtypes to judge in, in order: those of the settings, or from float64 to the recipe's.
+        """The dtypes in which to judge, widest first, or as the settings list them.
 
-        Unless the settings name them, dtypes in which the program cannot be a candidate are left
-        out.
+        Without a setting these are float64, float32 and the recipe's dtype, without those that are
+        narrower than the recipe's.  Other dtypes than the recipe's are also left out if the program
+        cannot be a candidate in them.
         """
         if self.settings.dtypes:
             return self.settings.dtypes

@@ -46,7 +46,10 @@ class MarkerError(TrainsafeError, pytest.Collector.CollectError):
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The Cells with the same id, by `id()` of the marker that declares each."""
+    """The Cells that have one id, each under the Python `id()` of the marker that declares it.
+
+    `default` is the `id()` of the test's own marker, 0 if it has none.
+    """
 
     cells: Mapping[int, Cell]
     default: int
@@ -79,7 +82,11 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
 
 
 def choose(items: list[T]) -> list[T]:
-    """The items of a test whose Point is declared by the marker of their parameter set."""
+    """Drops the items whose Point is not declared by the item's own marker; returns the others.
+
+    The marker of an item is that of its parameter set, or else the test's.  Raises MarkerError if
+    it has several, or none.
+    """
     kept = []
     for item in items:
         callspec = getattr(item, "callspec", None)
@@ -95,8 +102,8 @@ def choose(items: list[T]) -> list[T]:
         if not marks and not choice.default:
             raise _error(
                 item.nodeid,
-                "some parameter sets of this test have the trainsafe marker, and this one has not; "
-                "give it one, or put the marker on the test",
+                "other parameter sets of this test have the trainsafe marker, but this one has "
+                "not; give it one, or put the marker on the test",
             )
         cell = choice.cells.get(id(marks[0]) if marks else choice.default)
         if cell is not None:
@@ -163,8 +170,8 @@ def _complaint(
 ) -> str | None:
     """The error in the command line's sweep, or None; called when all tests are collected.
 
-    A sweep in the ini file is not checked: it applies to the whole suite, of which any part may be
-    collected.
+    A sweep in the ini file is not checked: it applies to the whole suite, and this run may collect
+    only a part of it.
     """
     settings = config.stash[SETTINGS]
     if settings.cover and found and config.getoption("trainsafe_cover"):
@@ -194,7 +201,7 @@ def _complaint(
 def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
     """The error where no collected test has enough axes for a covering design, or None.
 
-    A test with fewer axes than others keeps its whole sweep, which covers every tuple it has.
+    If other tests have enough axes, one with too few keeps its whole sweep, which covers all.
     """
     if any(cell.cover is not None for cell in found) or all(cell.invalid for cell in found):
         return None

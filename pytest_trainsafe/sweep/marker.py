@@ -32,8 +32,9 @@ class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
     The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
-    `reference_args`.  `settings` has the marker's settings by their field of Settings, `expect`
-    what it expects of random numbers, and `healthy` whether invariants may be learned from it.
+    `reference_args`.  `settings` maps fields of Settings to the marker's values.  `expect` has the
+    marker's expectations of random numbers.  `healthy` is whether invariants may be learned from
+    the test.
     """
 
     program: Program
@@ -128,7 +129,7 @@ def _arguments(
         raise SweepError(f"{word} takes a dict of the program's arguments, not {shown(given)}")
     if given and program.script is not None:
         raise SweepError(
-            f"{word} goes to a function's parameters; a script has its arguments in "
+            f"{word} gives values to a function's parameters; give a script its arguments in "
             "Script(path, args=[...])"
         )
     for name in given:
@@ -160,8 +161,8 @@ def _require(program: Program, args: Mapping[str, object], swept: Iterable[str])
             continue
         if name in swept:
             raise SweepError(
-                f"parameter {name!r} of program {program.name} needs a default: the trusted run "
-                f"does not follow the axis {name!r}"
+                f"parameter {name!r} of program {program.name} needs a default, because the "
+                f"trusted run does not receive the value of the axis {name!r}"
             )
         raise SweepError(f"program {program.name} needs {name!r}; give args={{{name!r}: ...}}")
 
@@ -177,8 +178,9 @@ def _reference(
     for name in others:
         if name in axes and name not in program.parameters:
             raise SweepError(
-                f"reference names the axis {name!r}; a trusted run is on a single device or, with "
-                "'pp', a pipeline of stages that are each on one, and nothing else"
+                f"reference names the axis {name!r}, but a trusted run is either on a single "
+                "device or, with 'pp', a pipeline whose stages have one device each; no other axis "
+                "is possible"
             )
     stages = AXES["pp"].check(given.get("pp", 1))
     if int(stages) > 1 and not program.traits.mesh.members("pp"):
@@ -192,7 +194,7 @@ def _reference(
 def _healthy(given: object) -> bool:
     if not isinstance(given, bool):
         raise SweepError(
-            "healthy takes True, where --trainsafe-learn may learn invariants from the test, or "
+            "healthy takes True, so that --trainsafe-learn may learn invariants from the test, or "
             f"False, not {shown(given)}"
         )
     return given
@@ -213,7 +215,7 @@ def _expectations(given: object) -> tuple[Expectation, ...]:
 
 
 def _settings(keywords: Mapping[str, object]) -> dict[str, object]:
-    """The marker's settings by their field of Settings; those that are None are left out."""
+    """Maps fields of Settings to the marker's values; settings that are None are left out."""
     return {
         option.field: option.marker(keywords[option.field])
         for option in OPTIONS

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 PROPERTY = "trainsafe"
 
-#: The most characters of a property with a single fact.
+#: The maximum length of a property with a single fact; longer ones are cut.
 LONGEST = 1_000
 
 
@@ -51,7 +51,7 @@ class FirstSummary(TypedDict, total=False):
 
 
 class PlaceSummary(TypedDict):
-    """The faulty code that localisation found: "file:line", and a name."""
+    """The faulty code that localisation found: its "file:line", and a phrase that describes it."""
 
     source: str
     what: str
@@ -87,7 +87,8 @@ class PointSummary(TypedDict, total=False):
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
     """Stores a test's summary in its item's `user_properties`, which its report includes.
 
-    JUnit files get these properties too, so that the main facts are properties of their own.
+    JUnit files get these properties too.  For their readers the main facts are also stored one by
+    one.
     """
     node.user_properties.append((PROPERTY, json.dumps(summary)))
     first = summary.get("first")
@@ -104,9 +105,9 @@ def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
 
 
 def attach_point(node: pytest.Item, program: str, point: Point) -> None:
-    """Stores a test's id, program and Point in its `user_properties`, whatever becomes of it.
+    """Stores a test's id, program and Point in its `user_properties`, whatever its verdict.
 
-    JUnit files have no node ids and lines of their own, which a report of several files needs.
+    A report on several JUnit files needs them, because these files have no node ids and lines.
     """
     path, line, _ = node.location
     found = {

@@ -105,7 +105,7 @@ def cell_of(
 ) -> Cell:
     """The Cell of one Point; `settings` include the marker's, and `rules` the program's."""
     program = declaration.program
-    # A program trains in the dtype of the rung, `ctx.dtype`, so the recipe's is not an argument.
+    # A program trains in the dtype of the rung, `ctx.dtype`: the axis dtype is not an argument.
     named = {n: v for n, v in point if n in program.parameters and n != "dtype"}
     how = AXES.keys() | point.mesh.names
     problem = {n: v for n, v in named.items() if n not in how or n in PROBLEM_AXES}
@@ -130,7 +130,7 @@ def cell_of(
     if reason is None and stages > 1:
         trusted = case.reference_point
         why = invalid(trusted, program.complete(arguments), rules, most)
-        reason = f"its reference at {trusted}: {why}" if why else None
+        reason = f"its reference at {trusted} is invalid: {why}" if why else None
     return Cell(case, point.id, reason)
 
 

@@ -47,9 +47,10 @@ class Parameter:
         return self.default is _NO_DEFAULT
 
     def axis(self, values: tuple[object, ...]) -> Axis:
-        """This parameter as an axis of its default's type, else its annotation's, else `values`'.
+        """This parameter as an axis.
 
-        Raises SweepError unless the type is int, bool or str.
+        The type of its values is that of the default, else that of the annotation, else that of
+        `values`.  Raises SweepError unless the type is int, bool or str.
         """
         if self.default is not _NO_DEFAULT and self.default is not None:
             kinds: tuple[type, ...] = (type(self.default),)
@@ -76,11 +77,12 @@ def _annotated(annotation: object) -> tuple[type, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """What is trained: `path` is "package.module:function" and `file` is the file that defines it.
+    """A training function or script.
 
-    For a Script, `script` is the Script and `path` is its path.  `open_ended` says that the
-    function accepts any keyword except `context`, the name of its first parameter ("" if that
-    parameter is positional-only).
+    For a function, `path` is "package.module:function" and `file` is the file that defines it.
+    For a script, `script` is the Script and `path` is its path.  `context` is the name of the
+    function's first parameter, or "" if that is positional-only.  `open_ended` is whether the
+    function takes **kwargs, and so any keyword except that name.
     """
 
     path: str
@@ -239,7 +241,7 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
     by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     if not parameters or parameters[0].kind not in by_position:
         raise InvalidProgramError(
-            f"program {path!r} takes no context; its first parameter must be one"
+            f"program {path!r} takes no context; its first parameter must be the context"
         )
     own = parameters[1:]
     for parameter in own:

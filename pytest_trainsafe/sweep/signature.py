@@ -50,7 +50,7 @@ _ParameterSet = type(pytest.param())
 def param_marks(definition: pytest.Item) -> list[pytest.Mark]:
     """The markers in `pytest.param(..., marks=...)` of a test's parameter sets, each once.
 
-    `argvalues` that are an iterator are not read, because that would consume them before pytest.
+    `argvalues` that are an iterator are not read, because pytest could then not read them.
     """
     found: dict[int, pytest.Mark] = {}
     for parametrize in definition.iter_markers("parametrize"):

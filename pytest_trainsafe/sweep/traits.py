@@ -28,10 +28,10 @@ class Traits:
 
     `candidate` has arguments that only a candidate receives, unless the test overrides them.
     `how` names parameters that say how to train, not what; as axes, they apply to candidates only.
-    `dtypes` are the dtypes in which a candidate can be judged; the reference runs in all dtypes.
+    `dtypes` limits the dtypes in which a candidate is judged; references are not limited.
     `inputs` are files that the program reads; they are part of the cache keys of its references.
     `unavailable` is called before a candidate runs and returns why this machine cannot run it, or
-    "".  `mesh` has the mesh axes, whose product is the world size, in the order of ranks.
+    "".  `mesh` declares the mesh axes; the product of their sizes is the world size.
     `relations` are the metamorphic relations that hold for the program.
     """
 

@@ -62,13 +62,16 @@ def divides(parameter: str, *axes: str) -> Rule:
     def rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         if parameter not in arguments:
             raise SweepError(
-                f"a rule of the program asks about parameter {parameter!r}, which it does not "
-                f"have; its parameters: {listing(arguments) or 'none'}"
+                f"a rule of the program names the parameter {parameter!r}, which the program does "
+                f"not have; its parameters: {listing(arguments) or 'none'}"
                 f"{nearest(parameter, arguments)}"
             )
         whole = arguments[parameter]
         if not isinstance(whole, int):
-            raise SweepError(f"a rule divides parameter {parameter!r}, which is {shown(whole)}")
+            raise SweepError(
+                f"a rule of the program divides parameter {parameter!r}, which must be an integer "
+                f"and is {shown(whole)}"
+            )
         product = 1
         for axis in axes:
             own = point.mesh.names
@@ -82,7 +85,7 @@ def divides(parameter: str, *axes: str) -> Rule:
             if not isinstance(size, int):
                 raise SweepError(
                     f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
-                    f"is {shown(size)} here; only axes that are integers divide"
+                    f"is {shown(size)} here; only axes with integer values are possible"
                 )
             product *= int(size)
         if not product:
@@ -104,7 +107,7 @@ def invalid(
         given: object = reason
         if given is not None and not isinstance(given, str):
             raise SweepError(
-                f"a rule about Points returned {shown(given)}; it returns why the Point is "
+                f"a rule about Points returned {shown(given)}; it must return why the Point is "
                 "invalid, as text, or None where it is valid"
             )
         if reason is not None:

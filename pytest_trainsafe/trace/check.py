@@ -37,8 +37,8 @@ DTYPES: Mapping[str, torch.dtype] = {
 #: Tensors of more than MAX_ELEMENTS, more than any device holds, are rejected.
 FEW_ELEMENTS, MAX_ELEMENTS = 2**26, 2**40
 
-#: A logical tensor may declare this many times the recorded elements, per rank: parts may be
-#: missing.
+#: A logical tensor may declare at most this many times as many elements as were recorded, for each
+#: rank.  It may declare more than were recorded because parts may be missing.
 MAX_TIMES = 64
 
 #: Maximum number of placements in a layout; real layouts have at most one for each axis and kind.
@@ -56,11 +56,11 @@ class TensorCheck:
         self._known: dict[Layout, _Facts] = {}
 
     def fault(self, event: TensorEvent) -> str | None:
-        """What is wrong with an event by itself; None if it is valid."""
+        """What is wrong with an event, checked without others; None if it is valid."""
         if event.dtype not in DTYPES:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
         if event.id.kind == "update":
-            return f"{event.id} is derived and never recorded"
+            return f"{event.id} has the kind update, which is computed and never recorded"
         if event.id.kind == "input" and event.id.microbatch is None:
             return f"{event.id} is an input without a micro-batch"
         if math.prod(event.shape) > MAX_ELEMENTS or math.prod(event.logical) > MAX_ELEMENTS:
@@ -94,10 +94,10 @@ class TensorCheck:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Cached properties of a layout: its fault, and the ratio of the whole tensor to a part.
+    """Cached properties of a layout: what is wrong with it, and the size of the whole tensor.
 
-    `parts` is the number of parts that it splits the tensor into, `declared` the number of
-    elements that it declares.
+    `fault` is "" for a valid layout.  `parts` is the number of parts that the layout splits the
+    tensor into, `declared` the largest number of elements that a placement declares for it.
     """
 
     fault: str = ""
@@ -106,7 +106,7 @@ class _Facts(msgspec.Struct, frozen=True):
 
 
 def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
-    """Checks a layout against the mesh; align checks whether it fits the tensor."""
+    """Checks a layout against the mesh; align checks later whether it fits the tensor."""
     if len(layout) > MAX_PLACEMENTS:
         return _Facts(f"its layout has {len(layout)} placements")
     parts = declared = 1

@@ -2,7 +2,7 @@
 
 Called by the reader, which decodes every line of a rank as one of these types.
 
-A judge that needs more than there is defines a `msgspec.Struct` with a tag of its own in a file
+A judge that needs another event defines it as a `msgspec.Struct` with a tag of its own, in a file
 of its own, and registers it before a trace is written or read:
 
     @register
@@ -13,9 +13,8 @@ of its own, and registers it before a trace is written or read:
     recorder.writer.add(GradientScale(0, 65536.0))      # in a rank
     trace.ranks[0].events_of(GradientScale)             # in the judge
 
-Fields come from an untrusted file: give numbers bounds and texts a greatest length, and define
-`fault(self) -> str` where types cannot say what is valid; it describes what is wrong, "" if
-nothing is.
+Fields come from an untrusted file: give numbers bounds and texts a greatest length.  If types
+cannot express what is valid, define `fault(self) -> str`, which returns what is wrong, or "".
 """
 
 from __future__ import annotations
@@ -92,11 +91,11 @@ for _built_in in (
 
 
 def decoder() -> msgspec.json.Decoder[Any]:
-    """A decoder of one line of a rank's events: an instance of a registered type."""
+    """A decoder that turns one line of a rank's events into an instance of a registered type."""
     return msgspec.json.Decoder(functools.reduce(operator.or_, _TYPES.values()))
 
 
 def fault_of(event: msgspec.Struct) -> str:
-    """What is wrong with an event by itself; "" for a valid one."""
+    """What is wrong with an event, checked without others; "" if it is valid."""
     check = getattr(event, "fault", None)
     return str(check()) if check is not None else ""

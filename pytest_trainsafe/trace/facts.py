@@ -1,6 +1,6 @@
-"""Facts of a Run that are more than one word, each an event of its own.
+"""Events for facts of a Run that need several fields.
 
-Written by the recorder.  A fact of one word is a `NoteEvent` of `schema`.
+Written by the recorder.  A fact of one word or sentence is a `NoteEvent` of `schema`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Annotations(msgspec.Struct, frozen=True, tag="annotations", omit_defaults=
 
 
 class Cast(msgspec.Struct, frozen=True, tag="cast"):
-    """The narrowest cast of the program on a rank: to FP8 ("float8"), or out of float64.
+    """The program's cast to the narrowest dtype on a rank: to FP8 ("float8"), or out of float64.
 
     `at` is the "file:line" of the cast.
     """
@@ -61,10 +61,10 @@ class Caller(msgspec.Struct, frozen=True, tag="caller"):
     by: Text
 
 
-#: What a piece of state belongs to: the codes of `assert_resumable`, without "resume:".
+#: The kind of a piece of state: a check of `assert_resumable`, without the prefix "resume:".
 Part = Literal["moment", "step_counter", "lr_schedule", "scaler", "data_order", "rng"]
 
-#: Maximum number of pieces of state in one event: some for each parameter.
+#: Maximum number of pieces of state in one event; there are a few for each parameter.
 _MOST = 2**20
 
 
@@ -77,7 +77,7 @@ class StateEntry(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
-    """The state of the training after `steps` steps: at the start of a step, or at the end."""
+    """The state of the training, other than tensors, after `steps` steps."""
 
     steps: Count
     entries: Annotated[tuple[StateEntry, ...], msgspec.Meta(max_length=_MOST)]
@@ -117,11 +117,12 @@ _LINE = re.compile(r"[^\x00-\x1f]+:\d{1,9}", re.ASCII)
 
 
 class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True):
-    """A collective that may reduce gradients or their norm: "all_reduce(SUM)", its axes, its line.
+    """A collective that may reduce gradients, or their norm: `of` says which.
 
-    `caller` is the nearest line of another file on the call stack, "" for none: frameworks call
-    their collectives in functions of their own.  `numel` counts the input elements; it is None
-    for several input tensors.
+    `call` is the collective with its operation, such as "all_reduce(SUM)"; `axes` are the mesh axes
+    it acts over, and `site` is the line that calls it.  `caller` is the nearest line of another
+    file on the call stack, "" for none: frameworks call collectives in functions of their own.
+    `numel` counts the input elements; it is None if there are several input tensors.
     """
 
     call: Text
@@ -146,12 +147,12 @@ _Shape = Annotated[tuple[Count, ...], msgspec.Meta(max_length=64)]
 
 
 class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_defaults=True):
-    """One call of a collective or point-to-point operation by this rank, before it runs.
+    """One call of a collective or point-to-point operation by this rank, recorded before it runs.
 
     `op` is the public name ("all_reduce"), `ranks` the members of the group, `reduce` the ReduceOp
-    ("" for none), and `root` and `peer` the other global rank where the operation has one.
+    ("" for none), and `root` and `peer` the other global rank if the operation has one.
     `dtype` and `shape` are those of the input tensor; `shape` is None for several tensors, and
-    `name` is the tensor's name where the recorder knows it ("decoder.weight.grad").
+    `name` is the tensor's name if the recorder knows it ("decoder.weight.grad").
     `step` is None outside of steps, and `microbatch` outside of micro-batches.  `backward` says
     that the call was made while autograd ran.
     `site` is the caller's file:line outside of torch, and `user` the line of the user's code that
@@ -180,14 +181,14 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
 
 
 class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
-    """A line of the program, by what it does.
+    """A line of the program, and in `what` what it does.
 
-    `model` calls the model; `loss` and `norm` report (ctx.loss, ctx.grad_norm); `backward` starts
-    a backward; `write` changes gradients in place after it; `step` steps the optimizer;
-    `alter` changes parameters in place before a forward of the same step;
-    `optimizer` constructs the optimizer, and `wrapper` a wrapper that reduces gradients;
-    `mode` puts a module into evaluation mode.
-    `at` is the innermost line outside of torch, "" for a `mode` whose line is not known.  `user`
+    "model" calls the model; "loss" calls ctx.loss and "norm" ctx.grad_norm; "backward" starts a
+    backward; "write" changes gradients in place after the backward; "step" calls the optimizer's
+    step; "alter" changes parameters in place before a forward of the same step; "optimizer"
+    constructs the optimizer, and "wrapper" a wrapper that reduces gradients; "mode" puts a module
+    into evaluation mode.
+    `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.
     """

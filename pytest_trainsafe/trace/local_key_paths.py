@@ -1,4 +1,4 @@
-"""Notes in a trace of outputs that have no logical counterpart at the trace's Point.
+"""Notes by which a trace names outputs without a logical counterpart at the trace's Point.
 
 Written by the recorder from the annotation `local`, read by the compare judge.
 """
@@ -38,7 +38,7 @@ def _is_gradient(key_path: str) -> bool:
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
-    """The notes that make a tensor local: for the tensor itself, or for what contains it."""
+    """The notes that make a tensor local: for the tensor, or for an output that contains it."""
     if id.kind not in _FLOWS:
         yield f"{id.kind} {id.path}"
         return

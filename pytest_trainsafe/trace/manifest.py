@@ -59,7 +59,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point; raises TraceError unless its mesh sizes are valid and match."""
+    """The manifest's Point; raises TraceError if its mesh sizes are invalid or contradict it."""
     try:
         mesh = Mesh.of(manifest.spec.mesh)
     except SweepError as error:
@@ -78,8 +78,8 @@ def point_of(path: Path, manifest: Manifest) -> Point:
     point = manifest.point
     if point.world_size != manifest.world_size:
         raise TraceError(
-            f"{path / 'manifest.json'} contradicts itself: {shown(point)} is a world of "
-            f"{point.world_size} ranks, and world_size is {manifest.world_size}. "
+            f"{path / 'manifest.json'} contradicts itself: {shown(point)} has "
+            f"{point.world_size} ranks, but world_size is {manifest.world_size}. "
             "Record the run again."
         )
     return point

@@ -51,11 +51,11 @@ class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=T
         if not (_HASH.fullmatch(self.inputs) and _HASH.fullmatch(self.outputs)):
             return "an operator has a malformed hash"
         sound = _LINE.fullmatch(self.at) and _LINE.fullmatch(self.user)
-        return "" if sound else "an operator names no line of a file"
+        return "" if sound else "an operator has a malformed file and line"
 
 
 class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
-    """The program's line `at` called `what`, whose result differs between processes.
+    """The program's line `at` called the function `what`, whose result differs between processes.
 
     `before` is the number of operators that the rank had recorded until then.
     """
@@ -66,11 +66,11 @@ class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
-        return "" if _LINE.fullmatch(self.at) else "it names no line of a file"
+        return "" if _LINE.fullmatch(self.at) else "it has a malformed file and line"
 
 
 class OperatorCount(msgspec.Struct, frozen=True, tag="operator_count"):
-    """The number of operators that the step called, and how many of the first were recorded."""
+    """How many operators the step called, and how many of them, from the first, were recorded."""
 
     called: Annotated[int, msgspec.Meta(ge=0, le=2**48)]
     recorded: Count

@@ -1,4 +1,4 @@
-"""Opens and reads a Trace; reports what is wrong with an incomplete or damaged one.
+"""Opens and reads a Trace, and reports why one is incomplete or damaged.
 
 Called by align and the judges.  Events are read when the trace is opened, tensors on demand.
 """
@@ -72,8 +72,8 @@ _Fact = TypeVar("_Fact", bound=msgspec.Struct)
 class RankTrace:
     """What one rank recorded.  `tensors` is in the order of dataflow.
 
-    `sketches` has the hashes of the sketches in each file, and `manifest` the hash of the
-    manifest; only a rank that finished has them.
+    `sketches` has the hash of the sketches in each file, and `manifest` the hash of the trace's
+    manifest; both are known only for a rank that finished.
     """
 
     rank: int
@@ -98,7 +98,7 @@ class RankTrace:
         return [event for event in self.events if isinstance(event, RngEvent)]
 
     def events_of(self, kind: type[_Fact]) -> list[_Fact]:
-        """The events of one type, in order; of a type that describes no tensor, module or step."""
+        """The events of one type, in order; empty for tensors, modules, inputs and steps."""
         return cast(list[_Fact], self.facts.get(kind, []))
 
 
@@ -109,8 +109,8 @@ class Trace:
     `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is unique
     among the open traces of this process; caches use it as a key.
     `permuted` has, by module and key path, the permutations that restore the logical order of
-    an output's dimensions, where a judge inferred one.  `renumbered` names the modules whose calls
-    are numbered differently here than by their ranks.
+    an output's dimensions, if a judge inferred one.  `renumbered` names the modules whose calls
+    have other numbers here than those that the ranks recorded.
     """
 
     path: Path
@@ -173,7 +173,8 @@ class Trace:
     def holders(self, id: TensorId) -> list[tuple[RankTrace, TensorEvent]]:
         """The ranks that recorded `id`, with their events, in rank order.
 
-        A stage that only has a stand-in for the module, such as `nn.Identity`, is excluded.
+        A pipeline stage that only has a placeholder for the module, such as `nn.Identity`, is
+        excluded.
         """
         return self._held_by().get(id, [])
 
@@ -192,7 +193,7 @@ class Trace:
         return self._holders
 
     def stand_ins(self) -> dict[int, frozenset[str]]:
-        """By pipeline stage, the modules that stand in for modules of another stage."""
+        """By pipeline stage, the modules that are placeholders for modules of another stage."""
         if self.sizes["pp"] == 1:
             return {}
         stages: dict[int, dict[str, ModuleEvent]] = {}
@@ -201,7 +202,7 @@ class Trace:
         return stand_ins(stages)
 
     def with_ranks(self, ranks: list[RankTrace]) -> Trace:
-        """The same Run with other events of each rank, whose tensors are read from its files."""
+        """A Trace of the same Run with these ranks; tensors are read from the same files."""
         return Trace(self.path, self.manifest, ranks)
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
@@ -211,8 +212,8 @@ class Trace:
         """
         if not event.key:
             raise TraceError(
-                f"{event.id}: rank {rank} kept only a sketch of its values. Record the run with "
-                "--trainsafe-record full."
+                f"{event.id}: rank {rank} kept only a sketch (random projections) of the values. "
+                "Record the run with --trainsafe-record full."
             )
         try:
             payload = self._payload(rank, event.file)
@@ -222,9 +223,9 @@ class Trace:
             raise _damaged(path, f"{event.id}: {_reason(error)}") from error
 
     def sketch(self, rank: int, event: TensorEvent) -> Values:
-        """The sketch of one rank's event that has one, [8, 16] in float64.
+        """The sketch of one rank's tensor, of shape [8, 16] in float64; the event must have one.
 
-        Raises TraceError if it is missing or damaged.
+        Raises TraceError if the sketch is missing or damaged.
         """
         assert event.sketch >= 0, event.id
         where = rank, event.file
@@ -242,8 +243,8 @@ class Trace:
     def observed(self, rank: int) -> Table:
         """The API calls and changes of state that a rank observed.
 
-        Of a rank that did not finish it has what was written.  Raises TraceError if the Run
-        observed none (`RunSpec.observe`), or if the file is missing or damaged.
+        For a rank that did not finish, the table has those that were written.  Raises TraceError if
+        the Run observed none (`RunSpec.observe`), or if the file is missing or damaged.
         """
         if self.manifest.spec.observe is None:
             raise TraceError(
@@ -278,7 +279,7 @@ def _check_ranks(path: Path, manifest: Manifest) -> None:
     there = {int(m[1]) for p in path.iterdir() if (m := re.fullmatch(r"rank(\d+)", p.name))}
     if extra := sorted(there - set(range(manifest.world_size))):
         raise TraceError(
-            f"{path} holds rank{extra[0]}, and its manifest says {manifest.world_size} ranks: "
+            f"{path} has a rank{extra[0]}, but its manifest says {manifest.world_size} ranks: "
             "two runs wrote to one directory. Record into an empty directory."
         )
 
@@ -305,18 +306,23 @@ def _read_rank(trace: Trace, rank: RankTrace, check: TensorCheck) -> RankTrace:
 
 
 def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
-    """Raises PayloadError unless the file has what the events declare; hashes come later."""
+    """Raises PayloadError unless the file has all tensors of the events; compares no hashes."""
     held = payload.sketches((ROWS, COLUMNS))
     for event in events:
         if event.key:
             payload.require(event.key, DTYPES[event.dtype], event.shape)
         elif event.sketch >= held:
-            raise PayloadError(f"{event.id} is sketch {event.sketch} of {held}")
+            raise PayloadError(
+                f"{event.id} refers to sketch {event.sketch} (counted from 0), but the file has "
+                f"{held} sketches"
+            )
 
 
 def _require_hashed_sketches(rank: RankTrace, name: str) -> None:
     if name not in rank.sketches:
-        raise PayloadError(f"the last event of rank {rank.rank} has no hash of its sketches")
+        raise PayloadError(
+            f"the last event of rank {rank.rank} has no hash of the sketches in this file"
+        )
 
 
 def _reason(error: Exception) -> str:
@@ -327,7 +333,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
     try:
         descriptor = open_file(file, below=path, max_bytes=MAX_EVENTS)
     except OSError as error:
-        return f"{file} cannot be read ({error.strerror}): rank {rank.rank} left no events"
+        return f"{file} cannot be read ({error.strerror}): there are no events of rank {rank.rank}"
     events = decoder()
     before = xxhash.xxh3_128()
     number = 0
@@ -349,7 +355,7 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
                 if event.events != len(rank.events):
                     return f"{file} has {len(rank.events)} events, but declares {event.events}"
                 if lines.read(1):
-                    return f"{file} goes on after its end (line {number})"
+                    return f"{file} has more lines after its End event (line {number})"
                 if event != end_event(before, event.events, event.sketches, event.manifest):
                     return f"{file} does not have its recorded hash: it was changed since"
                 rank.sketches, rank.manifest = event.sketches, event.manifest
@@ -357,7 +363,9 @@ def _read_events(file: Path, path: Path, rank: RankTrace, check: TensorCheck) ->
             if fault := _take(rank, event, check):
                 return f"{file} line {number} is damaged: {shown(fault)}"
             before.update(line)
-    return f"{file} has no end: rank {rank.rank} did not finish (it died, or is still running)"
+    return (
+        f"{file} has no End event: rank {rank.rank} did not finish (it died, or is still running)"
+    )
 
 
 def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | None:
@@ -366,7 +374,7 @@ def _take(rank: RankTrace, event: msgspec.Struct, check: TensorCheck) -> str | N
             if event.seq != len(rank.events):
                 return f"event {len(rank.events)} is numbered {event.seq}: lines were lost"
             if event.file and not PAYLOAD_NAME.fullmatch(event.file):
-                return f"{event.file!r} is not the name of a payload"
+                return f"{event.file!r} is not the name of a payload file"
             if event.id in rank.tensors:
                 return f"{event.id} was recorded twice"
             if fault := check.fault(event):
@@ -397,7 +405,7 @@ def _changed_manifest(trace: Trace, digest: str) -> list[str]:
 
 
 def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
-    """Problems of tensors that declare many more elements than their recorded parts have."""
+    """A problem for each tensor that declares many more elements than its recorded parts have."""
     found = []
     for rank in trace.ranks:
         for id, event in rank.tensors.items():
@@ -409,6 +417,6 @@ def _too_large(trace: Trace, check: TensorCheck) -> list[str]:
                 file = trace.path / f"rank{rank.rank}" / "events.jsonl"
                 found.append(
                     f"{file} is damaged: {shown(id)} is declared to have {declared} elements, "
-                    f"and its parts have {held}"
+                    f"but its parts have {held}"
                 )
     return found

@@ -1,7 +1,7 @@
 """A RunSpec: the one complete description of a Run.
 
-The key under which Runs are shared and cached, the message that the ranks are sent, and part of
-the manifest of the trace that they write.  A new property of Runs is a new field here.
+It is the key under which Runs are shared and cached, the message that is sent to the ranks, and
+part of the manifest of the trace that they write.  A new property of Runs is a new field here.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_trainsafe.core.mesh import Mesh, MeshAxis
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 
-#: The noise of low-precision dtypes is larger than this.
+#: In low-precision dtypes the relative size of the noise is larger than this.
 LOW_PRECISION = 1e-5
 
 #: Added to the seed for each further sample of noise; much larger than seeds that users choose.
@@ -27,9 +27,9 @@ WantedDevice = Literal["auto", "cpu", "cuda"]
 
 
 class Rewrite(msgspec.Struct, frozen=True, array_like=True):
-    """The values to rewrite one tensor with: a normal distribution on the logical `shape`.
+    """The values that replace those of one tensor: normally distributed, of the logical `shape`.
 
-    Values are clamped to `low` and `high`, if given: a softmax's output stays positive, for
+    Values are clamped to `low` and `high`, if given, so that a softmax's output stays positive, for
     example.
     """
 
@@ -43,8 +43,8 @@ class Rewrite(msgspec.Struct, frozen=True, array_like=True):
 class Observe(msgspec.Struct, frozen=True, array_like=True):
     """Which API calls and variables the ranks observe, as `observe()` takes them.
 
-    None stands for all, of `variables` () for nothing.  The first `warm_up` steps are recorded,
-    and then every `every`-th.
+    None stands for all APIs or all variables; an empty `variables` stands for none.  The first
+    `warm_up` steps are recorded, and then every `every`-th step.
     """
 
     apis: tuple[str, ...] | None = None
@@ -57,10 +57,10 @@ class Observe(msgspec.Struct, frozen=True, array_like=True):
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
     """A checkpoint after the first `step` steps of a Run.
 
-    The Run saves it or, where `of` is the Run that saved it, loads it and goes on from there.
-    `function` is the import path of the function that saves or loads, and `file` the file that
-    defines it; both are "" where the program does so itself, in its `ctx.save` and `ctx.load`
-    blocks.
+    If `of` is None, the Run saves the checkpoint.  Otherwise `of` is the Run that saved it; this
+    Run loads it and continues the training.  `function` is the import path of the function that
+    saves or loads, and `file` the file that defines it; both are "" if the program does so itself,
+    in its `ctx.save` and `ctx.load` blocks.
     """
 
     step: Annotated[int, msgspec.Meta(ge=1, le=2**48)]
@@ -70,7 +70,9 @@ class Resume(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What a Run is: a program at a Point in one dtype, and what to record.  Equal specs, one Run.
+    """What a Run is: a program at a Point in one dtype, and what to record.
+
+    Runs with equal specs are the same Run.
 
     What is run:
         program      the import path "package.module:function", or a script's name
@@ -79,35 +81,37 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         arguments    the program's keyword arguments, as JSON with sorted keys
         axes, mesh   the Point, without the axis dtype, and the program's own mesh as
                      `Mesh.declared` gives it; `point` joins them
-        dtype        the rung's dtype
+        dtype        the dtype in which the program computes
         seed, device, timeout (in seconds)
         inputs       files and variables ("$NAME") that the program reads
-        repeat       0, or 1, 2, ... for the same Run once more
-        environ      variables that are set when the ranks' processes start, over those of the test
+        repeat       0, or 1, 2, ... to repeat the same Run
+        environ      variables that are set when the ranks' processes start; they override those of
+                     the test
         checkpoint   the folder of the replay checkpoint that the program continues from, "" to
                      train from the start
-        sealed       clocks, the process id and os.urandom give the program the same in every Run
+        sealed       whether clocks, the process id and os.urandom give the program the same values
+                     in every Run
         steps        the number of steps that `ctx.steps` gives the program, None for its own
-        resume       the checkpoint that the Run saves, or goes on from; None for neither
+        resume       the checkpoint that the Run saves, or continues from; None for neither
         order        a permutation of the micro-batches of a step: `ctx.microbatches` gives the
-                     number order[n] in place of n; () changes nothing
+                     number order[n] instead of n; () changes nothing
 
     How it is trusted and changed:
-        trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
-                      use what it records
+        trusted       whether it is a reference: torch.compile then compiles nothing, and later
+                      pytest runs may use the recorded trace
         perturbation  the relative size of the noise injected into every leaf module's output and
                       gradient, 0 for none; `sample` numbers independent noise
         rewrite       the activations and gradients to replace, by name (`record/inject/rewrite.py`)
         replay        the Run whose decisions, such as top-k choices, are used instead of its own
 
     What is recorded:
-        record       "full" for all values; "sketch" for sketches of all but small tensors and those
-                     in `keep`
+        record       "full" for all values; "sketch" for sketches (random projections), except of
+                     small tensors and those in `keep`
         kinds        the kinds of tensors, empty for all
         modules      `fnmatch` patterns of modules whose activations are recorded
-        watch_casts  casts out of float64, and to FP8
+        watch_casts  whether casts out of float64 and casts to FP8 are recorded
         adapters     import paths of the framework adapters that the recorder asks
-        rng          whether ranks keep the RNG ledger (`record/rng`)
+        rng          whether ranks record their random draws in the RNG ledger (`record/rng`)
         operators    the step whose operators are recorded one by one, None for none
         observe      the API calls and changes of state that ranks observe, None for none
     """
@@ -183,16 +187,16 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def first_step(self) -> int:
-        """The number of the first step: that of a resumed Run is the first after its checkpoint."""
+        """The number of the first step: 0, or in a resumed Run the first after the checkpoint."""
         return self.resume.step if self.resume is not None and self.resume.of is not None else 0
 
     @property
     def noisy_operations(self) -> bool:
         """Whether noise is added to every operation instead of modules' outputs.
 
-        This is so for every other sample, except in low precision: noise on a value that is
-        rounded anyway is a whole rounding step, so noise on many operations exceeds their
-        rounding.  Runs that rewrite values between modules also get noise there only.
+        True for every other sample, except in low precision.  There, noise on a value changes it by
+        a whole rounding step, so noise on many operations would exceed their rounding errors.  Also
+        false for Runs that rewrite values between modules.
         """
         return bool(self.sample % 2 and self.perturbation < LOW_PRECISION and not self.rewrite)
 
@@ -206,13 +210,13 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return not self.kinds or kind in self.kinds
 
     def identity(self) -> dict[str, object]:
-        """All that determines what the Run records, as plain data: every field but the timeout."""
+        """Every field that determines what the Run records, as plain data: all but the timeout."""
         data: dict[str, object] = msgspec.to_builtins(_without_timeout(self))
         return data
 
 
 def arguments_of(keywords: Mapping[str, object]) -> str:
-    """Keyword arguments as a RunSpec holds them."""
+    """Keyword arguments as the JSON text that a RunSpec holds."""
     return json.dumps(dict(keywords), sort_keys=True)
 
 

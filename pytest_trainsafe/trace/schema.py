@@ -41,11 +41,11 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     `seq` counts the rank's events, in order of dataflow.
     `layout_source` says where the layout came from: "dtensor", "attribute", the annotation
     pattern as written ("modules: linear_qkv"), or "default".
-    `file` and `key` locate the payload; `key` is empty if the values were not kept.  Then
-    `sketch` is the index of their sketch in the file, and `logical` is the logical shape that the
-    rank derived.
+    `file` and `key` locate the values; `key` is empty if the values were not kept.  Then `sketch`
+    is the index of their sketch (random projections) in the file, and `logical` is the logical
+    shape that the rank derived.
     `hash` is xxh3_128 of the contiguous bytes, hexadecimal.
-    `master_copy` is set for a parameter that equals its master copy, rounded to its dtype.
+    `master_copy` is true for a parameter whose value is its master copy, rounded to its dtype.
     """
 
     seq: Count
@@ -123,15 +123,15 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     clipped               the function by which the program clips gradients
     compiled              a module inside a compiled region, where it is not recorded
     dropout               the rate of a dropout that is on
-    level                 "step" where the program marks no micro-batches
-    local                 a kind and path that has no logical counterpart at the Point
-    ran                   an axis whose consequence the rank had: "recompute" (a backward ran a
+    level                 "step" if the program marks no micro-batches
+    local                 the kind and path of an output without a logical counterpart at the Point
+    ran                   an axis that took effect on the rank: "recompute" (a backward ran a
                           forward again) or "compile" (a region was compiled)
     reduces_in            the dtype in which a framework is configured to reduce gradients
     skipped               a step in which the optimizer did nothing, and why
     unmatched_annotation  an annotation pattern that matches nothing
     unmatched_pattern     a pattern of modules to record that matches none on this rank
-    not_compared          what the program has and the trace does not, as a sentence
+    not_compared          a sentence on something in the program that the trace does not have
     unused_annotation     an annotation that contradicts a stronger source of the layout
     """
 
@@ -140,11 +140,11 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
 
 
 class End(msgspec.Struct, frozen=True, tag="end"):
-    """The rank finished its program.  Protects its events and the manifest by a hash.
+    """The last event of a rank that finished its program; has a hash of its events.
 
     `events` counts the preceding events.  `sketches` has the hash of the sketches in each file,
     because a tensor's own hash does not cover its sketch.  `manifest` is the hash of
-    manifest.json as the rank found it.  `hash` covers the preceding lines and these two fields.
+    manifest.json as the rank found it.  `hash` covers the preceding lines and the other fields.
     """
 
     events: Count
@@ -173,9 +173,9 @@ MAX_MANIFEST = 2**20
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What ran: the Run, the device it ran on ("cpu", "cuda"), and the versions of what ran it.
+    """What ran: the Run, the device that it ran on ("cpu", "cuda"), and versions of the software.
 
-    `format` and `schema` come first so that a foreign file is recognised.
+    `format` and `schema` come first so that files of other kinds and versions are recognised.
     """
 
     format: str = "pytest-trainsafe trace"

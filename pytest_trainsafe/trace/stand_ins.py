@@ -1,4 +1,4 @@
-"""Finds modules on a pipeline stage that only stand in for modules of another stage.
+"""Finds modules on a pipeline stage that are only placeholders for modules of another stage.
 
 A model that is built whole on every stage often has an `nn.Identity` for each module that the
 stage does not hold, and calls it.  The output of the `nn.Identity` has the same name as the
@@ -15,11 +15,10 @@ Modules = Mapping[str, ModuleEvent]
 
 
 def stand_ins(stages: Mapping[int, Modules]) -> dict[int, frozenset[str]]:
-    """By stage, the modules that stand in for those of the same name on another stage.
+    """By stage, the modules that are placeholders for modules of the same name on another stage.
 
-    A stand-in has no parameters and no children, and its class differs from that of the other
-    stage's module, which has parameters or children; an `Identity` stands in for a module of
-    any other class.
+    A placeholder has no parameters and no children, and its class differs from that of the other
+    stage's module.  The latter has parameters or children, or the placeholder is an `Identity`.
     """
     found = {}
     containers = {stage: _containers(modules) for stage, modules in stages.items()}

@@ -54,7 +54,8 @@ class RankWriter:
 
     After a failed write the writer rejects every call, so that no End follows lost events.
     Tensors are copied when they are added, so later changes are not recorded.
-    With a `sketcher`, only small tensors and those in `keep` are kept; the others are sketched.
+    With a `sketcher`, the values of only a few tensors are kept: small ones, those in `keep`,
+    decisions, and inputs that are not floating point.  The others are sketched.
     """
 
     def __init__(
@@ -78,7 +79,7 @@ class RankWriter:
         self._keep = keep
         self._sketches: list[npt.NDArray[np.float64]] = []
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], TensorSnapshot] = {}
-        #: The index of each pending sketch, by its identity.
+        #: The index of each pending sketch, by the `id()` of its array.
         self._placed: dict[int, int] = {}
         #: Hashes of the written lines, and of the sketches in each file.
         self._hash = xxhash.xxh3_128()
@@ -105,7 +106,7 @@ class RankWriter:
         layout_source: str = "default",
         master_copy: bool = False,
     ) -> TensorEvent:
-        """Records a rank-local tensor under `id`, once, and returns its event.
+        """Records a rank-local tensor under `id`, which must be new, and returns its event.
 
         Takes any dtype, shape, stride and device.  Records the local tensor of a DTensor, and
         the dense form of a sparse tensor.
@@ -114,7 +115,7 @@ class RankWriter:
         return self.add_snapshot(id, snapshot, layout, layout_source, master_copy)
 
     def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
-        """A snapshot of the tensor; `add_snapshot` records it."""
+        """A snapshot of the tensor, which `add_snapshot` can record later."""
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
         kept = host.nbytes <= SIZE or _always_kept(id, host) or (self._keep and id in self._keep)
@@ -140,7 +141,7 @@ class RankWriter:
         layout_source: str = "default",
         master_copy: bool = False,
     ) -> TensorEvent:
-        """Records a snapshot under `id`, once, and returns its event."""
+        """Records a snapshot under `id`, which must be new, and returns its event."""
         self._check()
         file, key, index = "", "", -1
         if snapshot.data is None:
@@ -230,7 +231,7 @@ class RankWriter:
 
 
 def _manifest_of(directory: Path) -> bytes:
-    """The content of the trace's manifest; b"" if there is none: the trace is then incomplete."""
+    """The content of the trace's manifest, or b"" for an incomplete trace that has none."""
     path = directory / "manifest.json"
     try:
         return read_file(path, max_bytes=MAX_MANIFEST)
@@ -262,10 +263,10 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 
 
 def _always_kept(id: TensorId, host: torch.Tensor) -> bool:
-    """Whether a tensor's values are kept at any size.
+    """Whether a tensor's values are kept whatever its size.
 
-    The values of a decision are needed by Runs that follow it, and tokens are searched for in
-    any layout.
+    The values of a decision are needed by Runs that replay it.  Token inputs are compared with the
+    reference's in any layout, for which a judge needs their values.
     """
     return id.kind == "decision" or (id.kind == "input" and not host.is_floating_point())
 

@@ -1,7 +1,7 @@
-"""DeepSpeed's silent bugs of old, each shown in the release that had it or planted again.
+"""Silent bugs of earlier DeepSpeed releases, each shown in a release that had it or planted again.
 
-An entry says at which Point it acts and at which not, so that a test of a detector can ask
-whether the detector tells the two apart.  Importing this imports neither torch nor DeepSpeed.
+An entry names a Point where the bug acts and one where it does not, so that a test can check
+whether a detector distinguishes the two.  Importing this imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ NAMES = tuple(bug.name for bug in BUGS)
 
 
 def find(name: str) -> DeepSpeedBug:
-    """The bug of this name.  Raises ValueError, listing the names, where there is none."""
+    """The bug of this name.  Raises ValueError, which lists the known names, if there is none."""
     for bug in BUGS:
         if bug.name == name:
             return bug

@@ -1,4 +1,4 @@
-"""What the DeepSpeed catalogue says of one bug.  Knows nothing of torch or DeepSpeed."""
+"""DeepSpeedBug: one entry of the catalogue.  Imports neither torch nor DeepSpeed."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import Kind
 
-#: A Point: axes and arguments of the program, which both Runs are given.
+#: Axes of a Point and arguments of the program, which both the reference and the candidate get.
 Where = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class DeepSpeedBug:
-    """One silent bug that DeepSpeed shipped, or whose fix was found by a user of its branch.
+    """One silent bug of a DeepSpeed release, or of a branch of DeepSpeed.
 
-    `number` is that of the pull request that mended it, or of its report.  `release` is the one it
-    is shown in, "" where only a plant shows it.  `wrong` says where it was seen, `right` names the
-    first release that was seen without it.  `planted` says that `plants.py` can put it into the
-    installed DeepSpeed, by its own mechanism.
-    `triggers` is a Point of `program` where it acts and `silent` the nearest where it does not.
-    `tensor` and `kind` name the first wrong tensor, in step `step`.
+    `number` is the number of the pull request that fixed the bug, or of a report of it.  `what`
+    says what goes wrong.  `release` is a release that shows the bug, "" if only a planted copy
+    does.  `wrong` says where the bug was observed, and `right` is the first release in which it was
+    not.  `planted` says that `plants.py` can put the bug into the installed DeepSpeed.  `triggers`
+    is a Point of `program` where the bug acts, and `silent` the most similar Point where it does
+    not.  `tensor` and `kind` name the first wrong tensor, in step `step`.
     """
 
     name: str

@@ -1,7 +1,7 @@
-"""The silent bugs of DeepSpeed that are shown here: nothing crashes, and training is wrong.
+"""The catalogue of DeepSpeed's silent bugs: nothing crashes, but training is wrong.
 
-Each entry was seen to be wrong at `triggers` and right at `silent` (benchmarks/
-bench_deepspeed_bugs.py), in the release that it names, or planted.
+For each entry, benchmarks/bench_deepspeed_bugs.py has checked that training is wrong at `triggers`
+and right at `silent`, in the release that the entry names or with the bug planted.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ BUGS = (
         name="ds-1801",
         number=1801,
         area="clipping",
-        what="BF16_Optimizer clips, of parameters that tp replicates, only the gradients on tp "
-        "rank 0; layer norms drift apart (BLOOM-176B)",
+        what="for parameters that tp replicates, BF16_Optimizer clips only the gradients on tp "
+        "rank 0, so the copies of layer norms drift apart (BLOOM-176B)",
         wrong="the branch that BLOOM-176B was trained with; no release",
         right="0.19.8",
         release="",
@@ -29,8 +29,8 @@ BUGS = (
         name="ds-5104",
         number=5104,
         area="optimizer",
-        what="ZeRO steps the optimizer with zero gradients when it wraps it, so Adam corrects its "
-        "first updates for one step too many",
+        what="ZeRO steps the optimizer with zero gradients when it wraps it, so Adam's bias "
+        "correction counts one step too many",
         wrong="0.12.5 to 0.13.1",
         right="0.13.2",
         release="0.13.1",
@@ -45,7 +45,7 @@ BUGS = (
         number=5150,
         area="clipping",
         what="without ZeRO in float32, gradients are multiplied by the larger of one and the "
-        "clipping coefficient: large ones pass, small ones grow",
+        "clipping coefficient, so large gradients are not clipped and small ones grow",
         wrong="0.13.2",
         right="0.13.3",
         release="0.13.2",
@@ -59,8 +59,8 @@ BUGS = (
         name="ds-5170",
         number=5170,
         area="reduction",
-        what="without ZeRO in bfloat16, the gradients that are all-reduced are no longer those "
-        "that the optimizer uses: every rank trains on its own data",
+        what="without ZeRO in bfloat16, the optimizer uses other gradients than those that are "
+        "all-reduced, so every rank trains on its own data",
         wrong="0.12.5 to 0.13.2",
         right="0.13.3",
         release="0.13.2",
@@ -73,7 +73,7 @@ BUGS = (
         name="ds-6597",
         number=6597,
         area="schedule",
-        what="the first step is taken at the optimizer's own rate, before a warm-up begins",
+        what="the first step uses the optimizer's own learning rate, before a warm-up begins",
         wrong="0.14.4 to 0.15.1",
         right="0.15.4",
         release="0.15.1",
@@ -86,8 +86,8 @@ BUGS = (
         name="ds-6847",
         number=6847,
         area="model",
-        what="ZeRO-3 writes its own number into the attribute `id` of every module, which the "
-        "model computes with (report #6772, by the authors of TrainCheck)",
+        what="ZeRO-3 overwrites the attribute `id` of every module with its own number, although "
+        "the model computes with `id` (report #6772, by the authors of TrainCheck)",
         wrong="0.14.4 to 0.16.2",
         right="0.16.9",
         release="0.16.2",
@@ -100,7 +100,7 @@ BUGS = (
         name="ds-7718",
         number=7718,
         area="accumulation",
-        what="ZeRO-2 keeps only the last micro-batch of a step",
+        what="ZeRO-2 keeps only the gradients of the last micro-batch of a step",
         wrong="0.17.6 to 0.18.2",
         right="0.18.3",
         release="0.18.2",
@@ -113,8 +113,8 @@ BUGS = (
         name="ds-7839",
         number=7839,
         area="optimizer",
-        what="without ZeRO in bfloat16, gradients are divided by a loss scale that no loss was "
-        "multiplied by, and are never cleared",
+        what="without ZeRO in bfloat16, gradients are divided by a loss scale by which no loss was "
+        "multiplied, and are never cleared",
         wrong="0.18.3 to 0.18.5",
         right="0.18.9",
         release="0.18.5",
@@ -127,7 +127,8 @@ BUGS = (
         name="ds-7967",
         number=7967,
         area="accumulation",
-        what="with the optimizer on the CPU, micro-batches between the first and the last are lost",
+        what="with the optimizer on the CPU, the gradients of all micro-batches but the first and "
+        "the last are lost",
         wrong="0.17.6 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
@@ -141,8 +142,8 @@ BUGS = (
         name="ds-7969",
         number=7969,
         area="schedule",
-        what="WarmupCosineLR sets the rate of the first parameter group only: the others take "
-        "their first step at full rate",
+        what="WarmupCosineLR sets the learning rate of the first parameter group only, so the "
+        "others take their first step at the full rate",
         wrong="0.16.2 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
@@ -155,8 +156,8 @@ BUGS = (
         name="ds-7981",
         number=7981,
         area="accumulation",
-        what="with the optimizer on the CPU, gradients accumulated by "
-        "set_gradient_accumulation_boundary are lost but for the last micro-batch",
+        what="with the optimizer on the CPU, gradients that are accumulated with "
+        "set_gradient_accumulation_boundary are lost, except those of the last micro-batch",
         wrong="0.11.2 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
@@ -169,8 +170,8 @@ BUGS = (
         name="ds-7985",
         number=7985,
         area="reduction",
-        what="BF16_Optimizer adds the last micro-batch of a step after the all-reduce, so each "
-        "rank uses its own",
+        what="BF16_Optimizer adds the gradients of a step's last micro-batch after the all-reduce, "
+        "so each rank uses only its own",
         wrong="0.18.3 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
@@ -184,8 +185,8 @@ BUGS = (
         name="ds-8171",
         number=8171,
         area="schedule",
-        what="WarmupLR without a warmup_max_lr warms every parameter group up to the rate of the "
-        "first",
+        what="WarmupLR without a warmup_max_lr warms every parameter group up to the learning rate "
+        "of the first group",
         wrong="0.17.6 to 0.19.3",
         right="0.19.8",
         release="0.18.9",
@@ -199,8 +200,8 @@ BUGS = (
         name="ds-8382",
         number=8382,
         area="reduction",
-        what="on CPUs, gradients that are not copied to a contiguous buffer match no type by name "
-        "and are not reduced: every rank trains on its own data",
+        what="on CPUs, gradients that are not copied to a contiguous buffer are not reduced, "
+        "because no type name matches theirs; every rank trains on its own data",
         wrong="0.11.2 to 0.19.4",
         right="0.19.8",
         release="0.19.4",

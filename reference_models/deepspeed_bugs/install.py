@@ -16,10 +16,11 @@ def reachable() -> str:
 
 
 def install(release: str, folder: Path) -> Path:
-    """The folder below `folder` with this release in it, put there by pip if need be.
+    """The subfolder of `folder` that has this release; pip installs it there if it is missing.
 
-    Nothing is compiled, and what the release depends on is taken from the environment, where the
-    installed DeepSpeed has it too.  RuntimeError with what pip said where it fails.
+    Nothing is compiled.  The release's dependencies are not installed: it uses those of the
+    environment, as the installed DeepSpeed does.  Raises RuntimeError with pip's output if pip
+    fails.
     """
     place = folder / release
     if (place / "deepspeed").is_dir():
@@ -27,7 +28,7 @@ def install(release: str, folder: Path) -> Path:
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     command += ["--no-build-isolation", "--target", str(place), f"deepspeed=={release}"]
     environ = {**os.environ, "DS_BUILD_OPS": "0"}
-    # Releases of before 0.14.1 do not even build where they are told to use CPUs.
+    # Releases before 0.14.1 cannot be built if this variable selects CPUs.
     environ.pop("DS_ACCELERATOR", None)
     done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False)
     if done.returncode:

@@ -1,6 +1,7 @@
-"""Puts bugs of old back into the installed DeepSpeed, each by its own mechanism.
+"""Puts earlier bugs back into the installed DeepSpeed.
 
-Called in a rank before it makes an engine.  A plant changes the code that the fix changed.
+Called in a rank before it makes an engine.  Each function here plants one bug, by changing the code
+that the bug's fix changed.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import torch
 
 
 def plant(name: str) -> None:
-    """Plant a bug of the catalogue; ValueError for one that cannot be planted."""
+    """Plants a bug of the catalogue; raises ValueError for one that cannot be planted."""
     if name not in PLANTS:
-        raise ValueError(f"the bug {name!r} has no plant; it takes one of {', '.join(PLANTS)}")
+        raise ValueError(f"the bug {name!r} cannot be planted; choose one of {', '.join(PLANTS)}")
     PLANTS[name]()
 
 
 def clip_on_one_tp_rank() -> None:
-    """A rank clips only the gradients that it includes in the norm (before #1801 was merged).
+    """Makes each rank clip only the gradients that it counts in the norm (before #1801 was merged).
 
-    Only tp rank 0 includes the parameters that tp replicates.
+    Parameters that tp replicates are counted only on tp rank 0, so they are clipped only there.
     """
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
 
@@ -37,7 +38,7 @@ def clip_on_one_tp_rank() -> None:
 
 
 def step_at_start() -> None:
-    """The optimizer makes a step of zero gradients when it is wrapped (until #5104)."""
+    """Makes the optimizer take a step with zero gradients when it is wrapped (fixed by #5104)."""
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     original = DeepSpeedZeroOptimizer.initialize_optimizer_states
@@ -54,7 +55,7 @@ def step_at_start() -> None:
 
 
 def clip_upwards() -> None:
-    """The clipping coefficient is the larger of itself and one (until #5150)."""
+    """Makes the clipping coefficient at least one, instead of at most one (fixed by #5150)."""
     import deepspeed.runtime.engine as engine
 
     def clip(parameters: Any, max_norm: float, norm_type: float = 2, mpu: Any = None) -> Any:
@@ -70,7 +71,7 @@ def clip_upwards() -> None:
 
 
 def lose_later_gradients() -> None:
-    """With the optimizer on the CPU, only the first micro-batch is kept there (until #7967)."""
+    """Makes an offloaded optimizer accumulate only the first micro-batch (fixed by #7967)."""
     from deepspeed.runtime.zero.stage_1_and_2 import DeepSpeedZeroOptimizer
 
     original = DeepSpeedZeroOptimizer.async_accumulate_grad_in_cpu_via_gpu
@@ -86,7 +87,7 @@ def lose_later_gradients() -> None:
 
 
 def reduce_before_the_last() -> None:
-    """Gradients are reduced before the last micro-batch is added to them (until #7985)."""
+    """Reduces gradients before the last micro-batch is added to them (fixed by #7985)."""
     from deepspeed.runtime.bf16_optimizer import BF16_Optimizer
     from deepspeed.runtime.engine import DeepSpeedEngine
 
@@ -103,7 +104,7 @@ def reduce_before_the_last() -> None:
 
 
 def match_no_tensor_of_a_cpu() -> None:
-    """Gradients are sorted by names of types that tensors of a CPU do not have (until #8382)."""
+    """Sorts gradients by type names that tensors on the CPU do not have (fixed by #8382)."""
     import deepspeed.runtime.zero.stage_1_and_2 as zero
     from deepspeed.accelerator import get_accelerator
 
@@ -117,7 +118,7 @@ def match_no_tensor_of_a_cpu() -> None:
     zero.split_half_float_double = by_name
 
 
-#: By the name of the catalogue.
+#: The function that plants a bug, by the bug's name in the catalogue.
 PLANTS: dict[str, Callable[[], None]] = {
     "ds-1801": clip_on_one_tp_rank,
     "ds-5104": step_at_start,

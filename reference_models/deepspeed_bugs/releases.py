@@ -1,9 +1,9 @@
-"""Lets a rank train with an old release of DeepSpeed beside the torch of today.
+"""Lets a rank train with an old release of DeepSpeed and the installed torch.
 
-A release lies in a folder of its own, as `pip install --no-deps --target FOLDER` leaves it.
-Called by the corpus' programs, in ranks that have not imported DeepSpeed yet.  What is given to
-a release here is only what it would not start without: modules that its CPU backend of the time
-wanted to see, and names that torch has dropped.  None of it computes anything.
+A release is in a folder of its own, as `pip install --no-deps --target FOLDER` leaves it.
+Called by the catalogue's programs, in ranks that have not imported DeepSpeed yet.  The changes that
+are made here are only those without which an old release cannot start: empty modules that its CPU
+backend imports, and names that torch and numpy no longer have.  None of them changes a result.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from typing import Any
 
 from pytest_trainsafe.fixtures.deepspeed.engine import gather_without_history
 
-#: Modules of Intel's that releases before 0.14.1 import to believe in CPUs.
+#: Intel's modules, which releases before 0.14.1 import to find out whether they can use the CPU.
 _INTELS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
 
 
 def start_release(folder: str) -> Any:
-    """The deepspeed of this folder, imported and communicating over plain gloo on CPUs.
+    """Imports the DeepSpeed in this folder and starts its communication over gloo on CPUs.
 
-    Raises FileNotFoundError where the folder has none, and RuntimeError where another deepspeed
-    has been imported before.
+    Returns the module.  Raises FileNotFoundError if the folder has no DeepSpeed, and RuntimeError
+    if a DeepSpeed has been imported before.
     """
     place = Path(folder)
     if not (place / "deepspeed").is_dir():
         raise FileNotFoundError(
-            f"no DeepSpeed in {place}; put one there: "
+            f"there is no DeepSpeed in {place}; install one there: "
             f"DS_BUILD_OPS=0 pip install --no-deps --target {place} deepspeed==RELEASE"
         )
     if "deepspeed" in sys.modules:
-        raise RuntimeError(f"a deepspeed was imported before that of {place}")
+        raise RuntimeError(f"another deepspeed was already imported, not the one in {place}")
     os.environ["DS_ACCELERATOR"] = "cpu"
     sys.path.insert(0, str(place))
     early = _version(place) < (0, 14, 1)
@@ -49,7 +49,7 @@ def start_release(folder: str) -> Any:
         get_accelerator()._communication_backend_name = "gloo"
     backend: Any = sys.modules["deepspeed.comm.torch"]
     if hasattr(backend, "build_shm_op"):
-        backend.build_shm_op = lambda: None  # a minute of g++, for what gloo does
+        backend.build_shm_op = lambda: None  # g++ takes a minute, and gloo does the same
     gather_without_history()
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
     return deepspeed
@@ -59,11 +59,13 @@ def _version(place: Path) -> tuple[int, ...]:
     for found in place.glob("deepspeed-*.dist-info"):
         release = found.name.removeprefix("deepspeed-").removesuffix(".dist-info")
         return tuple(int(part) for part in release.split(".")[:3])
-    raise FileNotFoundError(f"no deepspeed-*.dist-info in {place}: install it there by pip")
+    raise FileNotFoundError(
+        f"there is no deepspeed-*.dist-info in {place}; install the release there by pip"
+    )
 
 
 def _early() -> None:
-    """What releases before 0.14.1 import and this machine need not have."""
+    """Provides modules and names that releases before 0.14.1 import and this machine may lack."""
     for name in _INTELS:
         module = types.ModuleType(name)
         module.__spec__ = importlib.machinery.ModuleSpec(name, None)

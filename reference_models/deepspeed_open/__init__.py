@@ -1,4 +1,4 @@
-"""Silent differences of the current DeepSpeed from plain PyTorch, which are open upstream.
+"""Silent differences between the current DeepSpeed and plain PyTorch, which are not fixed upstream.
 
 Importing this imports neither torch nor DeepSpeed.
 """
@@ -12,7 +12,7 @@ __all__ = ["OPEN", "OpenDifference", "find"]
 
 
 def find(name: str) -> OpenDifference:
-    """The difference of this name.  Raises ValueError, listing the names, where there is none."""
+    """The difference of this name.  Raises ValueError, which lists the names, if there is none."""
     for difference in OPEN:
         if difference.name == name:
             return difference

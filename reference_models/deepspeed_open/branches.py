@@ -1,4 +1,4 @@
-"""A model that takes one of two branches."""
+"""A model that uses one of two branches in each micro-batch."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from torch import Tensor, nn
 
 
 class Branches(nn.Module):
-    """`model(x, second)` is the mean squared output of one of two branches, for x [n, 6]."""
+    """A layer and two branches; `model(x, second)` is the mean squared output of one branch.
+
+    `x` has the shape [n, 6]; `second` says whether the second branch is used.
+    """
 
     def __init__(self) -> None:
         super().__init__()

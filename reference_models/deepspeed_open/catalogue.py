@@ -1,10 +1,10 @@
-"""The silent differences of DeepSpeed 0.19.8, told in docs/upstream/deepspeed.md."""
+"""The silent differences of DeepSpeed 0.19.8, which docs/upstream/deepspeed.md describes."""
 
 from __future__ import annotations
 
 from pytest_trainsafe.reference_models.deepspeed_open.entry import OpenDifference
 
-#: SGD shows the scale of gradients, and a step of it with zero gradients changes nothing.
+#: A config with SGD: its updates show the scale of gradients, and zero gradients change nothing.
 _SGD = {"optimizer": {"type": "SGD", "params": {"lr": 0.1, "weight_decay": 0.0}}}
 
 OPEN = (
@@ -20,7 +20,7 @@ OPEN = (
     ),
     OpenDifference(
         name="stage3_stale_accumulation",
-        what="accumulation begins from the last step's gradient where the first micro-batch does "
+        what="accumulation begins from the last step's gradient if the first micro-batch does "
         "not use the parameter",
         program="conditional",
         arguments={"used": "odd micro-batches"},
@@ -42,7 +42,7 @@ OPEN = (
     ),
     OpenDifference(
         name="offload_unused_last",
-        what="with an offloaded optimizer, a gradient is lost where the last micro-batch does not "
+        what="with an offloaded optimizer, a gradient is lost if the last micro-batch does not "
         "use the parameter",
         program="conditional",
         arguments={"used": "even micro-batches"},
@@ -52,7 +52,7 @@ OPEN = (
     ),
     OpenDifference(
         name="stage1_overlap_unused_last",
-        what="with overlap_comm, a gradient is not averaged over ranks where the last micro-batch "
+        what="with overlap_comm, a gradient is not averaged over ranks if the last micro-batch "
         "does not use the parameter",
         program="conditional",
         arguments={"used": "even micro-batches", "microbatches": 4},
@@ -62,7 +62,7 @@ OPEN = (
     ),
     OpenDifference(
         name="rank_dependent_branches",
-        what="where ranks use different parameters, gradients of different parameters are added",
+        what="if ranks use different parameters, gradients of different parameters are added",
         upstream=2343,
         program="conditional",
         arguments={"used": "even micro-batches"},
@@ -97,7 +97,7 @@ OPEN = (
     ),
     OpenDifference(
         name="stage0_tensor_parallel_norm",
-        what="the gradient norm leaves out what tp ranks above 0 hold",
+        what="the gradient norm leaves out the gradients on tp ranks above 0",
         program="gpt",
         arguments={"config": _SGD},
         where={"zero": 0, "tp": 2, "dtype": "bfloat16"},
@@ -107,7 +107,7 @@ OPEN = (
     ),
     OpenDifference(
         name="stage0_float16_loss_scale",
-        what="gradients are divided by a loss scale that the loss was not multiplied by",
+        what="gradients are divided by a loss scale by which the loss was not multiplied",
         upstream=8393,
     ),
     OpenDifference(
@@ -117,7 +117,7 @@ OPEN = (
     ),
     OpenDifference(
         name="stage0_expert_parallel_clip",
-        what="float32 gradients are clipped by the mean of the norms of what each rank holds",
+        what="float32 gradients are clipped by the mean of the norms of each rank's gradients",
         upstream=8475,
     ),
     OpenDifference(
@@ -126,7 +126,7 @@ OPEN = (
     ),
     OpenDifference(
         name="ulysses_mesh",
-        what="through a mesh, gradients are not summed over the ranks of a sequence",
+        what="with a device mesh, gradients are not summed over the ranks that share a sequence",
     ),
     OpenDifference(
         name="ulysses_stages",
@@ -135,7 +135,7 @@ OPEN = (
     ),
     OpenDifference(
         name="autocast_float16_clip",
-        what="gradients are clipped before the loss scale of torch_autocast is taken out",
+        what="gradients are clipped before they are divided by the loss scale of torch_autocast",
     ),
     OpenDifference(
         name="autocast_float16_backoff",
@@ -147,24 +147,25 @@ OPEN = (
     ),
     OpenDifference(
         name="sparse_clip",
-        what="clipping leaves gradients of sparse embeddings as they are",
+        what="clipping does not change the gradients of sparse embeddings",
     ),
     OpenDifference(
         name="resized_batch",
-        what="after a change of the batch size, a step is taken before its micro-batches are done",
+        what="after a change of the batch size, a step is taken before all its micro-batches ran",
     ),
     OpenDifference(
         name="round_robin_fragments",
-        what="with round_robin_gradients, what reads master weights back reads other parameters",
+        what="with round_robin_gradients, functions that read master weights return those of other "
+        "parameters",
     ),
     OpenDifference(
         name="universal_stage3_groups",
-        what="loading a universal checkpoint gives every parameter group the first one's "
-        "hyperparameters",
+        what="loading a universal checkpoint gives every parameter group the hyperparameters of "
+        "the first group",
     ),
     OpenDifference(
         name="stage1_frozen_export",
-        what="float32 weights that are exported from a checkpoint lack the frozen ones",
+        what="float32 weights that are exported from a checkpoint lack the frozen parameters",
         upstream=5439,
     ),
 )

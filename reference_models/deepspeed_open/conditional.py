@@ -1,4 +1,4 @@
-"""A program of which some micro-batches leave a layer unused, as conditional computation does.
+"""A program with conditional computation: some micro-batches do not use a layer.
 
 Importing this imports neither torch nor DeepSpeed.
 """
@@ -10,7 +10,8 @@ from typing import Any
 
 from pytest_trainsafe.fixtures.deepspeed import deepspeed_program
 
-#: Which micro-batches use the layer; numbers are global, a dp rank has a run of them.
+#: Functions that say whether a micro-batch of a step uses the second branch.  Micro-batches are
+#: numbered over all dp ranks.
 USES: dict[str, Callable[[int, int], bool]] = {
     "always": lambda step, index: True,
     "even steps": lambda step, index: step % 2 == 0,
@@ -18,15 +19,16 @@ USES: dict[str, Callable[[int, int], bool]] = {
     "odd micro-batches": lambda step, index: index % 2 == 1,
 }
 
-#: SGD: Adam would hide a gradient of the wrong size.
+#: A config with SGD, since Adam would hide a gradient of the wrong size.
 CONFIG = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "gradient_clipping": 0.0}
 
 
 @deepspeed_program(CONFIG, microbatches=2, steps=3)
 def train(used: str = "always") -> Any:
-    """Two branches of the same shape behind one layer: the first, or where `used` says the second.
+    """Returns a model with two branches, and its batch function.
 
-    Raises KeyError for a `used` that USES does not have.
+    `used` is a key of USES and says which micro-batches use the second branch; the others use the
+    first.  Raises KeyError for another key.
     """
     import torch
 

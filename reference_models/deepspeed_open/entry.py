@@ -1,4 +1,4 @@
-"""What is known of one silent difference in a current DeepSpeed.  Knows nothing of torch."""
+"""OpenDifference: one silent difference in a current DeepSpeed.  Imports no torch."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.tensor_id import Kind
 
-#: A Point: axes of the program.
+#: Axes of a Point, or arguments of the program.
 Where = Mapping[str, object]
 
 
 @dataclass(frozen=True, slots=True)
 class OpenDifference:
-    """One difference from plain PyTorch that is open upstream: seen, explained, not mended.
+    """One difference from plain PyTorch that is not fixed upstream, although it is explained.
 
-    `name` is that of its reproduction, docs/upstream/deepspeed/NAME.py.  `upstream` is the number
-    of the issue or pull request about it, 0 where none was found.  `program` is the module that
-    shows it at the Point `where`, with `arguments` (and for the candidate alone
-    `candidate_arguments`), and `right` the nearest Point where it is not; "" where only the
-    reproduction shows it.  `tensor` and `kind` name the first wrong tensor, in step `step`; -1 is
-    before the first.
+    A script docs/upstream/deepspeed/NAME.py reproduces the difference `name`.  `upstream` is the
+    number of the issue or pull request about it, 0 if none was found.  `program` names the program
+    that shows it at the Point `where`, with `arguments`, and `candidate_arguments` for the
+    candidate only; it is "" if only the script shows it.  `right` is the most similar Point where
+    the difference does not appear.  `tensor` and `kind` name the first wrong tensor, in step
+    `step`; -1 is before the first step.
     """
 
     name: str

@@ -8,31 +8,15 @@ that name it.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.bugs import shared
-from pytest_trainsafe.reference_models.rules import fp8_scales_follow_micro_batches
+from pytest_trainsafe.reference_models.rules import fp8_scales_follow_micro_batches, only_axes
 from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
-
-
-#: Axes that this program does not have, each with the value that turns it off.
-ABSENT = {
-    **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), 1),
-    **dict.fromkeys(("zero", "sp", "compile"), 0),
-}
-
-
-def _only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    odd = next((axis for axis, off in ABSENT.items() if point.get(axis, off) != off), None)
-    if odd is None:
-        return None
-    return f"this program has no {odd}; its axes are dp, recompute, microbatches and dtype"
 
 
 @relations.hold(
@@ -44,7 +28,7 @@ def _only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str |
     relations.LossScale(),
     relations.Repeat(),
 )
-@requires(divides("microbatches", "dp"), divides("hidden", "heads"), _only_data_parallel)
+@requires(only_axes("dp", "recompute"), divides("microbatches", "dp"), divides("hidden", "heads"))
 def train(
     ctx: Context,
     layers: int = 1,

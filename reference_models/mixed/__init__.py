@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.config import MIXTURES, VOCABULARY, MixedConfig
 from pytest_trainsafe.reference_models.moe import (
     balanced_over_micro_batches,
     experts_over_dp_and_cp,
 )
 from pytest_trainsafe.reference_models.rules import (
+    only_axes,
     sequence_in_chunks,
     sizes_of,
     vocabulary_over_tp,
@@ -28,14 +29,6 @@ from pytest_trainsafe.sweep.validity import divides, requires
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Axes that this program does not have, each with the values that turn it off.
-ABSENT: dict[str, tuple[AxisValue, ...]] = {
-    **dict.fromkeys(("pp", "vpp"), (1,)),
-    "zero": (0,),
-    "compile": (False,),
-    "recompute": (False, "none"),
-}
-
 
 def has_experts(arguments: Mapping[str, object]) -> bool:
     """Whether any layer is a mixture of experts."""
@@ -43,10 +36,7 @@ def has_experts(arguments: Mapping[str, object]) -> bool:
     return 0 < every <= int(str(arguments["layers"]))
 
 
-def _axes_of_the_blocks(point: Point, arguments: Mapping[str, object]) -> str | None:
-    for axis, off in ABSENT.items():
-        if point.get(axis, off[0]) not in off:
-            return f"this program has no {axis}; its axes are dp, tp, sp, cp and ep"
+def _experts_at_hand(point: Point, arguments: Mapping[str, object]) -> str | None:
     if int(point.get("ep", 1)) > 1 and not has_experts(arguments):
         return "ep > 1 divides experts over ranks, but this model has no experts"
     if arguments["bias"] and has_experts(arguments) and point.size("tp") > 1:
@@ -60,6 +50,7 @@ def _balanced(setting: Setting) -> str | None:
 
 @relations.hold(relations.Split(unless=_balanced), relations.Order())
 @requires(
+    only_axes("dp", "tp", "sp", "cp", "ep"),
     divides("heads", "tp"),
     divides("kv_heads", "tp"),
     divides("ffn", "tp"),
@@ -68,7 +59,7 @@ def _balanced(setting: Setting) -> str | None:
     vocabulary_over_tp,
     sequence_in_chunks,
     experts_over_dp_and_cp,
-    _axes_of_the_blocks,
+    _experts_at_hand,
     sizes_of(MixedConfig),
 )
 def train(

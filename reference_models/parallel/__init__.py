@@ -2,13 +2,13 @@
 
 Start with `apply.py`, which replaces modules of the single-device model by parallel ones.
 
-    axes  techniques        where a rank stands; how a model is trained
-    collectives  regions    communication, and its derivatives
+    axes  techniques        this rank's position on the axes; how a model is trained
+    collectives  regions    collectives without and with derivatives
     marks                   attributes of parameters that tell the recorder their layout
-    tensor/  context/       tensor and sequence parallel; context parallel
-    pipeline/               pipeline parallel: what a rank has of a model, and when it runs
-    data/                   data parallel, overlapped, and the optimizer's state sharded
-    experts/                expert parallel
+    tensor/  context/       tensor and sequence parallelism; context parallelism
+    pipeline/               pipeline parallelism: the stages of a rank, and their schedule
+    data/                   data parallelism, overlapped reductions, sharded optimizer state
+    experts/                expert parallelism
     recompute               activation recomputation
     fp8  scaling            FP8 linear layers, and their scales over ranks
 """

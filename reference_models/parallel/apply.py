@@ -1,6 +1,7 @@
-"""Make a single-device model a parallel one, by swapping the modules that an axis concerns.
+"""Makes a single-device model parallel, by replacing the modules that an axis affects.
 
-What no axis concerns stays as it is, so names align, and on one rank nothing is swapped at all.
+All other modules stay as they are, so the names of modules and parameters do not change.  On one
+rank nothing is replaced, except that FP8 and recomputation change forwards there too.
 """
 
 from __future__ import annotations
@@ -42,7 +43,10 @@ from pytest_trainsafe.reference_models.plain import fp8 as plain_fp8
 
 
 def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
-    """The GPT of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    """The GPT of `config` on this rank.
+
+    Raises ValueError for sizes that do not divide evenly.
+    """
     check_sizes(config, axes)
     model = GPT(config)
     if axes.sp:
@@ -54,7 +58,10 @@ def parallel_gpt(config: GPTConfig, axes: Axes) -> GPT:
 
 
 def parallel_llama(config: LlamaConfig, axes: Axes) -> Llama:
-    """The Llama of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    """The Llama of `config` on this rank.
+
+    Raises ValueError for sizes that do not divide evenly.
+    """
     check_sizes(config, axes)
     model = Llama(config)
     if axes.sp:
@@ -64,7 +71,7 @@ def parallel_llama(config: LlamaConfig, axes: Axes) -> Llama:
 
 
 def apply_axes(model: GPT | Llama, config: AnyConfig, axes: Axes) -> None:
-    """Swap what the models have in common: norms, projections, attention, the loss."""
+    """Replaces the modules that all models have: norms, projections, attention, the loss."""
     if axes.sp:
         _apply_sequence_parallel(model, config, axes)
     if axes.tp.size > 1:
@@ -99,7 +106,7 @@ def _apply_tensor_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) ->
 
 
 def cut_mlp(mlp: MLP, config: AnyConfig, axes: Axes) -> None:
-    """Cut an MLP over tp."""
+    """Splits an MLP over tp."""
     width, bias, fc1 = config.hidden, config.bias, fc1_blocks(config)
     blocks = fc1 if config.gated else ()
     mlp.linear_fc1 = ColumnParallelLinear(width, sum(fc1), axes, bias=bias, blocks=blocks)
@@ -112,12 +119,12 @@ def _apply_context_parallel(model: GPT | Llama, config: AnyConfig, axes: Axes) -
     for layer in layers_of(model):
         layer.self_attention.core_attention = attention(config.head_dim, axes)
     if axes.planted("cp-layernorm-grads"):
-        # The sequence is cut, so a rank's gradient is a term: true, but of a sum over cp, not tp.
+        # Because the sequence is split, a rank's gradient is a partial sum; but over cp, not tp.
         mark_norms(model)
 
 
 def _apply_fp8(model: GPT | Llama, axes: Axes) -> None:
-    """The output layer, the embeddings and experts stay as wide as they are."""
+    """Makes all linear layers compute in FP8, except the output layer and those of experts."""
     for layer in layers_of(model):
         attention, mlp = layer.self_attention, layer.mlp
         linears = [attention.linear_qkv, attention.linear_proj]
@@ -146,21 +153,29 @@ def layers_of(model: GPT | Llama) -> Iterator[TransformerLayer]:
 
 
 def check_sizes(config: AnyConfig, axes: Axes) -> None:
-    """The rules that the programs also declare, for whoever calls without them."""
+    """Raises ValueError for sizes that the axes cannot split evenly.
+
+    The programs declare the same rules; this check is for callers that do not use the programs.
+    """
     tp, cp = axes.tp.size, axes.cp.size
-    heads = "tp: a rank computes whole heads"
+    heads = "tp, because a rank computes whole heads"
     for name, value, divisor, why in (
         ("heads", config.heads, tp, heads),
         ("kv_heads", config.kv_heads, tp, heads),
-        ("ffn", config.ffn, tp, "tp: the MLP is cut over its width"),
-        ("vocabulary", config.vocabulary, tp, "tp: the embedding is cut over the vocabulary"),
+        ("ffn", config.ffn, tp, "tp, because the MLP is split over its width"),
+        ("vocabulary", config.vocabulary, tp, "tp, because ranks share the vocabulary"),
         (
             "seq_len",
             config.seq_len,
             2 * cp if cp > 1 else 1,
-            "2 * cp: a rank holds two chunks of the sequence",
+            "2 * cp, because a rank holds two chunks of the sequence",
         ),
-        ("seq_len / cp", config.seq_len // cp, tp if axes.sp else 1, "tp: sp cuts the sequence"),
+        (
+            "seq_len / cp",
+            config.seq_len // cp,
+            tp if axes.sp else 1,
+            "tp, because sp splits the sequence",
+        ),
     ):
         if value % divisor:
             raise ValueError(f"{name}={value} must be a multiple of {divisor}, which is {why}")

@@ -1,4 +1,4 @@
-"""This rank's position on the parallel axes, and the planted bug.  Used by every module."""
+"""This rank's position on the parallel axes, and the planted bug, if any.  Used by every module."""
 
 from __future__ import annotations
 
@@ -13,8 +13,7 @@ from pytest_trainsafe.reference_models.parallel.techniques import Techniques, re
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Axes that change how a model is trained and that this one does not have, with the values that
-#: leave it alone.
+#: Axes that this model may not support, with the values at which they do not change the training.
 ABSENT: dict[str, tuple[object, ...]] = {
     "ep": (1,),
     "zero": (0, 1),
@@ -35,14 +34,15 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """The axes of this model.  `sp` is sequence parallelism over `tp`; `bug` a name, or empty.
+    """The axes of this model, as this rank sees them.
 
-    `vpp` is the number of chunks of layers on each rank of pp.  `embedding` joins the first and
-    the last stage where both hold a copy of one embedding (`pipeline/tied.py` makes it).  `dp_cp`
-    is dp and cp as one, dp the slower: gradients are averaged over it in buckets, and `zero` (1)
-    shares the optimizer out.  Experts are shared out over `ep` and held in common over `edp`;
-    together these two are dp and cp (see `experts/expert_axes.py`).  `techniques` says what is done
-    beside sharing work out.
+    `sp` turns on sequence parallelism over `tp`.  `bug` is the name of the planted bug, or "".
+    `vpp` is the number of chunks of layers on each pp rank.  `embedding` consists of the first and
+    the last pipeline stage, if both hold a copy of a tied embedding (see `pipeline/tied.py`).
+    `dp_cp` is dp and cp as one axis, on which cp varies fastest; gradients are averaged over it in
+    buckets, and `zero`=1 shards the optimizer over it.  Experts are distributed over `ep` and
+    replicated over `edp`, which together have the ranks of dp and cp (see
+    `experts/expert_axes.py`).  `techniques` holds the choices that do not distribute work.
     """
 
     dp: Axis = Axis()
@@ -61,13 +61,13 @@ class Axes:
 
     @property
     def bucketed(self) -> bool:
-        """Whether gradients are averaged over dp and cp in buckets, not summed one by one."""
+        """Whether gradients are averaged over dp and cp in buckets, and not summed one by one."""
         asked = self.techniques.bucket > 0 or self.techniques.overlap_grad_reduce
         return self.zero > 0 or (asked and self.dp_cp.size > 1)
 
     @property
     def alone(self) -> bool:
-        """Whether this is a single device that trains in the plainest way, as a reference does."""
+        """Whether this is a single device without ZeRO, recomputation or a planted bug."""
         sizes = (self.dp, self.tp, self.cp, self.pp)
         if any(axis.size > 1 for axis in sizes) or self.zero or self.bug:
             return False
@@ -82,10 +82,10 @@ class Axes:
         *,
         experts: bool = False,
     ) -> Axes:
-        """Read the axes from a context.  An unknown bug or axis raises ValueError.
+        """Reads the axes from a context.  Raises ValueError for an unknown bug or axis.
 
-        A model with `experts` knows the axis ep, and not compile: how many tokens an expert gets
-        depends on their values, which no graph can hold.
+        A model with `experts` supports the axis ep but not compile: how many tokens an expert
+        gets depends on the tokens' values, so the shapes in a graph would not be fixed.
         """
         refused = [
             f"{axis}={value}"
@@ -95,9 +95,9 @@ class Axes:
         ]
         if refused:
             raise ValueError(
-                f"this reference model has no {', '.join(refused)}; its parallel axes are dp, tp, "
-                "cp, pp, vpp, sp, zero, recompute and, without experts, compile. Take the axis out "
-                "of the sweep"
+                f"this reference model does not support {', '.join(refused)}; its axes are dp, tp, "
+                "cp, pp, vpp, sp, zero, recompute and, without experts, compile. Take the "
+                "unsupported axis out of the sweep"
             )
         if bug:
             find(bug)
@@ -131,7 +131,7 @@ class Axes:
 
 
 def _together(ctx: Context, dp: Axis, cp: Axis) -> Axis:
-    """dp and cp as one axis, the ranks in the order of their numbers."""
+    """dp and cp as one axis, with its ranks in the order of their numbers."""
     if dp.size == 1 or cp.size == 1:
         return cp if dp.size == 1 else dp
     group = ctx.mesh["dp", "cp"]._flatten("dp_cp").get_group()

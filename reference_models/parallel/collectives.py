@@ -1,7 +1,7 @@
-"""Collectives along one dimension of a tensor, without derivatives.  See `regions.py` for those.
+"""Collectives along one dimension of a tensor, without derivatives; `regions.py` adds derivatives.
 
-torch's single-tensor collectives support only the first dimension; these support any.
-None modifies its argument, and on an axis of one rank none communicates.
+torch's single-tensor collectives support only the first dimension; these support any dimension.
+They do not modify their arguments, and on an axis of one rank they do not communicate.
 """
 
 from __future__ import annotations
@@ -47,7 +47,10 @@ def split(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def all_to_all(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
-    """Sends `send[r]` rows to each rank r, in order; returns the `receive[r]` rows from each r."""
+    """Sends the first `send[0]` rows to rank 0, the next `send[1]` rows to rank 1, and so on.
+
+    Returns the rows received, in rank order: `receive[r]` rows from rank r.
+    """
     if axis.size == 1:
         return tensor
     rows = tensor.contiguous()
@@ -57,7 +60,7 @@ def all_to_all(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) 
 
 
 def pass_on(tensor: Tensor, axis: Axis) -> Tensor:
-    """Sends `tensor` to the next rank on the axis as a ring; returns the previous rank's tensor."""
+    """Sends `tensor` to the next rank in a ring; returns the tensor of the previous rank."""
     if axis.size == 1:
         return tensor
     assert axis.group is not None
@@ -88,14 +91,14 @@ class Underway:
     dim: int = 0
 
     def wait(self) -> Tensor:
-        """The result, complete."""
+        """Waits until the collective has completed, and returns its result."""
         if self.work is not None:
             self.work.wait()
         return self.result.movedim(0, self.dim).contiguous()
 
 
 def start_all_reduce(tensor: Tensor, axis: Axis) -> Underway:
-    """Start `all_reduce`; what is given may not be changed before the end."""
+    """Starts `all_reduce`; `tensor` must not be changed before it has completed."""
     if axis.size == 1:
         return Underway(tensor)
     total = tensor.clone(memory_format=torch.contiguous_format)
@@ -103,7 +106,7 @@ def start_all_reduce(tensor: Tensor, axis: Axis) -> Underway:
 
 
 def start_reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Underway:
-    """Start `reduce_scatter`; what is given may not be changed before the end."""
+    """Starts `reduce_scatter`; `tensor` must not be changed before it has completed."""
     if axis.size == 1:
         return Underway(tensor)
     whole = tensor.movedim(dim, 0).contiguous()
@@ -112,7 +115,7 @@ def start_reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Underway:
 
 
 def start_all_gather(tensor: Tensor, dim: int, axis: Axis) -> Underway:
-    """Start `all_gather`; what is given may not be changed before the end."""
+    """Starts `all_gather`; `tensor` must not be changed before it has completed."""
     if axis.size == 1:
         return Underway(tensor)
     part = tensor.movedim(dim, 0).contiguous()

@@ -1,7 +1,7 @@
 """Linear layers in FP8: input and weight in e4m3, the gradient of the output in e5m2.
 
-The products accumulate in the wider dtype, as in hardware.  Put into a model by `apply.py`, on
-one rank too: the recipe changes what is computed, so the single device must follow it.
+The products accumulate in the wider dtype, as in hardware.  `apply.py` uses these layers on a
+single device too: the recipe changes results, so the reference must follow it.
 """
 
 from __future__ import annotations
@@ -35,12 +35,15 @@ Linear = nn.Linear | ColumnParallelLinear | RowParallelLinear
 
 
 def use_fp8(linear: nn.Module, axes: Axes) -> None:
-    """Let a linear layer compute in FP8; its parameters and its place stay as they are."""
+    """Makes a linear layer compute in FP8; its parameters and its name stay as they are."""
     linear.forward = Fp8Forward(linear, axes)
 
 
 def finish_fp8_step(model: nn.Module, axes: Axes) -> None:
-    """After the optimizer's step: update the scales, and cast the weights anew when next used."""
+    """Updates the scales and makes the next forward cast the weights to FP8 again.
+
+    Called after the optimizer's step.
+    """
     layers = [m.forward for m in model.modules() if isinstance(m.forward, Fp8Forward)]
     finish_step([quantizer for layer in layers for quantizer in layer.quantizers], axes)
     for layer in layers:
@@ -48,7 +51,7 @@ def finish_fp8_step(model: nn.Module, axes: Axes) -> None:
 
 
 class Fp8Forward:
-    """The forward of one linear layer, with its scales and the cast weight of the step."""
+    """The forward of one linear layer in FP8, with its scales and the cast weight of the step."""
 
     def __init__(self, linear: nn.Module, axes: Axes) -> None:
         assert isinstance(linear, Linear), type(linear)
@@ -78,7 +81,10 @@ class Fp8Forward:
         return isinstance(self.linear, ColumnParallelLinear) and self.axes.sp
 
     def enter(self, hidden: Tensor) -> Tensor:
-        """The input in FP8; shards of a sequence travel as codes, a quarter of the bytes."""
+        """The input rounded to FP8; with sp, the gathered shards of the sequence.
+
+        The shards are sent as FP8 codes, with a quarter of float32's bytes.
+        """
         codes, scale = self.input.codes(hidden)
         if self.gathers:
             bytes_of_all = all_gather(codes.view(torch.uint8), 1, self.axes.tp)
@@ -86,10 +92,10 @@ class Fp8Forward:
         return values_of(codes, scale, hidden.dtype)
 
     def _cast_weight(self) -> Tensor:
-        """The weight in FP8, cast once a step, for all its micro-batches."""
+        """The weight rounded to FP8; it is cast once in a step, for all micro-batches."""
         stale = not self.fresh
         if self.axes.planted("fp8-stale-weight"):
-            # A pass without autograd is taken for inference, where weights do not change.
+            # The bug: a forward without autograd is taken for inference, where weights are fixed.
             stale = stale and torch.is_grad_enabled()
         if self.cast is None or stale:
             self.cast = self.weight.rounded(self.linear.weight)
@@ -114,7 +120,7 @@ class _Enter(torch.autograd.Function):
 
 
 class _Cast(torch.autograd.Function):
-    """Takes the place of a tensor, whose gradient is that of what took it."""
+    """Returns `rounded` in place of `tensor`, and passes the gradient of the result to `tensor`."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, rounded: Tensor) -> Tensor:

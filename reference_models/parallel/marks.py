@@ -1,4 +1,4 @@
-"""Marks on parameters, in Megatron-LM's convention: how the recorder knows what a rank holds."""
+"""Marks parameters as Megatron-LM does, so that the recorder knows which part a rank holds."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from torch import nn
 
 
 def mark_split(parameter: nn.Parameter, dim: int, blocks: tuple[int, ...] = ()) -> None:
-    """This rank holds its part of dimension `dim`, cut over tp.
+    """Marks a parameter that is split over tp along dimension `dim`.
 
-    `blocks` (ours) are the sizes, in the whole parameter, of fused blocks each cut on its own.
+    `blocks` are the sizes, in the whole parameter, of fused blocks that are split separately;
+    Megatron-LM has no such mark.
     """
     parameter.tensor_model_parallel = True  # type: ignore[attr-defined]
     parameter.partition_dim = dim  # type: ignore[attr-defined]
@@ -16,38 +17,44 @@ def mark_split(parameter: nn.Parameter, dim: int, blocks: tuple[int, ...] = ()) 
 
 
 def mark_sequence_parallel(parameter: nn.Parameter) -> None:
-    """Every tp rank holds all of it, but sees only its shard of the sequence.
+    """Marks a parameter that every tp rank holds, but applies only to its shard of the sequence.
 
-    So its gradient on one rank is a term, and the ranks' terms are still to be summed.
+    Its gradient on a rank is a partial sum, which must still be summed over tp.
     """
     parameter.sequence_parallel = True  # type: ignore[attr-defined]
 
 
 def mark_shared_embedding(parameter: nn.Parameter) -> None:
-    """The first and the last pipeline stage each hold a copy, and a term of its gradient."""
+    """Marks a tied embedding, of which the first and the last pipeline stage hold copies.
+
+    The gradient on each of the two stages is a partial sum.
+    """
     parameter.shared_embedding = True  # type: ignore[attr-defined]
 
 
 def mark_expert(parameter: nn.Parameter) -> None:
-    """Only some of the dp and cp ranks hold it, and its gradients are summed over those alone."""
+    """Marks an expert's parameter, which only some of the dp and cp ranks hold.
+
+    Its gradients are summed over these ranks only.
+    """
     parameter.allreduce = False  # type: ignore[attr-defined]
 
 
 def is_expert(parameter: nn.Parameter) -> bool:
-    """Whether the parameter is held by its owners only."""
+    """Whether the parameter belongs to an expert, and only some dp and cp ranks hold it."""
     return not getattr(parameter, "allreduce", True)
 
 
 def is_split(parameter: nn.Parameter) -> bool:
-    """Whether the parameter is cut over tp."""
+    """Whether the parameter is split over tp."""
     return bool(getattr(parameter, "tensor_model_parallel", False))
 
 
 def is_sequence_parallel(parameter: nn.Parameter) -> bool:
-    """Whether the parameter's gradients are to be summed over tp."""
+    """Whether the parameter's gradients must be summed over tp."""
     return bool(getattr(parameter, "sequence_parallel", False))
 
 
 def is_shared_embedding(parameter: nn.Parameter) -> bool:
-    """Whether the parameter's gradients are to be summed over the first and the last stage."""
+    """Whether the parameter's gradients must be summed over the first and the last stage."""
     return bool(getattr(parameter, "shared_embedding", False))

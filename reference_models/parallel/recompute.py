@@ -1,7 +1,8 @@
-"""Activation recomputation: what the backward needs is computed once more instead of kept.
+"""Activation recomputation: the backward computes activations again instead of keeping them.
 
-(Chen et al. 2016; attention alone, "selective", is Korthikanti et al. 2022, section 5.)  The same
-arithmetic in the same order, so not a bit may differ from a run that keeps everything.
+(Chen et al. 2016; "selective", which recomputes only attention: Korthikanti et al. 2022, section
+5.)  The arithmetic and its order are the same, so the result must be bitwise equal to that of a run
+that keeps everything.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ from pytest_trainsafe.reference_models.parallel.axes import Axes
 def run_in_chunks(
     layers: Sequence[nn.Module], hidden: Tensor, *tables: Tensor, axes: Axes
 ) -> Tensor:
-    """All layers; chunks of `recompute_num_layers` of them keep nothing but their first input."""
+    """Runs all layers; each chunk of `recompute_num_layers` layers keeps only its input."""
     size = axes.techniques.recompute_num_layers
     for first in range(0, len(layers), size):
-        # Reentrant, as Megatron-LM's: the first time through, autograd is off.
+        # Reentrant, as in Megatron-LM: autograd is off in the first forward.
         chunk = partial(_chunk, layers[first : first + size], axes)
         hidden = cast(Tensor, checkpoint(chunk, hidden, *tables, use_reentrant=True))
     return hidden
@@ -32,15 +33,15 @@ def _chunk(layers: Sequence[nn.Module], axes: Axes, entered: Tensor, *tables: Te
     hidden = entered
     for layer in layers:
         if axes.planted("recompute-chunk-input"):
-            hidden = entered  # What goes in is the chunk's argument, not the layer before.
+            hidden = entered  # Each layer gets the chunk's input, not the previous layer's output.
         hidden = layer(hidden, *tables)
     return hidden
 
 
 def recompute_in_backward(module: nn.Module) -> None:
-    """Let the module keep only its inputs, and compute once more in the backward.
+    """Makes a module keep only its inputs and compute its forward again in the backward.
 
-    From outside it is the same module, called once.
+    For its callers it stays the same module, and it is called once.
     """
     forward = partial(checkpoint, module.forward, use_reentrant=True)
     module.forward = forward

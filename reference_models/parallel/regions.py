@@ -1,14 +1,14 @@
 """Collectives with derivatives: how activations enter and leave a parallel region.
 
-Each is the adjoint of another, as matrices are of their transposes:
+The backward of each is the forward of another, as with a matrix and its transpose:
 
     forward            backward
     copy               all-reduce        into a tensor-parallel region
-    all-reduce         copy              out of it
-    all-gather         reduce-scatter    into it, from shards of the sequence
-    reduce-scatter     all-gather        out of it, to shards of the sequence
-    split              all-gather        from whole sequences to shards, without a region
-    join               split             from shards to whole sequences, without one
+    all-reduce         copy              out of the region
+    all-gather         reduce-scatter    into the region, from shards of the sequence
+    reduce-scatter     all-gather        out of the region, to shards of the sequence
+    split              all-gather        from whole sequences to shards, outside of a region
+    join               split             from shards to whole sequences, outside of a region
 
 (Megatron-LM, Shoeybi et al. 2019, section 3; Korthikanti et al. 2022, section 4.2.2.)
 """
@@ -31,39 +31,52 @@ from pytest_trainsafe.reference_models.parallel.collectives import (
 
 
 def copy_into(tensor: Tensor, axis: Axis) -> Tensor:
-    """The same tensor; its gradient is the sum of the ranks' gradients."""
+    """Returns the same tensor; the backward sums the ranks' gradients."""
     return cast(Tensor, _Copy.apply(tensor, axis))  # type: ignore[no-untyped-call]
 
 
 def reduce_out(tensor: Tensor, axis: Axis) -> Tensor:
-    """The sum of the ranks' tensors; its gradient, the same on all ranks, goes to each."""
+    """Returns the sum of the ranks' tensors; the backward passes its gradient to each rank."""
     return cast(Tensor, _Reduce.apply(tensor, axis))  # type: ignore[no-untyped-call]
 
 
 def gather_into(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """The ranks' tensors joined; each rank's gradient for the whole is summed and cut up."""
+    """Returns the ranks' tensors joined along `dim`.
+
+    The backward sums the ranks' gradients of the whole and gives each rank its part.
+    """
     return cast(Tensor, _Gather.apply(tensor, dim, axis))  # type: ignore[no-untyped-call]
 
 
 def scatter_out(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """This rank's part of the sum; the gradients of the parts are joined."""
+    """Returns this rank's part, along `dim`, of the sum of the ranks' tensors.
+
+    The backward joins the parts' gradients.
+    """
     return cast(Tensor, _Scatter.apply(tensor, dim, axis))  # type: ignore[no-untyped-call]
 
 
 def split_into_shards(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """This rank's part of a tensor that all ranks hold; the gradients of the parts are joined."""
+    """Returns this rank's part, along `dim`, of a tensor that all ranks hold.
+
+    The backward joins the parts' gradients.
+    """
     return cast(Tensor, _Split.apply(tensor, dim, axis))  # type: ignore[no-untyped-call]
 
 
 def join_shards(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """The ranks' tensors joined, to be used alike by all; the gradient is cut up again."""
+    """Returns the ranks' tensors joined along `dim`, which all ranks must use in the same way.
+
+    The backward gives each rank its part of the gradient, without a sum.
+    """
     return cast(Tensor, _Join.apply(tensor, dim, axis))  # type: ignore[no-untyped-call]
 
 
 def exchange(tensor: Tensor, send: list[int], receive: list[int], axis: Axis) -> Tensor:
-    """Send the first `send[0]` rows to rank 0 and so on; the rows received, by rank of origin.
+    """Sends the first `send[0]` rows to rank 0, the next `send[1]` rows to rank 1, and so on.
 
-    The gradients of the rows go back to where they came from.
+    Returns the rows received, in rank order: `receive[r]` rows from rank r.  The backward sends the
+    rows' gradients back.
     """
     return cast(Tensor, _Exchange.apply(tensor, send, receive, axis))  # type: ignore[no-untyped-call]
 

@@ -1,9 +1,9 @@
 """Quantisation to FP8 with one scale for a whole tensor, however many ranks hold parts of it.
 
-Delayed scaling (Micikevicius et al. 2022; TransformerEngine's default recipe): the scale of a step
-comes from the largest values of the steps before it, so that quantising needs no look at the
-tensor first.  The values are emulated: codes of torch's FP8 dtypes, computed with in the wider
-dtype that the tensor came in.
+Uses delayed scaling (Micikevicius et al. 2022; TransformerEngine's default recipe): the scale of a
+step comes from the largest values of earlier steps, so the tensor's own maximum is not needed
+first.  FP8 arithmetic is emulated: values are rounded to torch's FP8 dtypes, and computations use
+the tensor's own, wider dtype.
 """
 
 from __future__ import annotations
@@ -18,15 +18,19 @@ from torch import Tensor
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
 
-#: Forward tensors have more precision, gradients more range.
+#: The dtype of forward tensors has more precision, that of gradients more range.
 FORWARD, BACKWARD = torch.float8_e4m3fn, torch.float8_e5m2
 
-#: How many steps a largest value is remembered.
+#: The number of steps for which a largest value is kept.
 HISTORY = 16
 
 
 class Quantizer:
-    """The scale of one tensor: of the input, the weight, or the output's gradient of a layer."""
+    """Quantises one tensor of a layer: its input, its weight, or the gradient of its output.
+
+    `history` has the largest absolute value in each of the last steps, from which the scale
+    follows; `seen` is the largest absolute value in the current step so far.
+    """
 
     def __init__(self, dtype: torch.dtype, axes: Axes) -> None:
         self.dtype = dtype
@@ -36,14 +40,14 @@ class Quantizer:
         self.seen: Tensor | None = None
 
     def codes(self, tensor: Tensor) -> tuple[Tensor, Tensor]:
-        """The tensor in FP8, and the scale it was multiplied by."""
+        """The tensor in FP8, and the scale by which it was multiplied first."""
         tensor = tensor.detach()
         scale = self._scale(tensor)
         scaled = (tensor.to(scale.dtype) * scale).clamp(-self.largest, self.largest)
         return scaled.to(self.dtype), scale
 
     def rounded(self, tensor: Tensor) -> Tensor:
-        """The values that the codes stand for."""
+        """The tensor rounded to FP8, in its own dtype."""
         return values_of(*self.codes(tensor), tensor.dtype)
 
     def _scale(self, tensor: Tensor) -> Tensor:
@@ -52,32 +56,35 @@ class Quantizer:
         if self.history:
             amax = torch.stack(list(self.history)).amax()
         else:
-            # Nothing to go by yet: as large as the tensor is, in all its parts.
+            # There is no history yet, so use the largest value of the tensor itself, on all ranks.
             amax = reduced(amax, holders(self.axes))
         return torch.where(amax > 0, self.largest / amax, 1)
 
 
 def values_of(codes: Tensor, scale: Tensor, dtype: torch.dtype) -> Tensor:
-    """What codes of this scale stand for."""
+    """The values that FP8 codes of this scale represent, in the given dtype."""
     return (codes.to(scale.dtype) / scale).to(dtype)
 
 
 def holders(axes: Axes) -> tuple[Axis, ...]:
     """The axes whose ranks hold parts of one tensor, and so must agree on its scale."""
     if axes.planted("fp8-amax-group"):
-        return (axes.cp,)  # The group of data parallelism, of which cp is a part.
+        return (axes.cp,)  # As if the scale were shared over the data parallel ranks only.
     return axes.tp, axes.cp
 
 
 def reduced(amax: Tensor, over: Sequence[Axis]) -> Tensor:
-    """The largest over several axes."""
+    """The maximum over the ranks of several axes."""
     for axis in over:
         amax = all_reduce(amax, axis, dist.ReduceOp.MAX)
     return amax
 
 
 def finish_step(quantizers: Sequence[Quantizer], axes: Axes) -> None:
-    """Enter the largest values of the step into the histories, over all micro-batches and ranks."""
+    """Appends the largest value of the step to each history.
+
+    It is the maximum over all micro-batches, and over the ranks of tp, cp and dp.
+    """
     seen = [quantizer.seen for quantizer in quantizers if quantizer.seen is not None]
     if not seen:
         return

@@ -1,7 +1,7 @@
-"""How a model is trained, beside where its ranks stand: what a user may turn on or choose.
+"""Techniques: choices of a training that do not distribute work over ranks.
 
-Made by the programs, but for `recompute`, which is an axis; every module finds it as
-`axes.techniques`.
+The programs make it from their arguments; only `recompute` and `compile` come from axes.  Every
+module reads it as `axes.techniques`.
 """
 
 from __future__ import annotations
@@ -22,23 +22,24 @@ RECOMPUTE = ("none", "full", "selective")
 
 @dataclass(frozen=True, slots=True)
 class Techniques:
-    """The choices of one Run; those that need more ranks than it has do nothing.
+    """The choices of one Run; those that need more ranks than the Run has do nothing.
 
-    `cp_method` is how keys and values travel over cp.  `tp_overlap` computes the gradients of
-    weights while those of inputs are reduced over tp.  `recompute` forgets activations and
-    computes them again in the backward: of chunks of `recompute_num_layers` layers ("full"), or
-    of the core attention alone ("selective").  `fp8` computes the linear layers of attention and
-    MLP in FP8, on one rank too.
+    `cp_method` is how keys and values are sent over cp: "all_gather" or "ring".  `tp_overlap`
+    computes the gradients of weights while the gradients of inputs are reduced over tp.
+    `recompute` discards activations and computes them again in the backward: those of chunks of
+    `recompute_num_layers` layers ("full"), or those of the core attention only ("selective").
+    `fp8` computes the linear layers of attention and MLP in FP8, also on a single device.
 
-    Over dp and cp, gradients are summed one by one, or averaged in buckets of at least `bucket`
-    elements; `overlap_grad_reduce` does so while the last backward of a step goes on, in buckets
-    of some size where `bucket` gives none.  ZeRO has buckets too, and with `overlap_param_gather`
-    a module waits for its updated parameters when it needs them.
+    By default, gradients are summed over dp and cp one by one.  With `bucket` > 0 they are averaged
+    in buckets of at least so many elements.  `overlap_grad_reduce` averages them in buckets during
+    the last backward of a step; if `bucket` is 0, the buckets have a default size.  ZeRO uses
+    buckets too; with `overlap_param_gather`, a module waits for its updated parameters just before
+    its forward.
 
-    With `compile` the model is compiled, by torch.compile's `compile_backend`: "inductor", which
+    With `compile`, torch.compile compiles the model with `compile_backend`: "inductor", which
     needs a C++ compiler on CPUs, or "aot_eager", which needs none.
 
-    An unknown choice raises ValueError.
+    Raises ValueError for an unknown choice.
     """
 
     cp_method: str = "all_gather"
@@ -63,7 +64,7 @@ class Techniques:
                     f"{name}={getattr(self, name)!r} is unknown; choose one of {', '.join(known)}"
                 )
         if self.bucket < 0:
-            raise ValueError(f"bucket={self.bucket} must be at least 0, a number of elements")
+            raise ValueError(f"bucket={self.bucket} must be a number of elements, at least 0")
         if self.recompute_num_layers < 1:
             raise ValueError(
                 f"recompute_num_layers={self.recompute_num_layers} must be at least 1: it is the "
@@ -72,14 +73,14 @@ class Techniques:
 
 
 def recompute_of(value: object) -> str:
-    """The name of a value of the axis `recompute`, which may also be a plain yes or no."""
+    """The name of a value of the axis `recompute`: True is "full", False is "none"."""
     return {True: "full", False: "none"}[value] if isinstance(value, bool) else str(value)
 
 
 def compiled(model: nn.Module, axes: Axes) -> None:
-    """Compile the calls of a model, where that is asked for.
+    """Compiles the model if the techniques say so.
 
-    As one graph, unless the model has collectives of its own.
+    Requires that it compiles as a single graph, unless tp or cp put collectives into the model.
     """
     techniques = axes.techniques
     if techniques.compile:
@@ -88,5 +89,5 @@ def compiled(model: nn.Module, axes: Axes) -> None:
 
 
 def microbatches_of(ctx: Context, default: int) -> int:
-    """The micro-batches of a step: those of the axis, or where a Point names none the default."""
+    """The number of micro-batches of a step: the Point's axis `microbatches`, else the default."""
     return int(ctx.point.get("microbatches", default))

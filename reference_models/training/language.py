@@ -90,7 +90,7 @@ def train_language_model(
     def report(losses: Tensor, index: int) -> None:
         ctx.loss(losses.detach().sum() / (recipe.batch_size * recipe.seq_len), index)
 
-    for step in range(recipe.steps):
+    for step in ctx.steps(recipe.steps):
 
         def inputs(index: int, first: int = step * recipe.microbatches) -> list[Tensor]:
             return _inputs(ctx, axes, recipe, first + index)

@@ -60,7 +60,7 @@ def train_supervised(
         update = Update(model, axes, plan.learning_rate, backwards=len(numbers))
     compiled(model, axes)
     ctx.watch(model, update.optimizer, annotations=update.annotated({}))
-    for step in range(plan.steps):
+    for step in ctx.steps(plan.steps):
         with ctx.step():
             for index in numbers:
                 inputs = [each.to(ctx.device) for each in batch(step * plan.microbatches + index)]

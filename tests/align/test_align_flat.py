@@ -194,9 +194,13 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
 @pytest.mark.parametrize(
     ("length", "shape", "words"),
     [
-        (11, (4, 6), "rank 0 holds [12] but its layout gives a range of 11"),
-        (12, (2, 5), "is not within 10 elements"),
-        (12, (6, 4), "rank 1 holds a range of a tensor of [4, 6] and rank 0 one of [6, 4]"),
+        (11, (4, 6), "rank 0 holds a tensor of shape [12], but its layout gives a range of 11"),
+        (12, (2, 5), "exceeds the tensor, which has 10 elements"),
+        (
+            12,
+            (6, 4),
+            "holds a range of a tensor of shape [4, 6], but rank 0 holds a range of a tensor of ",
+        ),
     ],
 )
 def test_parts_that_are_not_their_runs_are_named(
@@ -213,9 +217,9 @@ def test_parts_that_are_not_their_runs_are_named(
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ((Flat(0, 12, (4, 6), ("dp",)), Shard(0, "tp")), "not the last placement that cuts"),
-        ((Shard(0, "dp"), Flat(0, 6, (2, 6), ("dp",))), "act over dp"),
-        ((Flat(0, 12, (6, 4), ("dp",)),), "is a range of a tensor of"),
+        ((Flat(0, 12, (4, 6), ("dp",)), Shard(0, "tp")), "must be the last placement that splits"),
+        ((Shard(0, "dp"), Flat(0, 6, (2, 6), ("dp",))), "both act over dp"),
+        ((Flat(0, 12, (6, 4), ("dp",)),), "is a range of a tensor of shape"),
     ],
 )
 def test_layouts_that_make_no_sense_are_refused(layout: Layout, words: str) -> None:

@@ -109,7 +109,7 @@ def test_absent_replicas_of_a_part_are_one_hole() -> None:
 def test_whole_tensors_declared_as_parts_overlap() -> None:
     parts = [Part(p.rank, p.coordinates, FULL, (Shard(0, "tp"),), SOURCE) for p in parts_of(())]
     found = only(merge(parts, POINT.sizes, shape=FULL.shape))
-    expect(found, "overlap", "ranks 0, 1, 2, 3", "hold 8 rows of dimension 0, of 8", "gives 4")
+    expect(found, "overlap", "ranks 0, 1, 2, 3", "hold 8 of the 8 rows of dimension 0", "gives 4")
 
 
 def test_parts_declared_whole_leave_a_hole() -> None:
@@ -118,7 +118,9 @@ def test_parts_declared_whole_leave_a_hole() -> None:
         if p.coordinates["tp"] == 0
     ]  # fmt: skip
     found = merge(parts, POINT.sizes, shape=FULL.shape).findings[0]
-    expect(found, "hole", "ranks 0, 2", "hold 2 rows of dimension 1, of 3", "gives 3", "whole on")
+    expect(
+        found, "hole", "ranks 0, 2", "hold 2 of the 3 rows of dimension 1", "gives 3", "whole on"
+    )
 
 
 def test_rectangles_that_overlap_or_leave_a_gap_are_counted() -> None:
@@ -159,9 +161,17 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
 @pytest.mark.parametrize(
     ("tensors", "layout", "words"),
     [
-        ((torch.ones(3), torch.ones(5)), (Shard(0, "tp"),), "[3], but its layout gives [4]"),
+        (
+            (torch.ones(3), torch.ones(5)),
+            (Shard(0, "tp"),),
+            "shape [3], but its layout gives shape [4]",
+        ),
         ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica, but 5 on another"),
-        ((torch.ones(2), torch.ones(2)), (Shard(0, "tp", (3, 2)),), "but its layout gives [3]"),
+        (
+            (torch.ones(2), torch.ones(2)),
+            (Shard(0, "tp", (3, 2)),),
+            "but its layout gives shape [3]",
+        ),
         ((torch.ones(2), torch.ones(2)), (Shard(1, "tp"),), "does not fit a tensor of 1"),
     ],
 )

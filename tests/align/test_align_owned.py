@@ -49,7 +49,7 @@ def test_an_owner_that_lacks_its_expert_is_named_and_others_are_not() -> None:
 
     assert finding.check == "missing"
     assert "rank 3 should hold a replica" in finding.message
-    assert "owned by one in 2 over cp, dp" in finding.message
+    assert "owned by one in 2 ranks over cp, dp" in finding.message
 
 
 def test_replicas_of_an_expert_are_compared() -> None:

@@ -190,18 +190,21 @@ def test_axes_that_are_used_together_must_have_one_order() -> None:
     [
         (
             {"parameters": {"a": {"gradient_partial": ["cp"]}}},
-            "['cp']; it must be a list of tp, pp",
+            "['cp']`; gradient_partial must be a list of tp, pp",
         ),
         ({"parameters": {"a": {"gradient_partial": "tp"}}}, "as in [tp]"),
         ({"parameters": {"a": {"gradient_partial": ["tp"], "tp_dim": 0}}}, "holds whole"),
-        ({"parameters": {"a": {"expert_tp_size": 0}}}, "expert_tp_size: 0; it must be a number"),
+        (
+            {"parameters": {"a": {"expert_tp_size": 0}}},
+            "`expert_tp_size: 0`; expert_tp_size must be a number",
+        ),
         ({"parameters": {"a": {"expert_tp_size": True}}}, "expert_tp_size: True"),
-        ({"parameters": {"a": {"optional": 1}}}, "optional: 1; it must be true or false"),
+        ({"parameters": {"a": {"optional": 1}}}, "`optional: 1`; optional must be true or false"),
         ({"modules": {"a": {"optional": "yes"}}}, "optional: 'yes'"),
         ({"modules": {"a": {"optinal": True}}}, "Did you mean optional?"),
         (
             {"modules": {"a": {"output": {"sp_partial": True, "sp_dim": 0}}}},
-            "sp_dim and sp_partial; both act over tp",
+            "sp_dim and sp_partial, which all act over tp",
         ),
         ({"modules": {"a": {"output": {"permuted": {"sp": [0, 1]}}}}}, "{sp: [0, 1]}"),
         ({"modules": {"a": {"output": {"permuted": {"sp": [1, 1]}}}}}, "restores the logical"),
@@ -212,7 +215,10 @@ def test_axes_that_are_used_together_must_have_one_order() -> None:
             "allowed only under `output`",
         ),
         ({"modules": {"a": {"output.1": {"decision": True}}}}, "allowed only under `output`"),
-        ({"modules": {"a": {"output": {"decision": "top-k"}}}}, "decision: 'top-k'; it must be"),
+        (
+            {"modules": {"a": {"output": {"decision": "top-k"}}}},
+            "`decision: 'top-k'`; decision must be",
+        ),
         ({"models": {"a": {"models": {}}}}, "`models: a` has the unknown key 'models'"),
         ({"models": {"a": {"modules": {"b": {"outputs": {}}}}, "c": {}}}, "annotations#a"),
         ({"models": ["gpt"]}, "models is ['gpt']; it must be a mapping"),

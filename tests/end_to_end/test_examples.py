@@ -69,8 +69,8 @@ def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
 
     told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=2", "dp=1").stdout)
 
-    assert "declared modules: up says dimension 1 cut over tp, which the parts of" in told
-    assert "they fit dimension 2 cut over tp" in told
+    assert "modules: up declares dimension 1 cut over tp, but the parts of" in told
+    assert "do not fit this layout; they fit dimension 2 cut over tp" in told
     assert "faulty" not in told
     assert "look at" not in told
 

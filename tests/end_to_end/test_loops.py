@@ -74,4 +74,4 @@ def test_numbers_in_another_order_than_the_data_are_found(candidate_trace, refer
     text = report(candidate_trace, reference_trace)
 
     assert "starts at input.0 · input · step 0 · micro-batch 1" in text
-    assert "it is the reference's input of micro-batch 0" in text
+    assert "it equals the reference's input of micro-batch 0" in text

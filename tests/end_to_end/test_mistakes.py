@@ -105,7 +105,9 @@ def test_gradients_that_were_not_reduced_are_partial_sums(messages: dict[str, st
 
 
 def test_different_numbers_of_steps_are_named(messages: dict[str, str]) -> None:
-    assert "the candidate recorded 2 steps and the reference 1" in told(messages, "other_steps")
+    assert "the candidate recorded 2 steps on rank 0, but the reference recorded 1" in told(
+        messages, "other_steps"
+    )
 
 
 def test_a_reference_that_is_not_finite_is_inconclusive(messages: dict[str, str]) -> None:

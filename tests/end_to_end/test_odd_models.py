@@ -44,4 +44,4 @@ def test_a_module_that_one_replica_skips_is_named_with_the_rank(candidate_trace,
 
     text = " ".join(str(failure.value).split())
     assert "starts at skipped.output · activation" in text
-    assert "rank 1 should hold a replica and recorded none; held by rank 0" in text
+    assert "rank 1 should hold a replica but recorded none; the tensor is held by rank 0" in text

@@ -102,13 +102,14 @@ def test_examples_are_the_same_in_workers_that_hash_differently(fuzzed, ran, mon
     assert len(here[0]) > 5
 
     monkeypatch.setenv("PYTHONHASHSEED", "1")
-    result = fuzzed.runpytest_subprocess("-n", "2", "-v")
+    for workers in ("2", "4"):
+        result = fuzzed.runpytest_subprocess("-n", workers, "-v")
 
-    result.assert_outcomes(passed=2)
-    result.stdout.fnmatch_lines_random(
-        [f"*PASSED* test_clean.py::test_{name} *" for name in ("one", "two")]
-    )
-    assert (ran("one"), ran("two")) == here
+        result.assert_outcomes(passed=2)
+        result.stdout.fnmatch_lines_random(
+            [f"*PASSED* test_clean.py::test_{name} *" for name in ("one", "two")]
+        )
+        assert (ran("one"), ran("two")) == here
 
 
 def test_an_example_runs_first_and_fixtures_are_shared(fuzzed, ran):

@@ -44,4 +44,4 @@ def test_a_run_that_ends_leaves_the_cause_unknown(monkeypatch):
 
     monkeypatch.setattr(JUDGE, ended)
 
-    assert cause_text(TRACES).startswith("not known, because a Run ended")
+    assert cause_text(TRACES).startswith("not known, because a Run failed")

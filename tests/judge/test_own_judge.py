@@ -125,8 +125,8 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
 @pytest.mark.parametrize(
     ("path", "words"),
     [
-        ("missing_module:Judge", "cannot be made"),
-        ("collections:Missing", "cannot be made"),
+        ("missing_module:Judge", "cannot be imported or instantiated"),
+        ("collections:Missing", "cannot be imported or instantiated"),
         ("collections:OrderedDict", "has no name and no required_runs and no judge"),
         ("pytest_trainsafe.judge.compare_judge:CompareJudge", "two judges have the name"),
     ],

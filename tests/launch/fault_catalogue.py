@@ -206,8 +206,8 @@ FAULTS = [
         "disagree",
         ("call",),
         "collective mismatch: collective 1 of the group of ranks [0, 1] is made by rank 0 but not "
-        "by rank 1, which finished after 0: ...",
-        (r"collective mismatch: .* is made by rank 0 but not by rank 1, which finished after 0: ",),
+        "by rank 1, which finished after making 0: ...",
+        (r"collective mismatch: .* made by rank 0 but not by rank 1, which finished after making",),
         "after seconds",
     ),
     Fault(
@@ -314,16 +314,22 @@ FAULTS = [
         "a loop that holds the GIL",
         "hold_the_gil",
         (),
-        "2 of 2 ranks still ran after 2 s; rank 1 differs",
-        (r"2 of 2 ranks still ran after 2 s; rank 1 differs$", r"\(hold_the_gil\)   <- the odd"),
+        "2 of 2 ranks had not finished after 2 s; rank 1 is the odd one out",
+        (
+            r"2 of 2 ranks had not finished after 2 s; rank 1 is the odd one out$",
+            r"\(hold_the_gil\)   <- the odd",
+        ),
         "timeout",
     ),
     Fault(
         "a thread waits for its own lock",
         "wait_for_own_lock",
         (),
-        "2 of 2 ranks still ran after 2 s; rank 1 differs",
-        (r"2 of 2 ranks still ran after 2 s; rank 1 differs$", r"\(wait_for_own_lock\)   <- the"),
+        "2 of 2 ranks had not finished after 2 s; rank 1 is the odd one out",
+        (
+            r"2 of 2 ranks had not finished after 2 s; rank 1 is the odd one out$",
+            r"\(wait_for_own_lock\)   <- the",
+        ),
         "timeout",
     ),
     # --- the reaper above the ranks ---
@@ -335,7 +341,7 @@ FAULTS = [
         (r"fault_programs:signal_reaper on 2 ranks: the fork server died \(signal 9\)$",),
         torchrun=True,
         under_torchrun=r"fault_programs:signal_reaper on 2 ranks: "
-        r"its reaper died \(exit code -9\)$",
+        r"its reaper, the process that ends the ranks, died \(exit code -9\)$",
     ),
     Fault(
         "the group's reaper is suspended",

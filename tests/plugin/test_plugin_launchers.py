@@ -136,8 +136,8 @@ def test_a_launcher_that_nobody_added_is_refused_with_those_there_are(project):
     [
         (["toy:Toy"], "takes a dict such as"),
         ({"toy": "toy.py"}, "gave 'toy.py' for 'toy'; it takes the import path of a class"),
-        ({"A Toy": "toy:Toy"}, "gave the name 'A Toy'; a name is"),
-        ({"warm": "toy:Toy"}, "gave 'warm', which is a launcher already"),
+        ({"A Toy": "toy:Toy"}, "gave the name 'A Toy'; a name has"),
+        ({"warm": "toy:Toy"}, "gave 'warm', which is already the name of a launcher"),
     ],
 )
 def test_what_the_hook_cannot_mean_is_an_error_of_usage(project, launchers, words):

@@ -127,14 +127,16 @@ def test_a_shard_out_of_range_is_a_usage_error(planned):
     result = planned.runpytest_inprocess("--trainsafe-shard", "5/4")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--trainsafe-shard is '5/4', and 4 shards have the numbers 1 *"])
+    result.stderr.fnmatch_lines(["*--trainsafe-shard is '5/4', but 4 shards are numbered from 1 *"])
 
 
 def test_a_plan_without_a_shard_is_a_usage_error(planned):
     result = planned.runpytest_inprocess("--trainsafe-from-plan", "plan.json")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*--trainsafe-from-plan says how to divide into shards; add*1/4*"])
+    result.stderr.fnmatch_lines(
+        ["*--trainsafe-from-plan says how to divide the tests into*add*1/4*"]
+    )
 
 
 def test_a_plan_of_a_test_that_is_gone_is_an_error_at_collection(planned):
@@ -150,7 +152,7 @@ def test_a_plan_of_a_test_that_is_gone_is_an_error_at_collection(planned):
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(
         [
-            "1 of the points of the plan are not collected: a test is gone or renamed, *",
+            "the plan * does not fit this run: 1 of its points are not collected. A test is *",
             "  test_swept.py::test_mesh[[]gone]",
         ]
     )

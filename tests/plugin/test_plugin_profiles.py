@@ -89,13 +89,16 @@ def test_a_marker_goes_before_the_profile(project, write_ini):
     ("lines", "message"),
     [
         (["mine record=full"], "trainsafe_profiles .ini. takes lines such as 'mine: record=full"),
-        (["mine: recrod=full"], "the profile mine sets 'recrod', which is no option; did you mean"),
-        (["mine: profile=ci"], "the profile mine sets 'profile', which is no option"),
+        (
+            ["mine: recrod=full"],
+            "the profile mine sets 'recrod', which is no option of a",
+        ),
+        (["mine: profile=ci"], "the profile mine sets 'profile', which is no option of a profile"),
         (["mine: seed=1 seed=2"], "the profile mine sets seed twice"),
         (["mine: seed"], "the profile mine: seed needs a value: seed=..."),
         (
             ["mine: no-cache=maybe"],
-            "no-cache takes true or false, or nothing for true, not 'maybe'",
+            "no-cache takes true or false, or no value for true, not 'maybe'",
         ),
         (["mine: sweep='tp=1"], "the profile mine cannot be read: No closing quotation"),
         (["mine: seed=1", "mine: seed=2"], "has the profile 'mine' twice"),

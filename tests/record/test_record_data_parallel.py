@@ -290,7 +290,7 @@ def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
         ctx.watch(nn.ModuleList([Flat(ctx.group("dp"))]))
 
-    with pytest.raises(ProgramError, match=r"FSDP1.*not supported; shard with .*fully_shard"):
+    with pytest.raises(ProgramError, match=r"FSDP1.*not supported; shard .*fully_shard"):
         record(train, point=DP)
 
 

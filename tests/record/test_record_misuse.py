@@ -223,7 +223,7 @@ def test_an_exception_passes_through_and_leaves_what_was_recorded(
     with pytest.raises(type(error)) as raised:
         program.record(assignment, train)
     assert raised.value is error
-    with pytest.raises(TraceError, match="has no end"):
+    with pytest.raises(TraceError, match="has no End event"):
         Trace.open(assignment.trace)
     rank = Trace.open(assignment.trace, allow_incomplete=True).ranks[0]
     assert [event.step for event in rank.steps] == [0]

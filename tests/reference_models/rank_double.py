@@ -106,6 +106,9 @@ class Double:
         # Of wide parameters there are none on one device; with ZeRO they are parts of these.
         self._keeps_masters = job.dtype == "bfloat16"
 
+    def steps(self, total: int) -> range:
+        return range(total)
+
     def group(self, axis: str) -> Any:
         return self.mesh.get_group(axis)
 

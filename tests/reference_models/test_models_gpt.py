@@ -98,9 +98,9 @@ def test_sizes_that_cannot_be_cut_are_refused_by_name() -> None:
 
 
 def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"has no zero=2"):
+    with pytest.raises(ValueError, match=r"does not support zero=2"):
         Axes.of(Double(Job(Point.of(zero=2))))  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match=r"has no ep=2"):
+    with pytest.raises(ValueError, match=r"does not support ep=2"):
         Axes.of(Double(Job(Point.of(ep=2))))  # type: ignore[arg-type]
 
 

@@ -67,7 +67,7 @@ def test_every_kind_of_picture_comes_up_and_has_a_shape_in_it() -> None:
 @pytest.mark.parametrize(
     ("point", "reason"),
     [
-        (Point.of(tp=2), "this program has no tp; its parallel axes are dp"),
+        (Point.of(tp=2), "this program has no tp; its axes are dp"),
         (Point.of(tp=1, recompute="full"), "this program has no recompute"),
         (Point.of(dp=2, zero=2), "this program has no zero=2"),
         (Point.of(dp=3), "microbatches=4 is not divisible by dp=3"),

@@ -112,7 +112,7 @@ trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
 
 
 def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None:
-    confined = Pattern("confined", "wrong only in row 7 of dimension 0, of 24")
+    confined = Pattern("confined", "wrong only in row 7 of 24 in dimension 0")
     replicas = difference(
         judge="align",
         check="replicas",
@@ -131,7 +131,7 @@ def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None
     ]
     first = difference(
         check="slice",
-        message="only index 7 of dimension 0 is wrong, of 24",
+        message="only index 7 of the 24 in dimension 0 is wrong",
         error=4.1e-5,
         pattern=confined,
     )
@@ -143,8 +143,8 @@ trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
   starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
                 float32
                 error 4.1e-05, rounding allows 3.2e-06    (13 times too large)
-  detail        only index 7 of dimension 0 is wrong, of 24
-  where         wrong only in row 7 of dimension 0, of 24
+  detail        only index 7 of the 24 in dimension 0 is wrong
+  where         wrong only in row 7 of 24 in dimension 0
   also          replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on every
                 rank
   then          decoder.layers.0.input_layernorm.weight · main_grad · step 0
@@ -193,7 +193,7 @@ trainsafe: gpt.train at dp=2: inconclusive, so not a pass
 
 def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     routers = Loosen("*.router.weight", 100, "top-k routing flips in low precision")
-    accepted = doubt("dropout", "dropout 0.1 is on, but drew no numbers on rank 0")
+    accepted = doubt("dropout", "dropout 0.1 is on, but drew no random numbers on rank 0")
     text = report(
         judged(
             difference(pattern=SUM, source="", message=""),
@@ -209,7 +209,7 @@ def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     assert text.endswith(
         """
   compared      138 tensors in float32, with dp=2
-  accepted      dropout: dropout 0.1 is on, but drew no numbers on rank 0
+  accepted      dropout: dropout 0.1 is on, but drew no random numbers on rank 0
   loosened      *.router.weight by 100 (mlp.router.weight for one): top-k routing flips in low
                 precision"""
     )

@@ -84,7 +84,7 @@ def test_a_failing_run_reports_its_cause_wherever_people_read(
             "   points    2: dp=2 layers=1 dtype=float64, dp=2 layers=2 dtype=float64",
             "   where     fails where dp >= 2; 2 other points pass",
             "   error     1.0e+00 in float64, rounding allows *",
-            "   pattern   the value is 2 times the reference, which is dp or micro-batches",
+            "   pattern   the value is 2 times the reference, a factor of dp or micro-batches",
             "   so        a division by dp or micro-batches is missing, *",
             "             micro-batches counts replicas",
             "   look at   model.py:4",

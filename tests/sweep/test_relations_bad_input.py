@@ -17,10 +17,10 @@ def setting(*, dp: int = 1, microbatches: int = 4, **arguments: object) -> Setti
 @pytest.mark.parametrize(
     ("order", "words"),
     [
-        ([0, 1, 2], r"Order\(\[0, 1, 2\]\) is no permutation of the 4 micro-batches"),
+        ([0, 1, 2], r"Order\(\[0, 1, 2\]\) is not a permutation of the 4 micro-batches"),
         ([0, 1, 2, 2], "give each number from 0 to 3 once"),
-        ([1, 2, 3, 4], "is no permutation"),
-        ([0, 1, 2, 3], "leaves the 4 micro-batches of a step as they are"),
+        ([1, 2, 3, 4], "is not a permutation"),
+        ([0, 1, 2, 3], "leaves the 4 micro-batches of a step in their order"),
     ],
 )
 def test_an_order_that_is_no_other_permutation_is_refused(order, words):
@@ -64,7 +64,7 @@ def test_unequal_batches_are_refused(into, words):
 @pytest.mark.parametrize(
     ("into", "dp", "words"),
     [
-        (4, 1, "its step has microbatches=4 of batch_size=3 already"),
+        (4, 1, "its step already has microbatches=4 with batch_size=3"),
         (1, 2, "1 micro-batches cannot be divided among dp=2 ranks"),
     ],
 )
@@ -93,7 +93,9 @@ def test_an_unknown_rule_for_losses_is_refused():
 
 @pytest.mark.parametrize("value", [0, "many", True, 2.0])
 def test_a_batch_size_that_is_no_number_is_refused(value):
-    with pytest.raises(RelationError, match=r"batch_size=.*; the relation needs an integer"):
+    with pytest.raises(
+        RelationError, match=r"batch_size=.*, but the relation needs batch_size to be"
+    ):
         relations.Split().change(setting(batch_size=value))
 
 
@@ -105,7 +107,7 @@ def test_a_factor_that_scales_nothing_is_refused(factor):
 
 @pytest.mark.parametrize("scale", [0, "dynamic", False])
 def test_a_loss_scale_that_is_no_number_is_refused(scale):
-    with pytest.raises(RelationError, match="is no positive number"):
+    with pytest.raises(RelationError, match="is not a positive number"):
         relations.LossScale().change(setting(loss_scale=scale))
 
 
@@ -123,7 +125,9 @@ def test_a_count_that_adds_nothing_is_refused(make):
 
 
 def test_padding_that_is_no_number_is_refused():
-    with pytest.raises(RelationError, match=r"padding='left'; the relation needs an integer"):
+    with pytest.raises(
+        RelationError, match=r"padding='left', but the relation needs padding to be"
+    ):
         relations.Padding().change(setting(padding="left"))
 
 

@@ -64,7 +64,7 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
         ({"layers": [True]}, "axis 'layers' takes an integer, not True"),
         ({"rate": ["x"]}, "parameter 'rate' is of type float; an axis takes int, bool or str"),
         ({"reference": 2}, r"reference takes a dict such as \{'pp': 2\}, not 2"),
-        ({"reference": {"tp": 2}}, "reference names the axis 'tp'; a trusted run is on a single"),
+        ({"reference": {"tp": 2}}, "reference names the axis 'tp', but a trusted run is either on"),
         ({"reference": {"pp": 0}}, "axis 'pp' takes an integer >= 1, not 0"),
         ({"reference": {"layres": 1}}, "reference names 'layres'.* did you mean 'layers'?"),
         ({"reference": {"layers": 1}, "layers": 2}, "reference names 'layers', which is an axis"),
@@ -121,7 +121,7 @@ def test_parameters_without_a_default_must_be_given_to_both_runs():
     with pytest.raises(DeclarationError, match=r"needs 'data'; give args={'data'"):
         read(demanding, args={"recompute": True})
     with pytest.raises(
-        DeclarationError, match=r"'recompute' of .* needs a default: the trusted run"
+        DeclarationError, match=r"'recompute' of .* needs a default, because the trusted run"
     ):
         read(demanding, args={"data": 1}, recompute=[True])
 

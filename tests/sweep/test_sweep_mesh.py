@@ -106,17 +106,17 @@ def test_names_that_a_sweep_uses_otherwise_are_those_of_its_axes_and_settings():
         (("dp", "tp", "dp"), {}, "the axis 'dp' is declared twice"),
         (("data",), {}, "the axis 'data' has no role; give roles={'data': ...}, one of 'dp' ("),
         (("data",), {"roles": {"data": "rows"}}, "'data' has the role 'rows'; a role is dp, cp"),
-        (("data",), {"roles": {"date": "dp"}}, "roles names 'date', which is not one of its axes"),
+        (("data",), {"roles": {"date": "dp"}}, "roles has the key 'date', which is not one of"),
         (("tp",), {"roles": {"tp": "dp"}}, "'tp' is a role itself"),
-        (("dp", "dp_shard"), {"roles": ROLES}, "roles names 'dp_replicate', which is not one of"),
-        (("dp", "rows"), {"roles": {"rows": "dp"}}, "'dp' is the name of a role, which rows has"),
+        (("dp", "dp_shard"), {"roles": ROLES}, "roles has the key 'dp_replicate', which is"),
+        (("dp", "rows"), {"roles": {"rows": "dp"}}, "'dp' has the name of its role"),
         (("dp", "zero"), {}, "'zero' is the name of another axis or setting"),
-        (("dp", "ep"), {}, "name these in overlaps={'ep': ('dp', 'cp')}"),
+        (("dp", "ep"), {}, "name those axes in overlaps={'ep': ('dp', 'cp')}"),
         (("dp", "two words"), {}, "'two words' is not the name of an axis"),
         (("dp", 3), {}, "3 is not the name of an axis"),
         (("dp",), {"overlaps": {"ep": ("cp",)}}, "'ep' overlaps 'cp', which is not a mesh axis"),
-        (("dp",), {"overlaps": {"ep": "dp"}}, "overlaps['ep'] takes the mesh axes that 'ep' lies"),
-        (("dp",), {"overlaps": {"tp": ("dp",)}}, "overlaps names 'tp', a role"),
+        (("dp",), {"overlaps": {"ep": "dp"}}, "overlaps['ep'] takes a tuple of the mesh axes"),
+        (("dp",), {"overlaps": {"tp": ("dp",)}}, "overlaps has the key 'tp', which is a role"),
         (("dp",), {"overlaps": ["ep"]}, "overlaps takes a dict such as"),
         (tuple(f"a{number}" for number in range(17)), {}, "17 axes are too many"),
     ],
@@ -168,5 +168,7 @@ def test_a_wrong_mesh_is_an_error_of_collection(pytester):
     )
     result = pytester.runpytest("--collect-only")
 
-    result.stdout.fnmatch_lines(["*SweepError: Mesh: 'dp' is the name of a role, which rows has*"])
+    result.stdout.fnmatch_lines(
+        ["*SweepError: Mesh: the axis 'dp' has the name of its role*role of rows*"]
+    )
     assert result.ret == pytest.ExitCode.INTERRUPTED

@@ -60,7 +60,8 @@ def test_a_pipeline_that_makes_no_sense_is_no_reference():
     (cell,) = make(settings, tp=2, reference={"pp": 8})
 
     assert cell.invalid == (
-        "its reference at pp=8: world size 8 (pp=8) is above --trainsafe-max-world-size=4"
+        "its reference at pp=8 is invalid: world size 8 (pp=8) is above "
+        "--trainsafe-max-world-size=4"
     )
 
 

@@ -50,6 +50,6 @@ def test_an_input_gradient_that_is_not_reduced(candidate_trace, reference_trace,
 def test_a_reduction_that_does_not_divide(candidate_trace, reference_trace, localizing):
     """Clipping takes the factor out of main gradients."""
     text = failure(candidate_trace, reference_trace, bug="mean_over_dp")
-    twice = "the value is 2 times the reference, which is dp so a division by dp is missing"
+    twice = "the value is 2 times the reference, a factor of dp so a division by dp is missing"
     starts(text, "grad_norm · grad_norm · step 0", twice)
     assert code_at(text)[0] == "param_and_grad_buffer.py"

@@ -24,7 +24,9 @@ ONE = {"steps": 1}
 CUT = {"modules": {"*": {"output": {"dp_dim": 0}}}}
 
 #: What is said of a loss that is divided for the whole step, where the wrapper averages too.
-TWICE = "the value is 0.5 times the reference, which is 1/dp so it is divided by dp once too often"
+TWICE = (
+    "the value is 0.5 times the reference, a factor of 1/dp so it is divided by dp once too often"
+)
 
 #: What is said of gradients that a wrapper does not reduce.
 UNREDUCED = "so an average over dp is missing for this gradient"
@@ -150,7 +152,7 @@ def test_a_residual_network_with_a_loss_divided_twice(candidate_trace, reference
 def test_a_residual_network_with_a_scaled_rate(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="rate")
     first = "resnet.embedder.embedder.convolution.weight · update · step 0"
-    twice = "the value is 2 times the reference, which is dp"
+    twice = "the value is 2 times the reference, a factor of dp"
     at = starts(text, first, twice, "the optimizer's step of all 20 parameters is wrong")
     assert at == line_of(resnet_ddp, "optimizer.step()")
 

@@ -17,7 +17,7 @@ def test_a_pipeline_passes(candidate_trace, reference_trace):
 @pytest.mark.trainsafe(titan_pipeline.train, pp=2, dtype="float64", args={"steps": 1})
 def test_gradients_that_the_schedule_divides_again(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="scaled")
-    quarter = "the value is 0.25 times the reference, which is 1/micro-batches"
+    quarter = "the value is 0.25 times the reference, a factor of 1/micro-batches"
     at = starts(text, "tok_embeddings.weight · main_grad · step 0", quarter, "by the same factor")
     assert at == line_of(titan_pipeline, "schedule.step(ids)")
 

@@ -41,11 +41,11 @@ ONE = {"steps": 1}
 ONE_MOE = {"model": "qwen2_moe", **ONE}
 
 FIRST = "output.loss · activation_grad · step 0 · micro-batch 0"
-HALVED = "the value is 0.5 times the reference, which is 1/micro-batches or 1/tp"
+HALVED = "the value is 0.5 times the reference, a factor of 1/micro-batches or 1/tp"
 DIFFERENTIATED = "the loss that transformers_tp.train differentiates is wrong"
 BACKWARD = "(loss / divisor).backward()"
-HALF = "the value is 0.5 times the reference, which is 1/"
-TWICE = "the value is 2 times the reference, which is "
+HALF = "the value is 0.5 times the reference, a factor of 1/"
+TWICE = "the value is 2 times the reference, a factor of "
 
 
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float32")
@@ -169,6 +169,6 @@ def test_torchtitan_with_a_loss_that_is_a_mean(candidate_trace, reference_trace,
 def test_torchtitan_with_replicas_that_differ(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, annotations=TITAN, fault="unequal")
     first = "layers.1.ffn_norm.output · activation · step 0 · micro-batch 0"
-    wrong = "wrong only in rows 8-15 of dimension 1, of 16 (the part of tp rank 1)"
+    wrong = "wrong only in rows 8-15 of 16 in dimension 1 (the part of tp rank 1)"
     at = starts(text, first, wrong, "its parameters have changed since the step began")
     assert at == line_of(titan, 'network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)')

@@ -147,7 +147,7 @@ def test_other_schema_version_says_both_versions(whole: Path) -> None:
         ({"format": "something else"}, "is not a trace"),
         ({"world_size": 3}, "contradicts itself"),
         ({"program": 7}, "damaged"),
-        ({"point": {"tp": 1}, "world_size": 1}, "holds rank1"),
+        ({"point": {"tp": 1}, "world_size": 1}, "has a rank1"),
     ],
 )
 def test_manifest_that_does_not_fit_is_refused(
@@ -174,9 +174,9 @@ def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
     [
         ([{"name": "dp", "role": "rows"}], "'dp' has the role 'rows'"),
         ([{"name": "dp", "role": "dp"}] * 2, "the axis 'dp' is declared twice"),
-        ([{"name": "dp"}], "the axis 'dp' has no role, or overlaps other axes"),
+        ([{"name": "dp"}], "the axis 'dp' must have either a role or axes"),
         ([{"name": "x" * 100, "role": "dp"}], "is not the name of an axis"),
-        ([{"name": "rows", "role": "dp"}], "is a world of 1 ranks, and world_size is 2"),
+        ([{"name": "rows", "role": "dp"}], "has 1 ranks, but world_size is 2"),
         ("dp", "Expected `array`"),
     ],
 )

@@ -166,8 +166,8 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "no file": (4, {"file": ""}, "must have both a file and a position"),
     "key and sketch": (4, {"sketch": 0}, "both values and a sketch"),
     "derived kind": (4, {"id": {"step": 0, "microbatch": None, "kind": "update",
-                                "module": "layer", "name": "weight"}}, "derived"),
-    "unknown sketch": (5, {"sketch": 7}, "sketch 7 of 1"),
+                                "module": "layer", "name": "weight"}}, "computed and never"),
+    "unknown sketch": (5, {"sketch": 7}, "sketch 7 (counted from 0), but the file has 1"),
     "huge sketched shape": (5, {"shape": [2**41]}, "elements"),
     "negative offset": (6, {"layout": [{"type": "slices", "offsets": [-1], "lengths": [2],
                                         "shape": [4], "axes": ["tp"]}]}, "offsets"),
@@ -271,7 +271,7 @@ def test_sketches_whose_hash_the_end_does_not_say_are_refused(whole: Path) -> No
     end["sketches"] = {}
     (whole / EVENTS).write_bytes(b"\n".join([*data[:-1], json.dumps(end).encode(), b""]))
     forge(whole, lines(whole))
-    assert "has no hash of its sketches" in refused(whole)
+    assert "has no hash of the sketches in this file" in refused(whole)
     assert SKETCHED in Trace.open(whole, allow_incomplete=True).ranks[0].tensors
 
 

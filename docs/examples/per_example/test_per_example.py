@@ -35,5 +35,5 @@ def test_context_parallel_dropout_is_that_of_one_device(
 def test_dropout_of_the_ranks_generators_is_found(
     candidate_trace: Any, reference_trace: Any
 ) -> None:
-    with pytest.raises(TrainsafeFailure, match="another mask is applied"):
+    with pytest.raises(TrainsafeFailure, match="the mask differs from the reference's"):
         assert_trainsafe(candidate_trace, reference_trace)

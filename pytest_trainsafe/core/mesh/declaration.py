@@ -1,4 +1,4 @@
-"""The mesh of a program as it is declared: its axes, their order, and what each of them means.
+"""The mesh that a program declares: its axes, their order, and the role of each axis.
 
 A program that declares nothing has `DEFAULT`.
 """
@@ -20,7 +20,7 @@ ROLES: dict[str, str] = {
     "pp": "its ranks hold different layers",
 }
 
-#: Names that mean something else in a sweep or in the marker.
+#: Names that a mesh axis cannot have, because they mean something else in a sweep or the marker.
 TAKEN = frozenset(
     {
         *("sp", "vpp", "zero", "recompute", "compile", "dtype", "microbatches"),
@@ -35,7 +35,7 @@ MAX_AXES, MAX_CHARACTERS = 16, 40
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """One axis as data.  A mesh axis has a `role`; an overlapping one lies `over` mesh axes."""
+    """One axis as data: a mesh axis with a `role`, or one that overlaps the mesh axes `over`."""
 
     name: str
     role: str = ""
@@ -53,9 +53,10 @@ class Mesh:
     `ctx.coordinates["dp"]` refer to a role, which stands for all its axes together, in rank
     order.
 
-    `overlaps` declares axes that reuse the ranks of other axes, and do not multiply: with
-    `{"ep": ("dp_shard", "cp")}`, ep neighbours along cp, then dp_shard, divide the experts. By
-    default ep lies over the axes of the roles dp and cp, in rank order.
+    `overlaps` declares axes that reuse the ranks of other axes and do not change the world size.
+    With `{"ep": ("dp_shard", "cp")}`, the experts are divided among ep ranks that are neighbours
+    along cp first, then along dp_shard. By default ep overlaps the axes of the roles dp and cp, in
+    rank order.
 
     Raises SweepError for an invalid declaration.
     """
@@ -74,7 +75,7 @@ class Mesh:
         for name in given:
             if name not in axes:
                 raise SweepError(
-                    f"Mesh: roles names {shown(name)}, which is not one of its axes "
+                    f"Mesh: roles has the key {shown(name)}, which is not one of the mesh axes "
                     f"({listing(axes)}){nearest(str(name), axes)}"
                 )
         entries = [MeshAxis(name, _role(name, given)) for name in axes]
@@ -85,12 +86,12 @@ class Mesh:
 
     @classmethod
     def of(cls, entries: Iterable[MeshAxis]) -> Mesh:
-        """The mesh that `entries` describe as data, checked; DEFAULT for none."""
+        """The mesh with these axes, checked as by `Mesh(...)`; DEFAULT if there are none."""
         return _of(tuple(entries))
 
     @property
     def declared(self) -> tuple[MeshAxis, ...]:
-        """The mesh as data, from which `of` makes it again: nothing for DEFAULT."""
+        """The axes from which `of` makes this mesh again; empty for DEFAULT."""
         return () if self == DEFAULT else self.entries
 
     @cached_property
@@ -105,7 +106,7 @@ class Mesh:
 
     @cached_property
     def overlaps(self) -> dict[str, tuple[str, ...]]:
-        """The overlapping axes, and the mesh axes that each lies over, outermost first."""
+        """Each overlapping axis, with the mesh axes that it overlaps, outermost first."""
         of_data = tuple(axis for axis in self.axes if self.role(axis) in ("dp", "cp"))
         declared = {entry.name: entry.over for entry in self.entries if not entry.role}
         return {"ep": of_data, **declared}
@@ -117,7 +118,7 @@ class Mesh:
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """Every axis of this mesh, and the roles."""
+        """The names of all axes of this mesh, overlapping ones included, and of all roles."""
         return self.of_layouts.union(self.overlaps)
 
     def role(self, axis: str) -> str:
@@ -127,8 +128,8 @@ class Mesh:
     def members(self, axis: str) -> tuple[str, ...]:
         """The mesh axes that a name stands for, outermost first.
 
-        That is a mesh axis itself, all axes of a role, or the axes that an overlapping axis
-        lies over.
+        A mesh axis stands for itself, a role for all axes that have it, and an overlapping axis for
+        the axes that it overlaps.
         """
         if axis in self._roles:
             return (axis,)
@@ -141,7 +142,10 @@ class Mesh:
         return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
 
     def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The given mesh axes, with a role in place of all its axes that have several ranks."""
+        """The given mesh axes, with a role in place of its axes if all of them are given.
+
+        Axes of size 1 need not be given.
+        """
         given, folded = tuple(axes), dict[str, None]()
         for axis in given:
             role = self.role(axis)
@@ -185,7 +189,7 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
         raise SweepError(f"Mesh: the axis {repeated!r} is declared twice; give each axis once")
     if "ep" in axes:
         raise SweepError(
-            "Mesh: the axis ep reuses the ranks of other axes; name these in "
+            "Mesh: the axis ep reuses the ranks of other axes; name those axes in "
             "overlaps={'ep': ('dp', 'cp')}"
         )
     if role := next((name for name in overlapping if name in ROLES), None):
@@ -209,21 +213,24 @@ def _role(name: str, given: Mapping[str, object]) -> str:
 
 
 def _check_alone(entry: MeshAxis, entries: Sequence[MeshAxis]) -> None:
-    """An axis that is named by a role is all of it, or else the name would have two sizes."""
+    """Raises SweepError if an axis has the name of its role but other axes have that role too.
+
+    The name would otherwise stand for two sizes: that of the axis and that of the role.
+    """
     if entry.name != entry.role:
         return
     if others := [each.name for each in entries if each.role == entry.role and each != entry]:
         raise SweepError(
-            f"Mesh: {entry.name!r} is the name of a role, which {listing(others)} has too; give "
-            f"the axis {entry.name!r} a name of its own"
+            f"Mesh: the axis {entry.name!r} has the name of its role, but that is also the role of "
+            f"{listing(others)}; rename the axis {entry.name!r} so that the two can be told apart"
         )
 
 
 def _over(name: str, given: object, axes: Sequence[str]) -> tuple[str, ...]:
     if not isinstance(given, (list, tuple)) or not given:
         raise SweepError(
-            f"Mesh: overlaps[{name!r}] takes the mesh axes that {name!r} lies over, outermost "
-            f"first, not {shown(given)}"
+            f"Mesh: overlaps[{name!r}] takes a tuple of the mesh axes that {name!r} overlaps, "
+            f"outermost first, not {shown(given)}"
         )
     for axis in given:
         if axis not in axes:
@@ -242,8 +249,8 @@ def _of(entries: tuple[MeshAxis, ...]) -> Mesh:
         return DEFAULT
     if odd := next((entry for entry in entries if bool(entry.role) == bool(entry.over)), None):
         raise SweepError(
-            f"Mesh: the axis {shown(odd.name)} has no role, or overlaps other axes; give it a "
-            "role in roles=, or remove it from overlaps="
+            f"Mesh: the axis {shown(odd.name)} must have either a role or axes that it overlaps; "
+            "name it in roles= or in overlaps=, but not in both"
         )
     mesh = [entry for entry in entries if not entry.over]
     return Mesh(

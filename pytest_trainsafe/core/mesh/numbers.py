@@ -27,7 +27,7 @@ class OverMesh(dict[str, int]):
 
 
 def mesh_of(numbers: Mapping[str, int]) -> Mesh:
-    """The mesh of sizes or coordinates; DEFAULT for a plain mapping."""
+    """The mesh that sizes or coordinates belong to; DEFAULT if they are a plain mapping."""
     return numbers.mesh if isinstance(numbers, OverMesh) else DEFAULT
 
 
@@ -61,10 +61,10 @@ def _coordinates(at: Mapping[str, int], sizes: OverMesh) -> OverMesh:
 
 
 def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
-    """All sets of ranks that differ only in their coordinate along an axis, in that order.
+    """All sets of ranks that differ only in their coordinate along an axis, sorted by it.
 
-    Along an overlapping axis of n ranks, a set is n neighbours along the mesh axes that it lies
-    over.
+    Along an overlapping axis of size n, a set consists of n neighbours along the mesh axes that
+    the axis overlaps.
     """
     over = sizes.mesh.members(axis)
     lines: dict[tuple[object, ...], list[tuple[int, int]]] = {}
@@ -79,7 +79,7 @@ def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
 def moved(
     at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
 ) -> Mapping[str, int]:
-    """The coordinates of the rank with another coordinate along a mesh axis or a role."""
+    """The coordinates `at` with the one along `axis`, a mesh axis or role, set to `number`."""
     there, rest = dict(at), number
     for name in reversed(mesh_of(sizes).members(axis)):
         rest, there[name] = divmod(rest, sizes[name])
@@ -102,7 +102,7 @@ def elsewhere(at: Mapping[str, int], axes: Iterable[str]) -> tuple[tuple[str, in
 
 
 def number_over(axes: Sequence[str], at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The number of a rank among those along `axes`, the last of which varies fastest."""
+    """The number of a rank when ranks are counted along `axes`, the last varying fastest."""
     number = 0
     for axis in axes:
         number = number * sizes[axis] + at[axis]

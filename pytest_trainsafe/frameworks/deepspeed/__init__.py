@@ -1,1 +1,1 @@
-"""DeepSpeed: reads parameters, gradients and states from its engine and optimizers."""
+"""Reads parameters, gradients and optimizer states from DeepSpeed's engine and optimizers."""

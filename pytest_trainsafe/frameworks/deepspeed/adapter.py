@@ -1,4 +1,7 @@
-"""The recorder's adapter for DeepSpeed.  Does not import DeepSpeed; programs that use it do."""
+"""The recorder's adapter for DeepSpeed.
+
+It does not import DeepSpeed: a program that uses DeepSpeed has imported it.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +31,10 @@ from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
 
 
 class DeepSpeed(Adapter):
-    """DeepSpeed's engine, its ZeRO optimizers, its experts, and AutoTP's layouts."""
+    """The adapter for DeepSpeed's engine, ZeRO optimizers and experts, and for AutoTP's layouts."""
 
     def engine(self, model: object) -> Engine | None:
-        """The engine, if `model` is a `DeepSpeedEngine`."""
+        """The engine as the recorder's `Engine`, if `model` is a `DeepSpeedEngine`; else None."""
         follow_tracker()
         return _Engine(model) if is_engine(model) else None
 
@@ -40,24 +43,24 @@ class DeepSpeed(Adapter):
         return parameter_adapter_of(optimizer, point)
 
     def renaming(self, parts: Parts, point: Point, coordinates: Mapping[str, int]) -> Rename | None:
-        """Renumbers experts by their position in the whole model."""
+        """The function that renumbers experts by their position in the whole model."""
         return renumbering(parts, point, coordinates)
 
     def local_modules(self, parts: Parts) -> tuple[str, ...]:
-        """Prefixes of the modules inside MoE layers."""
+        """The name prefixes of the modules inside MoE layers."""
         return inside_layers(parts)
 
     def rng_stream(self) -> str:
-        """The stream of DeepSpeed's tracker that is in use, "" for none."""
+        """The name of the random stream of DeepSpeed's tracker that is in use; "" for none."""
         return stream_in_use()
 
     def layout(self, name: str, parameter: Any, sizes: Sizes) -> Layout | None:
-        """The layout of a parameter that AutoTP has split."""
+        """The layout of a parameter that AutoTP has processed; None for any other parameter."""
         return autotp_layout(name, parameter, sizes)
 
 
 class _Engine:
-    """DeepSpeed's engine behind the recorder's `Engine` protocol."""
+    """Implements the recorder's `Engine` protocol for DeepSpeed's engine."""
 
     def __init__(self, engine: Any) -> None:
         self._engine = engine

@@ -1,7 +1,7 @@
-"""Layouts of what DeepSpeed's AutoTP splits, from its attributes on parameters and modules.
+"""The layouts of parameters and outputs that DeepSpeed's AutoTP splits.
 
-AutoTP describes each parameter that it splits, for its checkpoints
-(`deepspeed/module_inject/layers.py`); its layers are recognised by their class.
+They are read from attributes: AutoTP describes each parameter that it splits, for its checkpoints
+(`deepspeed/module_inject/layers.py`).  Its layers are recognised by their class.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pytest_trainsafe.core.layout import REPLICATED, Layout, Shard, Sizes, Slice
 #: The attribute in which AutoTP describes a parameter, as a dict.
 _DESCRIBED = "ds_autotp_universal_checkpoint_meta"
 
-#: The base class of its layers that split the output of a linear layer.
+#: The module and name of the base class of AutoTP's layers that split a linear layer's output.
 _COLUMN = ("deepspeed.module_inject.layers", "LinearLayer")
 
 
 def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
     """The layout of a parameter that AutoTP has processed; None for any other parameter.
 
-    Raises LayoutError for a split that it does not describe.
+    Raises LayoutError for a split that AutoTP does not describe, or that is uneven within blocks.
     """
     described = getattr(parameter, _DESCRIBED, None)
     if described is None:
@@ -44,7 +44,10 @@ def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
 
 
 def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]) -> Slices:
-    """The rectangle that a rank holds of an uneven split."""
+    """The part that this rank holds of a parameter that is split unevenly along `dim`.
+
+    `whole` is the shape of the whole parameter, and `lengths` has each rank's length along `dim`.
+    """
     from torch import distributed
 
     rank = distributed.get_rank(parameter.gather_params.__self__.mp_group)
@@ -54,7 +57,7 @@ def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]
 
 
 def autotp_output(module: torch.nn.Module) -> dict[str, object] | None:
-    """The annotation for an AutoTP layer's output; None if it is whole or not AutoTP's."""
+    """The annotation for the output of an AutoTP layer that splits it; None for other modules."""
     column = any((each.__module__, each.__name__) == _COLUMN for each in type(module).__mro__)
     if not column or getattr(module, "gather_output", False):
         return None

@@ -1,4 +1,4 @@
-"""Stage 0 in half precision: every rank keeps float32 copies of all parameters.
+"""ZeRO stage 0 in half precision: every rank keeps float32 copies of all parameters.
 
 `UnfusedCopies` has one copy for each parameter, `FlatCopies` one flat copy for each group
 (deepspeed/runtime/fp16/unfused_optimizer.py and fused_optimizer.py).
@@ -34,7 +34,7 @@ class UnfusedCopies:
         return RankTensor(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """`grad` without the loss scale."""
+        """The parameter's `grad`, divided by the loss scale; None if it has none."""
         grad = parameter.grad
         return None if grad is None else RankTensor(unscaled(grad.detach(), self.optimizer))
 

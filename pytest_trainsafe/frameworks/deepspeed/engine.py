@@ -2,7 +2,7 @@
 
 Called by the recorder.  Nothing here imports deepspeed: a program that uses it has imported it.
 Optimizers are recognised by their attributes, because their classes moved between releases.
-No collectives are issued: each rank determines its own range of a flattened parameter.
+Nothing here calls a collective: each rank computes which range of a flattened parameter it holds.
 """
 
 from __future__ import annotations
@@ -50,9 +50,10 @@ def parameter_adapter_of(optimizer: Any, point: Point) -> ParameterAdapter | Non
 def listen_to_engine(
     engine: Any, before: Callable[[bool], None], after: Callable[[], None]
 ) -> None:
-    """Calls `before(False)` after gradients are reduced and before clipping, `after()` at the end.
+    """Makes the engine call `before(False)` before an optimizer step, and `after()` after it.
 
-    DeepSpeed's stage 0 clips before it calls the optimizer, so a hook of the optimizer is too late.
+    `before` is called when gradients are reduced but not yet clipped.  A hook on the optimizer
+    would be too late, because DeepSpeed's stage 0 clips before it calls the optimizer.
     """
     take = engine._take_model_step
 
@@ -67,21 +68,20 @@ def listen_to_engine(
 
 
 def separate_outputs(engine: Any) -> None:
-    """Makes the engine hook copies of the output tensors whose gradients are recorded.
+    """Makes the engine's module return copies of its outputs, so that the engine hooks the copies.
 
     Since 0.18.3, DeepSpeed hooks the tensors that its forward returns, and may divide their
     gradients by the number of accumulation steps there.  Hooks of a tensor run in the order of
-    registration, so the recorder's hook on the same tensor would see the gradient before this
-    division, and the modules below would see it afterwards.  On a copy, the engine's hook always
-    runs first.
-    Called after the recorder's hooks are installed.
+    registration.  Without copies, the recorder's hook on an output would see its gradient before
+    this division, but hooks inside the model would see gradients after it.  With copies, the
+    engine's hook always runs first.  Must be called after the recorder's hooks are installed.
     """
     hook: Any = torch.compiler.disable(_copied)  # type: ignore[no-untyped-call]
     engine.module.register_forward_hook(hook)
 
 
 def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:
-    """The output of the whole model, with every tensor that has a grad_fn cloned."""
+    """The model's output, in which a clone replaces every tensor that has a grad_fn."""
     if isinstance(output, torch.Tensor):
         return output if output.grad_fn is None else output.clone()
     if isinstance(output, dict):  # or a subclass, such as the output classes of transformers
@@ -105,7 +105,7 @@ def engine_annotations(names: Mapping[nn.Module, str]) -> dict[str, Any]:
 
 
 def reduces_in(engine: Any) -> str:
-    """The dtype in which the engine reduces gradients; "" if it is not configured."""
+    """The name of the dtype in which the engine reduces gradients; "" if it is not configured."""
     dtype = getattr(engine, "communication_data_type", None)
     return str(dtype).removeprefix("torch.") if dtype is not None else ""
 

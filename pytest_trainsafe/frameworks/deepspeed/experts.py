@@ -1,7 +1,7 @@
 """Gives the experts of DeepSpeed's MoE layers the numbers that they have on a single device.
 
 Called by the recorder and `ctx.initialize`.  Each ep rank numbers its experts from 0
-(deepspeed/moe/experts.py); the rank's position in ep gives the offset.
+(deepspeed/moe/experts.py), so the rank's position in ep determines what to add.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_trainsafe.record.model.names import canonical
 
 
 def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
-    """The canonical names of DeepSpeed's expert lists, with their lengths on this rank."""
+    """Maps the canonical name of each DeepSpeed expert list to its length on this rank."""
     found: dict[str, int] = {}
     for prefix, part in parts:
         for name, module in part.named_modules():
@@ -40,7 +40,7 @@ def inside_layers(parts: Sequence[tuple[str, nn.Module]]) -> tuple[str, ...]:
 def renumbering(
     parts: Sequence[tuple[str, nn.Module]], point: Point, coordinates: Mapping[str, int]
 ) -> Callable[[str], str]:
-    """A function from a name on this rank to the name in the whole model."""
+    """A function that maps a name on this rank to the name in the whole model."""
     prefixes = expert_prefixes(parts)
     ranks = int(point.get("ep", 1))
     counted = tuple(reversed(point.mesh.overlaps["ep"]))

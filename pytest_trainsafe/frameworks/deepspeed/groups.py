@@ -11,7 +11,7 @@ from pytest_trainsafe.core.point import Point
 
 
 def axes_of_group(group: Any, point: Point) -> tuple[str, ...]:
-    """The mesh axes along which the ranks of a process group differ; `dp` for a group of one."""
+    """The mesh axes along which the ranks of a process group differ; `dp` for a single rank."""
     if group is None or not dist.is_initialized():
         return ("dp",)
     places = [point.coordinates(rank) for rank in dist.get_process_group_ranks(group)]
@@ -20,6 +20,6 @@ def axes_of_group(group: Any, point: Point) -> tuple[str, ...]:
 
 
 def unscaled(grad: torch.Tensor, optimizer: Any) -> torch.Tensor:
-    """A gradient divided by the loss scale of float16 training; float32 if there is a scale."""
+    """The gradient divided by the optimizer's loss scale, in float32; unchanged if that is 1."""
     scale = getattr(optimizer, "loss_scale", 1.0)
     return grad if float(scale) == 1.0 else grad.float() / float(scale)

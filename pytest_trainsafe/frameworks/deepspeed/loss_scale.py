@@ -1,9 +1,9 @@
-"""Finds the loss scale of DeepSpeed's engine in each backward.
+"""Finds the loss scale that DeepSpeed's engine applies in each backward.
 
 Half-precision training may multiply the loss, and so all gradients of the backward, by a scale.
 Whether DeepSpeed does so depends on its release, the ZeRO stage and the dtype, and an optimizer
-may report a scale that is not applied to the loss.  So the scale is read off the gradient that
-reaches the loss.
+may report a scale that is not applied to the loss.  So the scale is checked against the gradient
+of the loss itself.
 """
 
 from __future__ import annotations
@@ -38,17 +38,20 @@ class LossScale:
         engine.backward = backward
 
     def undone(self, grad: torch.Tensor) -> torch.Tensor:
-        """A gradient of the running backward without the scale; float32 if there is a scale."""
+        """A gradient of the current backward, divided by the scale, in float32.
+
+        Returns the gradient unchanged if the scale is 1.
+        """
         return grad if self.value == 1.0 else grad.float() / self.value
 
     def _stated(self) -> float:
-        """The scale that the optimizer reports, 1 if it reports none."""
+        """The scale that the optimizer reports; 1 if it reports none."""
         return float(getattr(self.engine.optimizer, "loss_scale", None) or 1.0)
 
     def _found(self, scale: float, grad: torch.Tensor) -> None:
-        """Accepts the reported scale if the gradient of the loss shows it.
+        """Stores the reported scale if the gradient of the loss has this value, else 1.
 
-        That gradient may already have been divided by the number of accumulation steps.
+        The gradient may also have been divided by the number of accumulation steps already.
         """
         steps = self.engine.gradient_accumulation_steps()
         entered = float(grad.detach().abs().max())

@@ -1,7 +1,7 @@
 """Finds the random stream of DeepSpeed's tracker that has replaced the default stream.
 
-DeepSpeed keeps the states of several streams, as Megatron-LM does, and replaces the state of the
-default generator inside `tracker.fork(name)`.
+DeepSpeed keeps the states of several random streams, as Megatron-LM does.  Within
+`with tracker.fork(name):`, the default generator has the state of the stream `name`.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def stream_in_use() -> str:
 
 
 def follow_tracker() -> None:
-    """Tracks which stream is in use from now on, once DeepSpeed is imported."""
+    """Tracks from now on which stream is in use; does nothing until DeepSpeed is imported."""
     tracker: Any = getattr(sys.modules.get(_MODULE), "CudaRNGStatesTracker", None)
     if tracker is None or hasattr(tracker.fork, "followed"):
         return

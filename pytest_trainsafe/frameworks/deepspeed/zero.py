@@ -1,8 +1,8 @@
-"""ZeRO stages 1 and 2, and the bfloat16 optimizer: flat buffers of many parameters, in partitions.
+"""ZeRO stages 1 and 2, and the bfloat16 optimizer: partitioned flat buffers of many parameters.
 
 Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
-DeepSpeed records on each parameter which range of it is in this rank's partition: `_hp_mapping`
-(deepspeed/utils/tensor_fragment.py), None on ranks that own nothing of the parameter.
+DeepSpeed's attribute `_hp_mapping` on a parameter says which range of it is in this rank's
+partition; it is None if there is no such range (deepspeed/utils/tensor_fragment.py).
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
 from pytest_trainsafe.record.training.parameter_adapter import RankTensor, state_tensor
 
-_SHUFFLED = "with round_robin_gradients DeepSpeed does not say which part of it a rank holds"
+_SHUFFLED = (
+    "with round_robin_gradients DeepSpeed does not say which part of the master copy a rank holds"
+)
 
 
 class FlatPartitions:
-    """Reads an optimizer that keeps its partitions in the list attribute `partitions`."""
+    """Reads an optimizer whose attribute named `partitions` lists this rank's partitions."""
 
     def __init__(self, optimizer: Any, point: Point, partitions: str) -> None:
         self.optimizer = optimizer
@@ -39,7 +41,10 @@ class FlatPartitions:
         return RankTensor(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """This rank's range of the reduced gradient, without the loss scale."""
+        """This rank's range of the reduced gradient, divided by the loss scale.
+
+        None if the parameter is not trained or has no gradient.
+        """
         mapping, flat_range = self._mapping(parameter)
         if flat_range is None:
             return None
@@ -67,10 +72,11 @@ class FlatPartitions:
         return bool(getattr(self.optimizer, "round_robin_gradients", False))
 
     def _gradient(self, mapping: Any, parameter: nn.Parameter) -> torch.Tensor | None:
-        """This rank's range of the reduced gradient, or the whole gradient (bfloat16 optimizer).
+        """This rank's range of the reduced gradient; the whole gradient in the bfloat16 optimizer.
 
-        DeepSpeed 0.18.9 numbers that optimizer's parameters by partition but looks them up by
-        group, so its own lists are read instead.  Up to 0.13.2 there is no method for this.
+        The bfloat16 optimizer's own lists are read, because DeepSpeed 0.18.9 numbers its parameters
+        by partition but looks them up by group.  Up to 0.13.2, `mapping` has no method that returns
+        the gradient, so its dicts are read.
         """
         if hasattr(self.optimizer, "fp32_groups_gradients"):
             return self._whole_gradients.get(parameter)
@@ -92,7 +98,10 @@ class FlatPartitions:
         }
 
     def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
-        """This rank's range of the float32 partition, or why it is unavailable."""
+        """This rank's range of the float32 master copy, or why it is unavailable.
+
+        None if the parameter is not trained.
+        """
         mapping, flat_range = self._mapping(parameter)
         if flat_range is None:
             return f"{name}: {_SHUFFLED}" if self._shuffled else None
@@ -115,10 +124,10 @@ class FlatPartitions:
             yield key, state_tensor(name, key, value, flat_range)
 
     def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
-        """The mapping and this rank's range of a parameter; (None, empty range) if it has none.
+        """The parameter's mapping and the range that this rank holds.
 
-        (None, None) for a parameter that is not trained, and for all of them if DeepSpeed's
-        mappings are wrong.
+        (None, empty range) if this rank holds nothing of the parameter.  (None, None) for a
+        parameter that is not trained, and for all parameters if DeepSpeed's mappings are wrong.
         """
         if self._shuffled or not hasattr(parameter, "_hp_mapping"):
             return None, None

@@ -35,7 +35,7 @@ class PartitionedParameters:
         return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
     def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
-        """This rank's part, or the whole of a small parameter that stays gathered."""
+        """This rank's part of the parameter; the whole parameter if it is gathered."""
         shape = self.shape(parameter)
         if tuple(parameter.shape) == shape:
             return RankTensor(parameter)
@@ -46,7 +46,10 @@ class PartitionedParameters:
         )
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """This rank's range of the reduced gradient, without the loss scale."""
+        """This rank's range of the reduced gradient, divided by the loss scale.
+
+        None if the parameter is not trained or has no gradient.
+        """
         place = self._place(parameter)
         if place is None:
             return None
@@ -63,7 +66,10 @@ class PartitionedParameters:
         return RankTensor(unscaled(own_part, self.optimizer), flat_range)
 
     def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
-        """This rank's range of the float32 partition, or why it is unavailable."""
+        """This rank's range of the float32 master copy, or why it is unavailable.
+
+        None if the parameter is not trained.
+        """
         place = self._place(parameter)
         if place is None:
             return None
@@ -90,7 +96,10 @@ class PartitionedParameters:
             yield key, state_tensor(name, key, value, flat_range)
 
     def _place(self, parameter: nn.Parameter) -> tuple[int, int, int] | None:
-        """Group, offset and length in the optimizer's flat buffers; None if it is not trained."""
+        """The parameter's place in the optimizer's flat buffers: group, offset, length.
+
+        None if the parameter is not trained.
+        """
         if not hasattr(parameter, "ds_id"):
             return None
         position = self.optimizer.grad_position

@@ -1,1 +1,1 @@
-"""torch's own wrappers and schedules: DDP, FSDP2, pipelining."""
+"""torch's own data parallel wrappers: DDP, `replicate`, FSDP2."""

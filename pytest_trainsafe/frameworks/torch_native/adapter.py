@@ -1,4 +1,4 @@
-"""torch's own wrappers: DistributedDataParallel and FSDP2."""
+"""The recorder's adapter for torch's own data parallel wrappers."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from pytest_trainsafe.record.adapter import Adapter, GradientHook, Watched
 
 
 class TorchNative(Adapter):
-    """torch's own wrappers: DDP, `replicate` and FSDP2.
+    """The adapter for torch's own wrappers: DDP, `replicate` and FSDP2.
 
-    Finds the axes over which they average gradients, and follows FSDP2's unsharded parameters.
+    Finds the axes over which they average gradients, and hooks FSDP2's unsharded parameters.
     """
 
     def find_wrappers(self, watched: Watched) -> None:

@@ -1,9 +1,9 @@
 """Finds the unsharded parameters of FSDP2 (`fully_shard`), and hooks their gradients.
 
-Called by the parameter recorder.  A module's own parameters are shards; for its forward and
-backward FSDP2 replaces them by unsharded ones, into which autograd accumulates.  Only there can
-one see what a micro-batch adds to a gradient: the gradient of the shard is the output of the
-reduce-scatter.
+Called by the parameter recorder.  A module's own parameters are shards.  For the module's forward
+and backward, FSDP2 replaces them by unsharded parameters, into which autograd accumulates.  Only
+the unsharded parameters show what a micro-batch adds to a gradient, because the gradient of a shard
+is the output of the reduce-scatter.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ class UnshardedGradients:
         self._hooked: dict[int, torch.Tensor] = {}
 
     def attach(self, modules: Iterable[nn.Module]) -> None:
-        """Checks for unsharded parameters whenever one of FSDP2's modules begins its forward."""
+        """Makes each FSDP2 module look for unsharded parameters when it begins its forward."""
         for module in modules:
             if is_fsdp_module(module):
                 # FSDP2's own pre-hook, which unshards, runs before all others.
                 module.register_forward_pre_hook(self._look(list(self._places(module))))
 
     def _places(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-        """The modules, attributes and names of the watched parameters below a module."""
+        """Yields (module, attribute, name) for each recorded parameter inside a module."""
         for holder in module.modules():
             for attribute, parameter in holder._parameters.items():
                 name = self._names.get(id(parameter))

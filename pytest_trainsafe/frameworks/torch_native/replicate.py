@@ -2,8 +2,8 @@
 
 `replicate` comes in two forms.  The older one, in `torch.distributed._composable`, wraps the
 module's parameters in a DistributedDataParallel at the first forward, and runs it in hooks of
-the module.  The newer one, `replicate_with_fsdp`, is FSDP2 without shards: its modules
-are FSDP2's (`frameworks/torch_native/fsdp.py`).  Called by `frameworks.torch_native.wrappers`.
+the module.  The newer one, `replicate_with_fsdp`, is FSDP2 without sharding: a module that it
+was applied to is also an FSDP2 module.  Called by `frameworks.torch_native.wrappers`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Reducer(NamedTuple):
 def reducer_of(module: nn.Module) -> Reducer | None:
     """The reducer of a module with the older `replicate`; None for any other module.
 
-    Before the first forward it is derived from the arguments of `replicate`.
+    Before the first forward, the reducer is derived from the arguments of `replicate`.
     """
     state: Any = _state_of(module, _OLDER)
     if state is None:
@@ -46,19 +46,20 @@ def reducer_of(module: nn.Module) -> Reducer | None:
 
 
 def is_replicated(module: nn.Module) -> bool:
-    """Whether an FSDP2 module comes from the newer `replicate`."""
+    """Whether the newer `replicate` was applied to this FSDP2 module."""
     return _state_of(module, _NEWER) is not None
 
 
 def is_made_by_replicate(wrapper: nn.Module) -> bool:
-    """Whether the older `replicate` made this DistributedDataParallel; it wraps a ParameterList."""
+    """Whether the older `replicate` made this DistributedDataParallel, around a ParameterList."""
     return isinstance(wrapper.module, nn.ParameterList)
 
 
 def _state_of(module: nn.Module, where: str) -> object | None:
     """The state that a form of `replicate` keeps for a module; None if there is none.
 
-    Torch's composable functions keep their state in the module's own dict.  Imports none of them.
+    `where` is the name of torch's module with this form of `replicate`; it is not imported here.
+    torch's composable functions keep their state in the `__dict__` of the model's module.
     """
     cls = getattr(sys.modules.get(where), "_ReplicateState", None)
     key = getattr(sys.modules.get(_CONTRACT), "STATE_KEY", None)
@@ -68,5 +69,5 @@ def _state_of(module: nn.Module, where: str) -> object | None:
 
 
 def _hook(state: object = None, hook: Any = None, **_: object) -> Any:
-    """The hook among the arguments of `register_comm_hook`."""
+    """Returns the hook, when called with the arguments of `register_comm_hook`."""
     return hook

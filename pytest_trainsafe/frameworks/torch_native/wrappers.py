@@ -1,10 +1,10 @@
 """Finds torch's data parallel wrappers, and the axes over which they average gradients.
 
 Called by the recorder.  DistributedDataParallel, `replicate` and FSDP2 divide the sum of the
-ranks' gradients by the number of ranks.  A program that uses one as documented computes its loss
-as a mean over each rank's own samples, so before the reduction its gradients are larger than the
-whole step's by that number.  accelerate and Lightning use DistributedDataParallel and FSDP2;
-torchtitan also uses `replicate`.
+ranks' gradients by the number of ranks.  A program that uses them as documented computes its loss
+as a mean over each rank's own samples.  So before the reduction, a rank's gradients are its share
+of the whole step's gradients times the number of ranks.  accelerate and Lightning use
+DistributedDataParallel and FSDP2; torchtitan also uses `replicate`.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ _DATA_AXES = ("dp", "cp")
 
 
 class Wrappers:
-    """Finds wrappers in and around the watched parts, at the first forward of every step."""
+    """Finds wrappers in and around the recorded parts of the model, whenever a forward begins."""
 
     def __init__(self, point: Point, annotations: Annotations, writer: RankWriter) -> None:
         self._point = point
@@ -65,7 +65,7 @@ class Wrappers:
     def attach(self, parts: Iterable[tuple[str, nn.Module]], hooks: ModuleHooks) -> None:
         """Finds wrappers in the parts now, and around each part whenever its forward begins.
 
-        A part may be inside a wrapper (`ddp.module`), and may be wrapped after it is watched.
+        A part may be inside a wrapper (`ddp.module`), and may be wrapped after this call.
         """
         for name, part in parts:
             for module in part.modules():
@@ -94,7 +94,7 @@ class Wrappers:
             self._writer.add(NoteEvent("averages", self._names()))
 
     def _averaged(self) -> tuple[str, ...]:
-        """The axes on which all wrappers agree; () if they disagree or one is not understood."""
+        """The axes over which all wrappers average; () if these differ or are not all known."""
         reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
         found = {_axes_of_reducer(reducer, self._point) for reducer in reducers}
         found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}
@@ -117,7 +117,7 @@ def _is_replicated(sharded: tuple[nn.Module, object]) -> bool:
 def _reducer_of_ddp(module: DistributedDataParallel) -> Reducer:
     """The reducer of a DistributedDataParallel.
 
-    `_comm_hooks` does not list hooks of the C++ reducer; all of those average.
+    Its attribute `_comm_hooks` lacks the hooks that the C++ reducer provides; all of those average.
     """
     hooks = tuple(hook for hook, _ in getattr(module, "_comm_hooks", ()))
     return Reducer(module.process_group, hooks)
@@ -138,8 +138,8 @@ def _averages(hook: Any) -> bool:
 def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
     """The axes over which FSDP2 reduces a module's gradients; None if they cannot be determined.
 
-    They are taken from the mesh of the shards, before the parameters are unsharded.  With tensor
-    parallelism the mesh has a dimension for tp.
+    They are taken from the device mesh of the shards, before the parameters are unsharded.  With
+    tensor parallelism this mesh also has a dimension for tp.
     """
     sharded: Any = next((p for p in module.parameters() if is_dtensor(p)), None)
     if sharded is None:
@@ -150,7 +150,11 @@ def _axes_of_mesh(module: nn.Module, point: Point) -> tuple[str, ...] | None:
 def _axes_of_fsdp(
     module: nn.Module, axes: tuple[str, ...] | None, point: Point
 ) -> tuple[str, ...] | None:
-    """The axes over which FSDP2 averages, among `axes`; None if they cannot be determined."""
+    """The axes over which FSDP2 averages; None if they cannot be determined.
+
+    `axes` are those over which it reduces.  It averages over all of them unless the program set
+    another divisor; then the axes are those whose sizes have the divisor as their product.
+    """
     factors = set(_divide_factors(module))
     if axes is None or factors <= {None}:
         return axes
@@ -166,9 +170,11 @@ def _axes_of_fsdp(
 
 
 def _divide_factors(module: Any) -> Iterator[float | None]:
-    """The arguments of `set_gradient_divide_factor`, None for the default; FSDP2 has no getter.
+    """Yields the factor that `set_gradient_divide_factor` set for each parameter group.
 
-    Some releases of torch keep one parameter group per module, others a list.
+    Yields None for the default factor.  Reads private attributes, because FSDP2 has no function
+    that returns the factor.  Some releases of torch keep one parameter group for each module,
+    others a list.
     """
     state = module._get_fsdp_state()
     groups = getattr(state, "_fsdp_param_groups", None)
@@ -180,9 +186,9 @@ def _divide_factors(module: Any) -> Iterator[float | None]:
 
 
 def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
-    """The data axes along which these ranks lie; None if they are only some of those ranks.
+    """The data axes along which these ranks differ; None if the ranks do not fill these axes.
 
-    If they lie along all axes of a role, the role is returned instead.
+    If the ranks fill all axes of a role, returns the role instead of the axes.
     """
     places = [point.coordinates(int(rank)) for rank in ranks]
     data = point.mesh.expand(_DATA_AXES)
@@ -201,6 +207,6 @@ def _size(module: Any) -> int:
 def _unsupported(module: Any) -> ProgramError:
     return ProgramError(
         f"ctx.watch was given a {type(module).__name__} (FSDP1), which keeps parameters in flat "
-        "buffers whose layout is not supported; shard with "
-        "torch.distributed.fsdp.fully_shard (FSDP2), which takes the same modules"
+        "buffers whose layout is not supported; shard the same modules with "
+        "torch.distributed.fsdp.fully_shard (FSDP2) instead"
     )

@@ -5,12 +5,12 @@ parameters    compares initial parameters and each step's updates
 results       collects the findings of one comparison
 comparison    the result, read by the guards and the report
 rung          the traces that are judged together
-tensor        compares two logical tensors, by `errors`
-values        loads the logical tensors of a trace and keeps them as long as needed
-decisions, buffers, model_inputs   kinds with rules of their own
-tolerance/    how large an error rounding explains
-sketch/       tensors recorded as random projections only
-patterns/     known relations of a wrong value to its reference; `explain/` has the evidence
+tensor        compares two logical tensors; `errors` measures their difference
+values        loads the logical tensors of a trace and caches them
+decisions, buffers, model_inputs   judge kinds of tensors that have rules of their own
+tolerance/    determines how large an error rounding explains
+sketch/       judges tensors of which only random projections were recorded
+patterns/     recognise known relations of a wrong value to its reference, from `explain/`
 guards/       detect checks that could not have failed, and list what was not compared
-declarations/ detect missing and wrong annotations of layouts and means
+declarations/ detect missing and wrong annotations of layouts and of averages
 """

@@ -6,8 +6,9 @@ normalisation, depends on the micro-batches that a rank has processed, in order.
 processes all of a step's; a dp rank processes its own, and cp and sp ranks process parts of each.
 So a rank's running state is compared only as long as the rank has processed the same micro-batches
 as the reference: everywhere at dp=1, and at dp=2 on the first dp rank during the first step.  A
-buffer whose initial value differs depends on the rank (a table of the rank's own positions) and is
-compared only if its layout is declared.  Called by the compare judge.
+buffer whose initial value differs from the reference's is assumed to depend on the rank (such as a
+table of the rank's own positions), and is compared only if its layout is declared.  Called by the
+compare judge.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ class ComparedRanks:
 class Buffers:
     """The buffers of one rung.
 
-    `apart` maps the paths of buffers that are not compared to the reason.
+    `apart` maps the path of each buffer that is not compared to the reason why.
     """
 
     def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
@@ -64,7 +65,10 @@ class Buffers:
         self._histories = {rank.rank: _history(rank) for rank in rung.candidate.ranks}
 
     def compared_ranks(self, id: TensorId) -> ComparedRanks | None:
-        """The ranks whose copy of a reference buffer must agree; None if none must."""
+        """The ranks on which a buffer of the reference is compared.
+
+        None if there are none; then `apart` has the reason.
+        """
         name = id.module, id.name
         initial = TensorId(INITIAL, None, "buffer", *name)
         holders = self.rung.candidate.holders(initial)
@@ -88,13 +92,13 @@ class Buffers:
         return ComparedRanks(alike, self._otherwise(id))
 
     def leave(self, id: TensorId, why: str) -> None:
-        """Record that a buffer is not compared, or not on every rank."""
+        """Record the reason why a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
     def merged(
         self, id: TensorId, compared_on: ComparedRanks, shape: Sequence[int]
     ) -> Merged | None:
-        """The logical tensor of these ranks; None if one of them did not record it."""
+        """The logical tensor, merged from these ranks; None if one of them did not record it."""
         own = {rank.rank for rank in compared_on.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
         if len(parts) < len(own):
@@ -131,7 +135,7 @@ class Buffers:
         return len(hashes) > 1 and len(set().union(*hashes.values())) == 1
 
     def _start(self, id: TensorId, holders: Sequence[tuple[RankTrace, TensorEvent]]) -> str:
-        """How a buffer's initial value differs from the reference's; "" if it does not."""
+        """A message on how a buffer's initial value differs from the reference's; "" if equal."""
         there = self.rung.reference.holders(id)
         if not there:
             return "the reference has no such buffer"
@@ -143,12 +147,12 @@ class Buffers:
         if shapes:
             rank, event = shapes[0]
             return (
-                f"rank {rank.rank} has shape {list(event.shape)} and the reference "
-                f"{list(due.shape)}; declare how it is cut under `buffers:`"
+                f"it has shape {list(event.shape)} on rank {rank.rank} and {list(due.shape)} in "
+                "the reference; declare its layout under `buffers:`"
             )
         if all(self._close(id, rank, event) for rank, event in odd):
             return ""
-        return f"its values on rank {odd[0][0].rank} are different from the start"
+        return f"its initial values on rank {odd[0][0].rank} differ from the reference's"
 
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
         """Whether a buffer's values differ only by rounding, as those of a computed table may."""
@@ -168,14 +172,17 @@ class Buffers:
         return judge_tensor(own, wide, [wide], self.rung.dtype).passed
 
     def _same_history(self, rank: RankTrace, id: TensorId) -> bool:
-        """Whether a rank has processed the reference's micro-batches, up to this value."""
+        """Whether a rank has processed the reference's micro-batches, and no others, up to here.
+
+        "Here" is the micro-batch that produced the value `id`.
+        """
         own = self._histories[rank.rank]
         if not own and not self._seen:
             return self.rung.candidate.sizes["dp"] == 1  # no call of the model was recorded
         return _until(own, id) == _until(self._seen, id) != []
 
     def _otherwise(self, id: TensorId) -> str:
-        """Why a running state may differ after the same micro-batches; "" if it must not."""
+        """Why a running state may differ after the same micro-batches; "" if it must be equal."""
         sizes, point = self.rung.candidate.sizes, self.rung.candidate.point
         sp = bool(point.get("sp", False)) and sizes["tp"] > 1
         if sizes["cp"] > 1 or sp or int(point.get("ep", 1)) > 1:
@@ -185,7 +192,7 @@ class Buffers:
         return ""
 
     def _beside_shards(self, module: str) -> bool:
-        """Whether a module, or its parent, works on shards over tp."""
+        """Whether a module, or its parent, has parameters or activations that tp shards."""
         around = {module, module.rpartition(".")[0]} - {""}
         role = self.rung.candidate.sizes.mesh.role
         return any(

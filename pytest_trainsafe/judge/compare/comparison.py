@@ -30,13 +30,14 @@ class Comparison:
 
     `worst` is the largest ratio of error to allowance, at the tensor `worst_id`.  `insensitive`
     lists the tensors whose allowance is as large as their norm.  `loosened` lists the tensors
-    judged with a user's factor.  `suspects` lists the tensors that were recorded as sketches only,
-    and whose sketches differ by more than rounding is certain to explain: they are undecided.
+    judged with a user's factor.  `suspects` lists the tensors that were recorded only as sketches
+    (random projections), and whose sketches differ too much to be certain that rounding is the
+    cause: they are undecided.
 
     `given` lists the model inputs that differ from the reference's, with their positions in
-    dataflow and the difference; `unclear` lists those of unknown layout.  `apart` maps the buffers
-    that were not compared, or not on every rank, to the reason.  `factor` is the factor that all
-    main gradients of the failing step share; None if they share none.
+    dataflow and the difference; `unclear` lists the inputs of unknown layout.  `apart` maps the
+    path of each buffer that was not compared, or not on every rank, to the reason.  `factor` is the
+    factor by which all main gradients of the failing step are wrong; None if they share none.
     """
 
     dtype: str
@@ -68,7 +69,7 @@ class Comparison:
 
     @property
     def wrong(self) -> Counter[str]:
-        """By kind, the number of tensors with a failing finding, comparable or not."""
+        """By kind, the number of tensors with a failing finding, also of those not comparable."""
         ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
         return Counter(id.kind for id in {_as_judged(id) for id in ids})
 

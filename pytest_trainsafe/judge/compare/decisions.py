@@ -1,7 +1,7 @@
-"""Judges a decision: a choice may differ from the reference's where rounding can flip it.
+"""Judges a decision, a discrete choice such as a router's top-k.
 
-Rounding can flip a choice where the reference's scores of the two options are nearly equal.  Called
-by the compare judge.
+A choice may differ from the reference's where rounding can flip it: where the reference's scores of
+the two options are nearly equal.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pytest_trainsafe.core.precision import precision
 
 @dataclass(frozen=True, slots=True)
 class DecisionJudgement:
-    """The judgement of one decision over `total` choices, each of the top k options of a row.
+    """The judgement of one decision, which makes `total` choices: the top k options of each row.
 
     `differ` counts the choices that differ from the reference's, and `wrong` those that differ by
-    more than rounding explains.  `margin` is the largest difference between the reference's scores
-    of the two options over all differing choices, and `allowed` the largest that rounding explains.
-    `blind` is true if rounding explains every possible choice.  `message` is empty if the decision
-    passes.
+    more than rounding explains.  Where two choices differ, the margin is the difference between the
+    reference's scores of the two options; `margin` is the largest one, and `allowed` the largest
+    that rounding explains.  `blind` is true if rounding explains every possible choice.  `message`
+    is empty if the decision passes.
     """
 
     total: int
@@ -43,15 +43,18 @@ def judge_decision(
 ) -> DecisionJudgement:
     """Judge `chosen` [..., k] by the reference's choice [..., k] and scores [..., options].
 
-    `others` are the scores of the runs that measure rounding.  The order of the options within a
-    row does not matter.
+    `others` are the scores in the runs that measure rounding.  The order of the chosen options
+    within a row does not matter.
     """
     options, total = scores.shape[-1], expected[..., 0].numel()
     if chosen.shape != expected.shape:
-        message = f"has shape {list(chosen.shape)}, its reference {list(expected.shape)}"
+        message = f"has shape {list(chosen.shape)}, but its reference has {list(expected.shape)}"
         return DecisionJudgement(total, total, total, float("inf"), message=message)
     if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < options:
-        message = f"chooses numbers from {int(chosen.min())} to {int(chosen.max())}, of {options}"
+        message = (
+            f"the chosen options are numbered from {int(chosen.min())} to {int(chosen.max())}, but "
+            f"the valid numbers are 0 to {options - 1}"
+        )
         return DecisionJudgement(total, total, total, float("inf"), message=message)
     mine, theirs = _marked(chosen, options), _marked(expected, options)
     flipped = [
@@ -71,8 +74,9 @@ def judge_decision(
     message = ""
     if bad:
         message = (
-            f"{count} of {total} choices differ from the reference's, {bad} of them where it was "
-            f"certain: its scores differ by up to {worst:.2g}, and rounding explains {allowed:.2g}"
+            f"{count} of {total} choices differ from the reference's, {bad} of them by more than "
+            f"rounding explains: the reference's scores of the two options differ by up to "
+            f"{worst:.2g}, and rounding explains {allowed:.2g}"
         )
     return DecisionJudgement(total, count, bad, worst, allowed, blind, message)
 

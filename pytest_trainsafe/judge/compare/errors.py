@@ -31,7 +31,7 @@ class Errors:
 
     norm: Frobenius norm of the difference.
     slices: for each dimension, the norm of the difference at every index (1-D arrays).
-    along: <difference, reference> / <reference, reference>: 0.01 is a value 1 % too large.
+    along: <difference, reference> / <reference, reference>; 0.01 if the value is 1 % too large.
     """
 
     norm: float
@@ -45,9 +45,9 @@ class Spread:
 
     power: the sum of the squared magnitudes.
     slices: for each dimension, the norm at every index.
-    few: 1 over the square root of the participation ratio, the number of elements that carry
-        the power: 1 for a single element, near 0 for many of equal size.
-    slices_few: the same at every index of each dimension; 1 for a slice of zeros.
+    few: 1 over the square root of the participation ratio, which is the number of elements that
+        carry the power; 1 for a single element, near 0 for many of equal size.
+    slices_few: `few` of the slice at every index of each dimension; 1 for a slice of zeros.
     """
 
     power: float
@@ -57,7 +57,7 @@ class Spread:
 
 
 def measure(value: Wide, reference: Wide) -> Errors:
-    """The errors of `value` against `reference`, both wide and of one shape."""
+    """The errors of `value` against `reference`, two float64 or complex128 arrays of one shape."""
     left, right = _matrix(value), _matrix(reference)
     sums = _Sums(reference.shape)
     product = power = 0.0
@@ -71,7 +71,7 @@ def measure(value: Wide, reference: Wide) -> Errors:
 
 
 def spread(array: Wide) -> Spread:
-    """The distribution of a wide array's magnitude."""
+    """The distribution of the magnitude of a float64 or complex128 array."""
     matrix = _matrix(array)
     second, fourth = _Sums(array.shape), _Sums(array.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # values may be infinite or overflow
@@ -98,7 +98,7 @@ def norm(array: npt.NDArray[np.generic]) -> float:
 
 
 def finite(array: npt.NDArray[np.generic]) -> bool:
-    """Whether every element is finite; integers and booleans are."""
+    """Whether every element is finite; always true for integers and booleans."""
     if array.dtype.kind not in "fc":
         return True
     with np.errstate(over="ignore", invalid="ignore"):
@@ -114,7 +114,10 @@ def squares(array: Wide) -> Norms:
 
 
 class _Sums:
-    """Sums squared magnitudes by row and column of a tensor as a [-1, last dim] matrix."""
+    """Sums squared magnitudes over the rows and columns of a tensor viewed as a matrix.
+
+    The matrix has the tensor's last dimension as its columns, and all others as its rows.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape = shape

@@ -36,14 +36,14 @@ from pytest_trainsafe.trace.reader import Trace
 
 __all__ = ["Comparison", "compare"]
 
-#: Kinds that exist once per parameter.  If a candidate records any tensor of the kind, a missing
-#: one is a finding.
+#: Kinds that exist once per parameter.  If a candidate records one tensor of such a kind, a tensor
+#: of that kind that it lacks is a finding.
 PER_PARAMETER = frozenset({"param", "param_grad", "main_grad"})
 
 #: The kinds that the forward of a micro-batch produces.
 FORWARD = ("activation", "decision", "loss")
 
-#: The merge findings that leave elements of a tensor without a recorded value.
+#: The findings of a merge after which a tensor is not judged: its parts do not fit together.
 _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
@@ -52,9 +52,9 @@ def compare(
 ) -> Comparison:
     """Compare a rung's candidate with its reference; findings are in dataflow order.
 
-    Tensors without recorded values are screened by their sketches, which yields suspects.  After a
-    second recording that keeps the suspects' values, `screened` is the first result, and only its
-    suspects are judged.
+    Tensors without recorded values are screened by their sketches (random projections); those that
+    may differ become suspects.  After a second recording, which keeps the values of the suspects,
+    `screened` is the result of the first comparison, and only its suspects are judged.
     """
     mismatch = _different_steps(rung)
     if mismatch is not None:
@@ -89,8 +89,8 @@ def _different_steps(rung: Rung) -> Finding | None:
         check="steps",
         dtype=rung.dtype,
         message=(
-            f"the candidate recorded {len(odd.steps)} steps and the reference {wanted} (on rank "
-            f"{odd.rank}); a program must take the same number of steps at every Point"
+            f"the candidate recorded {len(odd.steps)} steps on rank {odd.rank}, but the reference "
+            f"recorded {wanted}; a program must take the same number of steps at every Point"
         ),
     )
 
@@ -111,7 +111,7 @@ class _Judge(Parameters):
         self.buffers = Buffers(rung, self.result.apart)
 
     def take_over(self, screened: Comparison) -> None:
-        """Continue a comparison that left suspects."""
+        """Continue the comparison `screened`, which left suspects."""
         self.result = copy.deepcopy(screened)
         self.buffers = Buffers(self.rung, self.result.apart)
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}
@@ -125,7 +125,7 @@ class _Judge(Parameters):
         for pattern in sorted(unmatched):
             message = (
                 f"the annotation {pattern} matches nothing in the candidate's model; correct its "
-                "pattern (fnmatch, of a full dotted name or a suffix of it) or remove it"
+                "pattern (fnmatch syntax, for a full dotted name or the end of one) or remove it"
             )
             finding = Finding(verdict="fail", judge="align", check="annotation", message=message)
             self.add(-1, finding)
@@ -156,7 +156,7 @@ class _Judge(Parameters):
             return
         expected = self.reference.merged(id)
         if expected.tensor is None or expected.findings:
-            message = f"the parts of the reference do not merge: {expected.findings[0].message}"
+            message = f"the parts of the reference cannot be merged: {expected.findings[0].message}"
             self.doubt(order, id, "reference", message)
             return
         reference = expected.tensor
@@ -192,7 +192,7 @@ class _Judge(Parameters):
             self.result.uncovered[id.kind] += 1
             return
         self.count(id)
-        why = "the parameter has none, or it has another name"
+        why = "it is missing for this parameter, or the parameter has another name"
         if called:
             why = "the module is never called"
             if id.module in self.called:
@@ -201,14 +201,14 @@ class _Judge(Parameters):
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:
-        """Judge a module's choice by the scores it was made from, which are recorded beside it."""
+        """Judge a module's choice by the scores from which it was made, which are recorded too."""
         place, _, number = id.name.partition(".")
         if place != "output":
             return
         scores = msgspec.structs.replace(id, name=f"scores.{number}" if number else "scores")
         expected, by = self.reference.tensor(id), self.reference.tensor(scores)
         if expected is None or by is None:
-            self.doubt(order, id, "reference", "the parts of the reference do not merge")
+            self.doubt(order, id, "reference", "the parts of the reference cannot be merged")
             return
         self.count(id)
         merged = self.candidate.merged(id, tuple(expected.shape))
@@ -251,9 +251,10 @@ class _Judge(Parameters):
                 self.fail(order, id, "data", "", pattern=found.pattern)
 
     def passed_the_clip(self, id: TensorId) -> bool:
-        """Whether the reference's clip left a gradient unchanged; the main gradient is judged then.
+        """Whether clipping left a gradient of the reference unchanged.
 
-        A program may compute a norm, or clip by a large one, before its gradients are complete.
+        If so, only the main gradient is judged: a program may compute the norm, or clip with a
+        limit that is never reached, before its gradients are complete.
         """
         after = self.rung.reference.holders(msgspec.structs.replace(id, kind="main_grad"))
         hashes = {rank.rank: event.hash for rank, event in after}
@@ -321,7 +322,10 @@ class _Judge(Parameters):
         return known is not None and known == whole_hash(candidate, id)
 
     def pass_unseen(self, id: TensorId) -> bool:
-        """Pass an equal tensor without loading it; False if it must be loaded."""
+        """Pass a tensor that equals the reference's, without loading it.
+
+        Returns False if the tensor must be loaded to be judged.
+        """
         if id.kind not in ("param", "master_param"):
             return self.pass_equal(id, self.tolerances.tolerance(id, self.factor(id)))
         if id.step == INITIAL:
@@ -342,7 +346,11 @@ class _Judge(Parameters):
         return True
 
     def pass_equal(self, id: TensorId, tolerance: Tolerance, measured: bool = True) -> bool:
-        """Record that a tensor equals its reference; False if a doubt requires its values."""
+        """Record that a tensor equals its reference.
+
+        Returns False, and records nothing, if the reference is empty or not finite, or if
+        `measured` and no rounding was measured: then the tensor must be loaded and judged.
+        """
         if not tolerance.finite or (measured and tolerance.unmeasured) or not tolerance.elements:
             return False
         if measured:

@@ -39,10 +39,11 @@ CAUSE = (
 
 @dataclass(frozen=True, slots=True)
 class InputJudgement:
-    """The result for one input of the model.
+    """The result of comparing one input of the model with the reference's.
 
-    "agrees" with the reference's in some layout; "differs" in all; or "unclear" if no layout can be
-    expected to match: ranks have values of their own, or other arguments.
+    `verdict` is "agrees" if they are equal in some layout, and "differs" if they are equal in none.
+    It is "unclear" if no layout can be expected to match, because ranks have values of their own or
+    the model has other arguments.
     """
 
     verdict: Literal["agrees", "differs", "unclear"]
@@ -99,8 +100,8 @@ class ModelInputs:
         if any(right):
             odd = next(part.rank for part, fits in zip(parts, right, strict=True) if not fits)
             text = (
-                f"rank {odd} receives other values than the reference; the other ranks receive the "
-                "same"
+                f"rank {odd} receives values that differ from the reference's; other ranks receive "
+                "the reference's values"
             )
             return _differs(text)
         if not all(equal):
@@ -110,7 +111,7 @@ class ModelInputs:
     def _cut(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool
     ) -> InputJudgement:
-        """Compare parts of a sequence that match in no layout."""
+        """The result for parts that have another shape than the reference's input."""
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
             return InputJudgement("unclear")
@@ -122,13 +123,13 @@ class ModelInputs:
         return self._other(id, parts, expected)
 
     def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> InputJudgement:
-        """The result for an input that differs, with the micro-batch that it matches, if any."""
+        """The result "differs", naming the micro-batch whose input this is, if there is one."""
         for there in self._same_place(id):
             other = _first(self.rung.reference, there)
             if other is None or torch.equal(other, expected):
                 continue
             if self._fits(id, parts, other, alone=len(parts) == 1):
-                text = f"it is the reference's input of {_when(there, id)}"
+                text = f"it equals the reference's input of {_when(there, id)}"
                 return _differs(text)
         value = parts[0].tensor
         if value.shape != expected.shape:
@@ -207,7 +208,7 @@ def _differs(text: str) -> InputJudgement:
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:
-    """An input of a reference; the first stage's if it has several."""
+    """The values of a reference's input on the first rank that has it; None if not recorded."""
     holders = trace.holders(id)
     if not holders or not holders[0][1].key:
         return None

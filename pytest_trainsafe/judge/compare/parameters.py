@@ -19,12 +19,13 @@ from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
 )
 from pytest_trainsafe.judge.compare.values import Values
 
-#: An undetermined element is flipped if its update is off by this share of the largest update.
+#: An element of undetermined sign counts as flipped if its update differs from the reference's by
+#: more than this share of the largest update.
 TURNED_SHARE = 0.1
 
 
 class Parameters(Screening):
-    """A comparison of parameters."""
+    """Judges initial parameters, master copies and updates."""
 
     def parameter(self, order: int, id: TensorId, merged: Merged, reference: torch.Tensor) -> bool:
         """Judge a parameter's initial value or its update.  Returns whether it passed."""
@@ -88,14 +89,14 @@ class Parameters(Screening):
         if _rounds(self.candidate, id):
             return True
         message = (
-            "the parameter is not the rounded master copy, as in the reference: the copy back into "
-            "the model is missing, too early, or of another part"
+            "the parameter does not equal its rounded master copy, as it does in the reference: "
+            "the copy back into the model is missing, happens too early, or copies another part"
         )
         self.fail(order, id, "master-copy", message)
         return False
 
     def update(self, order: int, id: TensorId) -> bool:
-        """Judge a step's update, without elements of undetermined sign.
+        """Judge a step's update, leaving out the elements whose sign rounding decides.
 
         Returns whether it passed.
         """
@@ -126,7 +127,7 @@ class Parameters(Screening):
         expected: torch.Tensor,
         undetermined: Undetermined,
     ) -> None:
-        """Record the first step in which undetermined elements moved differently."""
+        """Record the first step in which elements of undetermined sign moved differently."""
         if self.result.flipped_in is not None or not expected.numel():
             return
         apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)

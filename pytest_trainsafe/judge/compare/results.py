@@ -1,4 +1,4 @@
-"""Collects the results of one comparison: findings with modules, counts, the largest error."""
+"""Collects the results of one comparison: findings, counts of tensors, and the largest error."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
 from pytest_trainsafe.judge.compare.values import Values
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: Explaining is as expensive as several comparisons, and later tensors repeat the first faults.
+#: The largest number of tensors that are explained.  Explaining is as expensive as several
+#: comparisons, and later tensors repeat the first faults.
 MAX_EXPLAINED = 12
 
 
@@ -87,15 +88,16 @@ class Results:
     def precision(
         self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
     ) -> None:
-        """Doubt a passing tensor that has less precision than its dtype."""
+        """Add a doubt about a passing tensor whose values have less precision than its dtype."""
         dtype = narrowed(self.rung, id, value, reference)
         if dtype is not None:
             event = self.event(id)
             assert event is not None, id
             message = (
                 f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
-                "and the reference's values need this precision: it is accumulated, reduced or "
-                f"copied in {dtype}, with an error that the rounding of {self.rung.dtype} hides"
+                f"and the reference's values are not all exact in {dtype}: the tensor is "
+                f"accumulated, reduced or copied in {dtype}, and the rounding of "
+                f"{self.rung.dtype} hides the error"
             )
             self.doubt(order, id, "narrowed", message)
 
@@ -133,7 +135,10 @@ class Results:
         return loosened.factor if loosened is not None else 1.0
 
     def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
-        """The pattern of the replicas that differ from a correct first replica."""
+        """The pattern of the replicas that differ from the first one, which is correct.
+
+        None if all replicas agree, if no pattern matches, or if too many tensors were explained.
+        """
         odd = any(finding.check == "replicas" for finding in merged.findings)
         if not odd or not is_number(reference) or not self.may_explain():
             return None
@@ -145,10 +150,10 @@ class Results:
         return self._explained <= MAX_EXPLAINED
 
     def unmeasured(self, order: int, id: TensorId) -> None:
-        """Doubt a tensor for which no rounding was measured."""
+        """Add a doubt about a tensor for which no rounding was measured."""
         message = (
-            "no rounding was measured for this tensor: the runs that measure it did not record "
-            "it, or gave values that are not finite"
+            "no rounding was measured for this tensor: the runs that measure rounding did not "
+            "record the tensor, or recorded values that are not finite"
         )
         self.doubt(order, id, "measured", message)
 
@@ -175,7 +180,7 @@ class Results:
         event = self.event(id)
         message = judged.message
         if judged.check == "shape" and event is not None:
-            message += f" (layout from {event.layout_source})"
+            message += f" (the layout comes from {event.layout_source})"
         mismatch = None
         if merged.tensor is not None:
             rounding = allowed.norm if allowed is not None else 0.0
@@ -233,7 +238,7 @@ class Results:
         return holders[0][1] if holders else None
 
     def count(self, id: TensorId) -> None:
-        """Count a tensor as compared, once."""
+        """Count a tensor as compared, unless an earlier comparison counted it."""
         if id not in self.counted:
             self.result.compared[id.kind] += 1
 

@@ -10,22 +10,23 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.sketch.screen import same
 from pytest_trainsafe.trace.reader import Trace
 
-#: Flaws of a float64 reference.  OTHER_START also covers master copies, which float64 does not
-#: have.
+#: Flaws of a float64 reference.  A reference with master copies has the flaw OTHER_START, because
+#: a float64 run has none.
 OTHER_START = "starts from different parameters"
 OTHER_DRAWS = "draws different random numbers"
 
-#: The flaws of float64 references, by serial numbers; every candidate needs them.
+#: The flaws of float64 references, by the serial numbers of the two traces; cached because every
+#: candidate needs them.
 _flaws: dict[tuple[int, int], str] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """One candidate and the traces it is judged by.
+    """One candidate and the traces by which it is judged.
 
     `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other
-    samples of the noise, and `shadow` the reference in float64.  Without any of them, only bitwise
-    equality passes.
+    samples of the noise, and `shadow` the reference in float64.  If there are none of these, only
+    bitwise equality passes.
     """
 
     dtype: str

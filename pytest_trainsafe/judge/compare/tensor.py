@@ -18,10 +18,11 @@ class TensorJudgement:
     """The judgement of one tensor.
 
     `check` is the first check that failed: "shape", "non-finite", "norm", "slice", "projection",
-    "exact", or "" if all passed.  `error` and `allowed` are those of that check, relative to the
-    reference's norm unless that is zero.  `ratio` is the largest error divided by its allowance
-    over all checks.  `rounding` is the absolute norm of the error that rounding explains in the
-    whole tensor, `slices` the same for every index of each dimension.
+    "exact", or "" if all passed.  `error` and `allowed` are the error and the allowance of that
+    check, relative to the reference's norm unless that is zero.  `ratio` is the largest ratio of
+    error to allowance over all checks.  `rounding` is the absolute norm of the error that rounding
+    explains in the whole tensor, and `slices` the norm that it explains at every index of each
+    dimension.
     """
 
     check: str
@@ -48,11 +49,12 @@ def judge_tensor(
     least: float = 0.0,
     whole: bool = False,
 ) -> TensorJudgement:
-    """Judge wide arrays; `others` are the perturbed and float64 runs of the reference.
+    """Judge a candidate's array; `others` has the same tensor in the runs that measure rounding.
 
-    Integers and booleans are compared exactly, and so is everything without `others`.  `reference`
-    and `others` must be finite and of one shape.  `loosened` and `least` are those of `allowance`;
-    `whole` skips the checks of slices.
+    Integers and booleans are compared exactly, and so is everything if there are no `others`.
+    Other arrays must be float64 or complex128; `reference` and `others` must be finite and have the
+    same shape.  `loosened` and `least` are passed to `allowance`; `whole` skips the checks of
+    slices.
     """
     allowed = None
     if others and candidate.shape == reference.shape and reference.dtype.kind in "fc":
@@ -63,7 +65,10 @@ def judge_tensor(
 def allowance_by(
     reference: Wide, others: Sequence[Wide], dtype: str, *, loosened: float, least: float
 ) -> Allowance:
-    """The error that rounding explains in a tensor, measured by `others`; see `allowance`."""
+    """The largest error that rounding explains in a tensor, measured by `others`.
+
+    See `allowance` for `loosened` and `least`.
+    """
     with np.errstate(over="ignore", invalid="ignore"):
         responses = [measure(other, reference) for other in others]
         return allowance(reference, responses, dtype, loosened=loosened, least=least)
@@ -78,7 +83,10 @@ def judge_allowed(
     *,
     whole: bool = False,
 ) -> TensorJudgement:
-    """Judge by an allowance; `size` is the reference's norm.  The rest is as in `judge_tensor`."""
+    """Judge a candidate's array by an allowance; None allows no difference.
+
+    `size` is the reference's norm.  The rest is as in `judge_tensor`.
+    """
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
     if reference.dtype.kind not in "fc":
@@ -123,13 +131,13 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
             if scale > 1 and not check:
                 check = "projection"
                 error, bound = abs(errors.along), allowed.along
-                message = f"the values are scaled by {1 + errors.along:.4g} as a whole"
+                message = f"on average, the values are {1 + errors.along:.4g} times the reference's"
     return TensorJudgement(check, message, error, bound, ratio, allowed.norm, allowed.slices)
 
 
 def _slice_message(dim: int, worst: int, wrong: int, length: int) -> str:
-    only = f"only index {worst} of dimension {dim} is wrong, of {length}"
-    many = f"index {worst} of dimension {dim} is the worst of {wrong} wrong of {length}"
+    only = f"only index {worst} of the {length} in dimension {dim} is wrong"
+    many = f"{wrong} of the {length} indices in dimension {dim} are wrong, the worst is {worst}"
     return only if wrong == 1 else many
 
 
@@ -148,7 +156,7 @@ def _over_each(errors: Norms, allowed: Norms) -> Norms:
 
 
 def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
-    message = f"has shape {list(candidate.shape)}, its reference {list(reference.shape)}"
+    message = f"has shape {list(candidate.shape)}, but its reference has {list(reference.shape)}"
     return TensorJudgement("shape", message, float("inf"), 0.0, float("inf"))
 
 
@@ -168,9 +176,9 @@ def _non_finite(candidate: Wide) -> TensorJudgement:
 
 
 def _bitwise(candidate: Wide, reference: Wide) -> TensorJudgement:
-    """Without a measured response, only equal values pass."""
+    """The judgement where no rounding was measured: only equal values pass."""
     if np.array_equal(candidate, reference):
         return TensorJudgement("", "", 0.0, 0.0, 0.0)
     error = norm(candidate - reference) / (norm(reference) or 1.0)
-    message = "differs, and no rounding was measured to allow it"
+    message = "the values differ, and no rounding was measured that would allow a difference"
     return TensorJudgement("exact", message, error, 0.0, float("inf"))

@@ -1,6 +1,6 @@
 """Caches the logical tensors of one trace for the judge.
 
-Most are needed once, some twice in succession, and parameters again a step later.
+Most tensors are needed once, some twice in succession, and parameters again a step later.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 
 
 class ByteLRU(Generic[T]):
-    """A least-recently-used cache of at most `limit` bytes; `size` returns a value's bytes."""
+    """A least-recently-used cache of at most `limit` bytes; `size` returns the bytes of a value."""
 
     def __init__(self, limit: int, size: Callable[[T], int]) -> None:
         self.limit = limit
@@ -46,7 +46,10 @@ class ByteLRU(Generic[T]):
         return found[0]
 
     def keep(self, key: Hashable, value: T) -> None:
-        """Cache a value and evict the least recently used ones beyond the limit."""
+        """Cache a value, and evict the least recently used ones while the limit is exceeded.
+
+        A value that is larger than the limit is not cached.
+        """
         self.forget(key)
         size = self._size(value)
         if size > self.limit:
@@ -65,7 +68,10 @@ class ByteLRU(Generic[T]):
 
 
 class Values:
-    """Logical tensors of `trace`; caches the last one, and parameters until their update."""
+    """The logical tensors of `trace`, loaded on request.
+
+    Caches the last tensor, and keeps parameters until their update is computed.
+    """
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -73,7 +79,7 @@ class Values:
         self._kept = ByteLRU[Merged](KEPT, _bytes)
 
     def merged(self, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
-        """The logical tensor of `id` with the findings of its merge; `shape` as in `merge`."""
+        """The logical tensor of `id` with the findings of its merge; `shape` is as in `merge`."""
         if self._last is not None and self._last[0] == id:
             return self._last[1]
         found = self._kept.get(id) if id.kind in _LASTING else None
@@ -89,7 +95,10 @@ class Values:
         return self.merged(id).tensor
 
     def update(self, id: TensorId) -> torch.Tensor | None:
-        """The parameter (or master copy) `id` after its step minus before; None without both."""
+        """The change of the parameter (or master copy) `id` in its step: value after minus before.
+
+        None if one of the two values is missing or their shapes differ.
+        """
         both = ends(self.trace, id)
         if both is None:
             return None

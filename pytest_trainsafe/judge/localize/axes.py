@@ -1,4 +1,4 @@
-"""Finds the axis that a fault needs, by trying Points without one axis.
+"""Finds the axis without which a fault does not occur, by trying Points without one axis.
 
 Called by `judge.localize.search`.
 """
@@ -16,7 +16,7 @@ NEEDS = {"sp": "tp", "vpp": "pp"}
 
 
 def parallel(point: Point, names: frozenset[str]) -> list[str]:
-    """The axes of a Point that are in effect; those that require another come first."""
+    """The axes in `names` that have an effect at a Point; those that require another come first."""
     found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
     return sorted(found, key=lambda axis: axis not in NEEDS)
 
@@ -31,7 +31,7 @@ def trivial(axis: str, value: AxisValue) -> AxisValue:
 
 
 def without(case: Case, axis: str) -> Point | None:
-    """The case's Point without an axis and those that require it; None if that is not valid."""
+    """The case's Point without `axis` and the axes that require it; None if that is not valid."""
     role = case.point.mesh.role(axis)
     alone = case.point.mesh.members(role) == (axis,)
     dependent = [name for name, other in NEEDS.items() if other == role and alone]
@@ -44,9 +44,10 @@ def without(case: Case, axis: str) -> Point | None:
 def necessary_axis(
     case: Case, axes: list[str], persists: Callable[[Point], bool | None]
 ) -> tuple[str, str]:
-    """The axis that the fault needs ("" if no single one), and a sentence on what was tried.
+    """The axis without which the fault does not occur, and a sentence on what was tried.
 
-    `persists(point)` returns whether the fault occurs at a Point, None if that is unknown.
+    The axis is "" if there is no such axis, or more than one.  `persists(point)` returns whether
+    the fault occurs at a Point, None if that is unknown.
     """
     values: Mapping[str, AxisValue] = dict(case.point)
     gone: list[str] = []
@@ -61,7 +62,7 @@ def necessary_axis(
             (stays if there else gone).append(axis)
 
     def at(axis: str) -> str:
-        """The axis at its value of no effect, in words."""
+        """The axis with the value at which it has no effect, as in `tp=1`."""
         return f"{axis}={trivial(axis, values[axis])}"
 
     if not gone:

@@ -1,9 +1,10 @@
 """Finds the code that produced the tensors that differ in a rewritten Run.
 
-If a wrong output's inputs agree, its module is at fault; otherwise the code between modules, which
-belongs to the module that calls them.  If the gradient of an output is wrong, a consumer of the
-output is at fault: a module whose input gradients are wrong, or else the code that calls the
-consumers.  Effects of a reported fault are omitted.  Called by `judge.localize.search`.
+If a module's output is wrong and its inputs agree, that module is at fault.  If its inputs are
+wrong, the code between modules is at fault, which belongs to the module that calls them.  If the
+gradient of an output is wrong, a consumer of the output is at fault: a module whose input gradients
+are wrong, or else the code that calls the consumers.  Effects of a reported fault are omitted.
+Called by `judge.localize.search`.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _NUMBERS = ("float", "bfloat", "complex")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault: a phase, and a module's path, PROGRAM, or a parameter's path.
+    """A fault: the phase of the step, and `target`, the path of a module or parameter, or PROGRAM.
 
     `between` is true if the fault is in the module's own code, between the modules that it calls.
     `handed` is the pp rank that receives a wrong tensor from another stage through PROGRAM.
     `not_compared` is true if not all inputs of a forward were compared, so that they may be at
     fault instead.  `uncalled` is set if the module is called less often than in the reference, or
-    never, and `condition` if its forward runs under a condition that the reference's does not.
+    never.  `condition` is set if its forward runs under a condition that the reference's does not.
     """
 
     phase: Phase
@@ -73,10 +74,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """A candidate with all tensors of its stages, and the modules that are `cut` into stages.
+    """The candidate with the tensors of every stage, and the modules that are `cut` into stages.
 
-    The rung passed with it has only the first inputs and last outputs of these modules
-    (`judge/localize/stages.py`).
+    The rung that goes with it has only the input of such a module's first stage and the output of
+    its last (`judge/localize/stages.py`).
     """
 
     candidate: Trace
@@ -170,7 +171,7 @@ class _Blame:
         )
 
     def lacking(self, kind: str) -> list[TensorId]:
-        """The tensors that the candidate lacks, in the first step with a wrong tensor."""
+        """The reference's tensors of a kind in the first wrong step, if the candidate has none."""
         step = min(id.step for id in self.wrong)
         candidate, reference = self.rung.candidate, self.rung.reference
         if any(id.kind == kind and id.step == step for id in candidate.ids()):
@@ -184,7 +185,10 @@ class _Blame:
     # Forward.
 
     def forward(self, id: TensorId) -> Iterator[Fault]:
-        """The module that produced a wrong output: its own, or the nearest with correct inputs."""
+        """Yields the fault behind a wrong output, unless another module's wrong output caused it.
+
+        It is in the module itself, its nearest caller with correct inputs, or else the program.
+        """
         if not self.rung.candidate.holders(id):
             yield from self.uncalled(id)
             return
@@ -217,7 +221,7 @@ class _Blame:
             yield Fault("forward", target, not_compared=not_compared)
 
     def uncalled(self, id: TensorId) -> Iterator[Fault]:
-        """The module that lacks an output, unless its caller was not called either."""
+        """Yields the module that lacks an output, unless its caller lacks one too."""
         if self.is_missing(self.callers.get(id.module), id):
             return
         calls = {
@@ -244,7 +248,7 @@ class _Blame:
         return all(not event.dtype.startswith(_NUMBERS) for event in events)
 
     def between(self, phase: Literal["forward", "backward"], target: str) -> Fault:
-        """The code between the modules that `target` calls, or the transfer between its stages."""
+        """The fault in the code between the modules that `target` calls, or between its stages."""
         handed, caller = None, target
         while caller in self.stages.cut:
             handed = wrong_transfer(self.stages.candidate, caller, phase)
@@ -261,7 +265,7 @@ class _Blame:
         return any(wrong.module == module for wrong in self.of("activation"))
 
     def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
-        """Wrong outputs, not rewritten, of the modules that `caller` calls, except `below`."""
+        """The wrong, not rewritten outputs of the modules that `caller` calls, except `below`."""
         return [
             id
             for id in self.of("activation")
@@ -271,7 +275,7 @@ class _Blame:
         ]
 
     def parts_run(self, at: TensorId) -> list[str]:
-        """The modules that the program itself calls on a tensor's stage, in order."""
+        """The modules that the program itself calls in a tensor's micro-batch, on its stage."""
         rank, _ = self.rung.candidate.holders(at)[0]
         when = at.step, at.microbatch, "activation"
         ran = (id for id in rank.tensors if (id.step, id.microbatch, id.kind) == when)
@@ -295,7 +299,7 @@ class _Blame:
     # Backward.
 
     def backward(self, id: TensorId) -> Iterator[Fault]:
-        """The module whose backward produced the wrong gradient of an output."""
+        """Yields the modules or the code whose backward produced an output's wrong gradient."""
         caller = self.callers.get(id.module)
         if caller is None:
             stage = stage_of(self.rung.candidate, id)
@@ -312,7 +316,10 @@ class _Blame:
             yield from self.innermost(user, id)
 
     def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
-        """The innermost modules within `module` whose backward is wrong, or `module` itself."""
+        """Yields the innermost modules at fault in the backward of `module`, or `module` itself.
+
+        Nothing if wrong tensors reach it.
+        """
         if self.wrong_forward(module, at) or self.arrives_unrewritten(module, at):
             return
         inner = [child for child in self.run_by(module) if self.leaves_wrong(child, at)]
@@ -347,7 +354,7 @@ class _Blame:
     # Parameters.
 
     def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
-        """Whether a wrong parameter gradient is an effect of its module's inputs or faults."""
+        """Whether a module at fault, or wrong tensors that reach its module, explain a gradient."""
         return any(_within(id.module, module) for module in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
@@ -369,7 +376,7 @@ def _parameter(id: TensorId) -> str:
 
 
 def _callers(trace: Trace) -> dict[str, str]:
-    """The first caller of each module."""
+    """Maps each module to its first caller."""
     found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
     return {fact.module: fact.by for fact in reversed(found)}
 
@@ -405,10 +412,7 @@ class Compared:
         )
 
     def modules(self, *kinds: Literal["activation", "activation_grad"]) -> str:
-        """The compared modules in words; "" if none was compared.
-
-        `every module`, or those whose tensors of all kinds were compared.
-        """
+        """The modules whose tensors of all `kinds` were compared, in words; "" if there is none."""
         owed: dict[str, None] = {}
         lacking: dict[str, None] = {}
         for kind in kinds:

@@ -14,7 +14,7 @@ from pytest_trainsafe.core.finding import Located
 if TYPE_CHECKING:
     from pytest_trainsafe.runs.session import Session
 
-#: A session may spend as much on localisation as this many tests may.
+#: The localisations of a session may together take this many times the limit of one test.
 TESTS = 10
 
 #: What identifies a family of failures: the program with its arguments, the rung, and the first
@@ -24,7 +24,7 @@ Family = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class LocatedBefore:
-    """The result of a localisation, and the test that failed."""
+    """The result of an earlier localisation, and the id of the test that failed."""
 
     nodeid: str
     located: Located
@@ -42,7 +42,7 @@ class Budget:
         return max(0.0, min(seconds, TESTS * seconds - self.spent))
 
     def take(self, seconds: float) -> None:
-        """Add the seconds of a localisation."""
+        """Add the seconds that a localisation took."""
         self.spent += seconds
 
     def keep(self, family: Family, nodeid: str, located: Located) -> None:

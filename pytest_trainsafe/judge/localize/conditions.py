@@ -1,4 +1,4 @@
-"""Finds conditions under which a candidate's module runs and the reference's does not.
+"""Finds modules that run under conditions that the reference's do not, such as evaluation mode.
 
 Reads the events of `record/training/conditions.py`.  Called by `judge.localize.blame`.
 """
@@ -12,12 +12,13 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
 
-#: The module's parameters changed since the step began, or it runs in evaluation or training mode.
+#: How a module runs, unlike in the reference: its parameters have changed since the step began
+#: (altered), or it is in evaluation mode (evaluated) or in training mode (trained).  "" for none.
 Condition = Literal["", "altered", "evaluated", "trained"]
 
 
 class Conditions:
-    """The conditions of one rewritten rung."""
+    """The conditions of a rewritten rung under which only the candidate's modules run."""
 
     def __init__(self, rung: Rung) -> None:
         self._altered = _altered(rung.candidate) - _altered(rung.reference)
@@ -26,7 +27,7 @@ class Conditions:
         self._trained = expected.keys() - evaluated.keys()
 
     def of(self, module: str, at: TensorId) -> Condition:
-        """The condition under which a module runs in the micro-batch of a tensor; "" for none."""
+        """The condition of a module in the step and micro-batch of the tensor `at`; "" for none."""
         if (at.step, at.microbatch, module) in self._altered:
             return "altered"
         if module in self._evaluated:
@@ -35,7 +36,7 @@ class Conditions:
 
 
 def evaluations(trace: Trace) -> dict[str, Site]:
-    """The modules that ran in evaluation mode on some rank, with the line that set the mode."""
+    """Maps each module that ran in evaluation mode on some rank to the line that set the mode."""
     sites = dict.fromkeys(site for rank in trace.ranks for site in rank.events_of(Site))
     return {site.name: site for site in sites if site.what == "mode"}
 

@@ -1,6 +1,6 @@
 """Describes the faults that were found.  Called by `judge.localize.search`.
 
-A sentence says that tensors agree only if they were compared.
+No sentence says that tensors agree unless they were compared.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
 
-#: Limits: names per group of faults, and groups per failure.
+#: The report lists at most so many names per group of faults, and so many groups per failure.
 MAX_NAMES = 3
 MAX_GROUPS = 3
 
@@ -32,7 +32,7 @@ MAX_REDUCTIONS = 4
 def located(
     faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
 ) -> Located:
-    """The report's rows on some faults; `axis` is the sentence on the axis, or ""."""
+    """The report's rows that describe `faults`; `axis` is the text on the axis, or ""."""
     description = _Description(comparison, rung, program)
     groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:
@@ -72,7 +72,10 @@ class _Description:
         return ""
 
     def agrees(self, fault: Fault) -> str:
-        """The clause about correct tensors before a fault: the beginning of a sentence, or ""."""
+        """The clause that says which tensors before a fault agree; "" if none was compared.
+
+        It begins the sentence on the fault.
+        """
         forward = self.compared.modules("activation")
         both = self.compared.modules("activation", "activation_grad")
         match fault.phase:
@@ -134,12 +137,13 @@ class _Description:
                 "each micro-batch's gradient agrees, but the gradient after the reduction does not"
             )
             if uncompared:
-                text += f" (not compared: the micro-batches' of {name_list(uncompared, 'one')})"
+                text += (
+                    " (not compared: the micro-batches' gradients of "
+                    f"{name_list(uncompared, 'parameter')})"
+                )
         factor = self.comparison.factor
         if factor is not None and factor.clips and factor.apart:
-            text += (
-                f"; the other {len(factor.scaled)} gradients differ by the factor of clipping alone"
-            )
+            text += f"; the other {len(factor.scaled)} gradients differ only by the clipping factor"
         elif factor is not None and len(names) == len(factor.scaled):
             text += ", by the same factor for all"
         return text
@@ -215,7 +219,7 @@ class _Description:
         )
 
     def unsummed(self, group: Sequence[Fault]) -> str:
-        """A clause if every gradient of a group is a partial sum that is never reduced; else ""."""
+        """A clause that names the axis over which a group's gradients are never summed; else ""."""
         axis = self.unsummed_axis(group)
         return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
@@ -232,7 +236,7 @@ class _Description:
         return axes.pop() if alone else ""
 
     def reductions(self, group: Sequence[Fault]) -> list[str]:
-        """The reductions that the program performs, if one is wrong or missing."""
+        """The program's reductions as texts for the report; [] if none is wrong or missing."""
         phase = group[0].phase
         if phase not in ("reduction", "weights", "norm"):
             return []
@@ -250,7 +254,7 @@ class _Description:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
     def place(self, group: Sequence[Fault]) -> Place:
-        """The line at fault and its description."""
+        """The source line at fault and a phrase that describes it; "" for both if none is known."""
         fault = group[0]
         of_module = fault.phase in ("forward", "buffer", "backward", "weights")
         if fault.target == PROGRAM or not of_module:
@@ -271,7 +275,7 @@ class _Description:
         return self.code(caller)
 
     def code(self, path: str) -> Place:
-        """The line of a module's class.
+        """The line that defines a module's class.
 
         If it is in an installed package, the description adds the user's line that calls the model.
         """

@@ -1,7 +1,7 @@
-"""Names faults that need no second Run: before the first step, or in programs of whole steps.
+"""Finds faults without a second Run: in initial parameters, or if no micro-batch is marked.
 
-Before the first step no tensor passes between modules, and if a program marks no micro-batch, no
-module is recorded: there is nothing to rewrite.  Called by `search`.
+Before the first step no tensor passes between modules.  If a program marks no micro-batch, no
+module is recorded.  In both cases there is nothing to rewrite.  Called by `search`.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.description import name_list
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds that an optimizer's step produces, named after parameters.
+#: The kinds of tensors that an optimizer step produces for each parameter.
 _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 
 
 def initial(failed: Comparison, candidate: Trace) -> Located:
-    """The report's row on missing parameters, or on wrong initial values."""
+    """The report's row on parameters that no rank holds, or else on wrong initial values."""
     findings = [
         (f.where, f.check)
         for f in failed.findings
@@ -31,7 +31,7 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     wrong = list(dict.fromkeys(id for id, _ in findings))
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
-        "the initial parameters, before the first step: those of "
+        "the initial parameters, before the first step: the values of "
         f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
         "reference's, so the code that initializes, loads or shards the model is wrong"
     )
@@ -55,7 +55,10 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
 
 
 def _held(candidate: Trace) -> set[str]:
-    """The modules that some rank has, and their parents: only parts of those may be watched."""
+    """The modules that some rank has, with all their parents.
+
+    A rank may have recorded only the parts of a module, so the module itself may not be listed.
+    """
     held: set[str] = set()
     for rank in candidate.ranks:
         for name in (*rank.modules, *(id.module for id in rank.tensors if id.kind == "param")):
@@ -66,7 +69,7 @@ def _held(candidate: Trace) -> set[str]:
 
 
 def _outermost(id: TensorId, held: set[str]) -> str:
-    """The outermost module around a parameter that no rank has, or else the parameter."""
+    """The outermost module around a parameter that is not in `held`, or else the parameter."""
     parts = id.module.split(".")
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])
@@ -76,7 +79,7 @@ def _outermost(id: TensorId, held: set[str]) -> str:
 
 
 def _division(name: str, candidate: Trace) -> str:
-    """The siblings of a module by stage: `of decoder.layers, rank 0 of pp has 0, 1`."""
+    """The siblings of a module on each stage: `in decoder.layers, rank 0 of pp has 0, 1`."""
     parent, _, _ = name.rpartition(".")
     inside = f"{parent}." if parent else ""
     stages: dict[int, dict[str, None]] = {}
@@ -90,7 +93,7 @@ def _division(name: str, candidate: Trace) -> str:
         f"rank {stage} of pp has {', '.join(children) or 'none'}"
         for stage, children in sorted(stages.items())
     ]
-    return f"of {parent or 'the root module'}, {'; '.join(divisions)}"
+    return f"in {parent or 'the root module'}, {'; '.join(divisions)}"
 
 
 def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
@@ -102,12 +105,12 @@ def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
 
 
 def has_whole_steps_only(trace: Trace) -> bool:
-    """Whether the program marked no micro-batch."""
+    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
     return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
 
 
 def whole_steps(failed: Comparison) -> Located:
-    """The report's rows on a comparison of whole steps."""
+    """The report's row for a program that marked no micro-batch."""
     wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
     kinds = {id.kind for id in wrong}
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:

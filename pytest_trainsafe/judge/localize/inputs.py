@@ -1,8 +1,8 @@
 """Compares a module's inputs, and their gradients, with the reference's.
 
-An input that is another module's output has that output's layout.  The layout of an input computed
-between two modules is not declared: its parts agree if they match the reference in *some* layout
-that the Point allows.  Called by `judge.localize.blame`, after the comparison.
+An input that is another module's output has that output's layout.  An input that is computed
+between two modules has no declared layout: it agrees if the ranks' parts match the reference in
+*some* layout that the Point allows.  Called by `judge.localize.blame`, after the comparison.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_trainsafe.record.inject.rewrite import UNKNOWN
 
 
 class Inputs:
-    """The inputs of one rung's modules, each compared once."""
+    """Compares the inputs of the modules of one rung, each when first asked for."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
@@ -60,7 +60,7 @@ class Inputs:
         return holders[0][1].layout_source if holders else UNKNOWN
 
     def _judge(self, id: TensorId) -> bool | None:
-        """Whether both tensors are equal up to rounding; None if unknown."""
+        """Whether the candidate's tensor equals the reference's up to rounding; None if unknown."""
         if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
             return None
         reference = logical_tensor(self.rung.reference, id).tensor
@@ -92,21 +92,21 @@ class Inputs:
         return False
 
     def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
-        """Whether integers without a declared layout must equal the reference's.
+        """Whether an integer input without a declared layout must equal the reference's.
 
-        Ranks may number their own data (rows of a shard, positions in a part of the sequence).
-        Then values of the whole shape differ between ranks, or values of a part are equal on all
-        ranks.
+        It need not where each rank numbers its own data (rows of a shard, positions in a part of
+        the sequence).  That is assumed if parts of the whole shape differ between ranks, or if
+        smaller parts are equal on all ranks.
         """
         first = parts[0].tensor
         equal = all(torch.equal(part.tensor, first) for part in parts)
         return equal == (first.shape == reference.shape)
 
     def _layouts(self, id: TensorId, shape: tuple[int, ...], parts: list[Part]) -> Iterator[Layout]:
-        """The layouts in which parts of this size make a tensor of `shape`, likely ones first.
+        """Yields layouts in which the parts make a tensor of `shape`, likely layouts first.
 
-        Partial sums are tried only if declared for some tensor: most others that fit are missing
-        reductions.
+        A layout with partial sums is tried only if some tensor declares it: elsewhere, parts that
+        sum to the reference mostly mean that a reduction is missing.
         """
         local = tuple(parts[0].tensor.shape)
         if len(local) != len(shape):
@@ -121,7 +121,7 @@ class Inputs:
                 yield layout
 
     def _cuts(self, shape: tuple[int, ...]) -> Iterator[Layout]:
-        """Every way to shard dimensions over cp and tp, cp outermost."""
+        """Yields every layout that shards at most one dimension over cp and one over tp."""
         choices: list[list[Layout]] = []
         for axis in ("cp", "tp"):
             cuts: list[Layout] = [()]

@@ -1,4 +1,4 @@
-"""Finds the source line of a fault outside the modules: of a reduction, a step, a batch.
+"""Finds the source line of a fault outside the modules, such as a reduction or an optimizer step.
 
 Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the
 ladder if localisation found nothing.
@@ -24,7 +24,7 @@ from pytest_trainsafe.trace.reader import Trace
 Place = tuple[str, str]
 NOWHERE: Place = ("", "")
 
-#: The phase that produces tensors of a kind that no module produces.
+#: For each kind of tensor that no module produces: the phase that produces it.
 _MADE_BY: dict[str, Phase] = {
     "loss": "loss",
     "grad_norm": "norm",
@@ -48,12 +48,12 @@ _DOES: dict[What, str] = {
 #: In-place operations that scale a gradient.
 _SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
 
-#: Reductions that sum; gradients rarely need any other.
+#: How the names of reductions end that sum or average; gradients rarely need any other.
 _SUMS = ("(SUM)", "(AVG)")
 
 
 class Places:
-    """The recorded source lines of a candidate's program."""
+    """The source lines that a candidate's trace recorded, searched for the line at fault."""
 
     def __init__(self, candidate: Trace, program: Program) -> None:
         self.candidate = candidate
@@ -105,7 +105,7 @@ class Places:
         return self.of_phase(phase, comparison, [id.path])
 
     def summing(self, axis: str) -> Place:
-        """The line that sums gradients over an axis, after the backward."""
+        """The line of a collective that sums gradients over an axis."""
         made = [each for each in self.reductions if axis in each.axes and _adds_up(each)]
         return self._of(made) if made else NOWHERE
 
@@ -115,7 +115,10 @@ class Places:
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
-        """The collectives that reduce gradients of these parameters, or the gradients' norm."""
+        """The collectives that the report lists: of the norm, or of these parameters' gradients.
+
+        If none fits the parameters, these are all collectives that reduce gradients.
+        """
         if phase == "norm":
             return _once(self.norms)
         return _once(self._fitting(targets) or self.reductions)
@@ -135,7 +138,8 @@ class Places:
     def _norm(self, comparison: Comparison) -> Place:
         """The line that reduces the gradient norm, or that scales gradients by it."""
         factor = comparison.factor
-        # A factor that is the size of an axis comes from the gradients, where clipping hides it.
+        # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
+        # The gradients themselves do not show that, because clipping removes the factor.
         named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
         role = self.candidate.sizes.mesh.role
         axes = {axis for axis in named if role(axis) in ("dp", "cp")}
@@ -155,10 +159,10 @@ class Places:
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
-        """The line that reduces some gradients, or that applies a wrapper which reduces them.
+        """The line that reduces the gradients of `targets`, or applies a wrapper that does.
 
-        A missing reduction has no line.  Then this is the line that reduces the same gradients over
-        another axis, or else any gradient.
+        A missing reduction has no line.  For one, the result is the line that reduces the same
+        gradients over another axis, or else a line that reduces, writes or uses any gradient.
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
@@ -180,10 +184,10 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions of tensors that have the size of these parameters on some rank.
+        """The reductions that may be of these parameters' gradients, by their number of elements.
 
-        If no parameter has the size of a reduction, it reduces a bucket of several parameters and
-        may contain any.
+        A reduction fits if one of these parameters has its size on some rank.  A size that no
+        parameter has is that of a bucket of several parameters, which may contain any.
         """
         paths = {*targets}
         every: set[int] = set()
@@ -201,7 +205,7 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
-        """The line of the first reduction, or the user's line that calls a function for it."""
+        """The line of the first reduction, or the user's line that called a function to do it."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)
@@ -230,7 +234,7 @@ def _adds_up(made: Reduction) -> bool:
 
 
 def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
-    """The reductions without those that differ only in size."""
+    """The reductions, with one of those that differ only in size."""
     found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
     return list(found.values())
 
@@ -240,12 +244,12 @@ def _own(line: str) -> bool:
 
 
 def _through(site: Site) -> str:
-    """The line in an installed package that a user's line calls, as a suffix; else ""."""
+    """The line in a package that did the work when a user's line called it, as a suffix, or ""."""
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
 
 
 def _line_of(program: Program) -> str:
-    """The "file:line" of a program's function, or the file of a script."""
+    """The "file:line" of a program's function, or the path of a script; "" if neither is known."""
     if not program.file:
         return program.path if program.script is not None else ""
     function = program.path.rpartition(":")[2].rpartition(".")[2]

@@ -1,6 +1,7 @@
-"""Chooses the values with which tensors are rewritten: similar to those of the reference.
+"""Chooses the mean, spread and range of the values that replace each tensor.
 
-Random values of another magnitude would change the behaviour: saturate a softmax, or hide a bias.
+They are similar to the reference's.  Values of another magnitude would change how the program
+behaves: they could saturate a softmax, or hide a bias.
 """
 
 from __future__ import annotations
@@ -15,24 +16,27 @@ from pytest_trainsafe.record.inject.rewrite import rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
-#: If more than this share of an output is exactly zero, the zeros have a meaning (a mask, dropout,
-#: a choice of experts), and it is not rewritten.
+#: An output with a larger share of exact zeros is not rewritten, because its zeros have a meaning
+#: (a mask, dropout, a choice of experts).
 MAX_ZEROS = 0.1
 
-#: Gradients of a mean are all equal, and equal gradients hide misplaced ones.
+#: The least standard deviation of a rewritten gradient, as a share of its mean's magnitude.  The
+#: gradients of a mean are all equal, and equal values hide that some are at the wrong place.
 LEAST_SPREAD = 0.25
 
-#: The digits of a scale: reruns of a reference that differ in rounding then share one Run.
+#: The significant digits of a mean or spread.  As these are rounded, references that differ only by
+#: rounding give equal values, and so share one cached Run.
 DIGITS = 3
 
 
 def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
-    """How to rewrite the outputs and the gradients that both Runs recorded.
+    """Maps the key of each output and gradient that both Runs recorded to how it is rewritten.
 
-    Tensors that only one of them has (of a fused module's parts) are not rewritten, so that both
-    compute the same.  Nor are those that several pipeline stages pass on under one name, or that a
-    rank knows under another name or number than the whole does.  Scales come from the first step
-    and micro-batch with the tensor.
+    Three sorts of tensors are not rewritten: those that only one Run has (such as the outputs of
+    the parts of a fused module), so that both Runs compute the same; those that several pipeline
+    stages record under one name; and those of modules that have another name or number on a rank
+    than in the whole model.  The values are measured in the first step and micro-batch that has the
+    tensor.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)
     both = {
@@ -52,9 +56,9 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
 
 
 def _other_stand_ins(candidate: Trace) -> set[str]:
-    """The modules that a stage replaces by something other than `nn.Identity`.
+    """The modules that a stage replaces by a stand-in of a class other than `nn.Identity`.
 
-    A rank only knows of these that they return their input.
+    All that a rank knows of such a stand-in is that it returns its input.
     """
     absent = candidate.stand_ins()
     return {
@@ -88,7 +92,7 @@ def _round(value: float) -> float:
 
 
 def _below(value: float) -> float:
-    """The next power of two below, or its negative: every dtype represents it exactly."""
+    """The greatest 2**n or -2**n that is at most `value`, which every dtype represents; 0 for 0."""
     fraction, power = math.frexp(value)
     if value > 0 or fraction == -0.5:
         power -= 1

@@ -1,7 +1,7 @@
 """Runs candidate and reference with rewritten tensors between modules, and finds what differs.
 
-Called by the ladder after a rung failed.  Costs one Run of the candidate, two or three of the
-reference (which are cached like every reference), and one of the candidate for each axis tried.
+The ladder calls this after a rung failed.  A search costs one Run of the candidate, two or three of
+the reference (cached like every reference), and one more Run of the candidate for each axis tried.
 """
 
 from __future__ import annotations
@@ -42,11 +42,11 @@ if TYPE_CHECKING:
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
 ) -> Located | None:
-    """Localise the fault of a failed rung; None if the first failure is not of a tensor.
+    """Find the code at fault in a failed rung; None if its first failing finding names no tensor.
 
-    Rows give the duration of the search, or the reason why nothing was found.  A test may take
-    `settings.localize` seconds, and all tests of a process together what `budget` allows.  If a
-    failure of the same family was localised before, the result refers to it.
+    The result's rows say how long the search took, or why nothing was found.  The search of one
+    test may take `settings.localize` seconds; `budget` limits all searches of the process together.
+    If a failure of the same family was localised before, the result repeats that test's.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None:
@@ -72,7 +72,7 @@ def localize(
         why = f"stopped at the time limit after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
         reason = str(failure).partition("\n")[0]
-        why = f"the program does not run with rewritten values ({reason})"
+        why = f"the program fails when the tensors between its modules are replaced ({reason})"
     except TraceError as error:
         why = str(error).partition("\n")[0]
     spent = time.perf_counter() - began
@@ -87,13 +87,19 @@ def localize(
 
 
 def wrong_line(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
-    """The line that produces the first wrong tensor, if no module does; without a search."""
+    """Find, without a search, the source line that produces the first wrong tensor.
+
+    None if no line is known, as for a tensor that a module produces.
+    """
     found = _unlocated(candidate, rung, failed)
     return found if found.source else None
 
 
 def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
-    """The reasons why nothing was localised, and the line that produces the first wrong tensor."""
+    """The result when nothing was localised, with the reasons `why`.
+
+    It has the line that produces the first wrong tensor, if that is not in a module.
+    """
     first = next(f for f in failed.findings if f.verdict == "fail")
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
     if first.where is None:
@@ -103,7 +109,11 @@ def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> 
 
 
 def family_of(case: Case, rung: Rung, first: Finding) -> Family:
-    """What failures with a probable common cause have in common."""
+    """The key that failures share if they probably have one cause.
+
+    It consists of the program with its arguments, the dtype, the axes that are not parallel, and
+    the kind, path and pattern of the first wrong tensor.
+    """
     assert first.where is not None
     where, pattern = first.where, first.pattern
     program = case.program.path, case.program.file
@@ -121,10 +131,10 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
 
 
 def _as_known(known: LocatedBefore) -> Located:
-    """The result for another failure of the same family; nothing runs for this one."""
+    """The result for a failure whose family was localised before: it refers to that test."""
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
-    note = f"not again: {test} starts at the same tensor, and was localised: {text}"
+    note = f"not repeated: the failure of {test} starts at the same tensor; found there: {text}"
     what = f"{known.located.what}; as in that test" if known.located.source else ""
     return Located((("localised", note),), known.located.source, what)
 
@@ -132,7 +142,7 @@ def _as_known(known: LocatedBefore) -> Located:
 def _all_spent(budget: Budget, most: float) -> str:
     return (
         f"localisation took {budget.spent:.0f} s in this process, and the limit is {TESTS} times "
-        f"the {most:g} s of one test (--trainsafe-localize)"
+        f"the {most:g} s that one test may take (--trainsafe-localize)"
     )
 
 
@@ -142,10 +152,10 @@ def _not_located(why: str) -> Located:
 
 @dataclass
 class Search:
-    """One localisation of the differences in `rung`, within `seconds`.
+    """A search for the code that causes the differences in `rung`, limited to `seconds`.
 
-    Raises TimeoutError, GroupFailure for a program that does not run with rewritten values, and
-    TraceError for traces without values.
+    Raises TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError
+    for traces without values.
     """
 
     candidate: Traces
@@ -163,13 +173,14 @@ class Search:
     def run(self) -> Located:
         """Search, and return the report's rows."""
         if not self.rewrite:
-            return _not_located("no activations were recorded that could be rewritten")
+            return _not_located("no activations were recorded that can be replaced for the search")
         rung = self.rewritten()
         comparison, faults = self.judge(rung)
         if not faults:
             return _not_located(
-                "nothing differs once the tensors between modules are rewritten: the fault needs "
-                "the values of the training, or state that modules share"
+                "nothing differs once the tensors between modules are replaced by the same values "
+                "in both Runs: the fault needs the values of the training, or is in state that "
+                "modules share"
             )
         program = self.candidate.case.program
         return located(faults, comparison, rung, program, self.axis(faults, rung))
@@ -204,7 +215,10 @@ class Search:
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
     def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
-        """A sentence on the axis that the first fault needs, as far as time allows."""
+        """The report's text on the axis without which the first fault does not occur.
+
+        It says so if the time did not suffice to try every axis.
+        """
         case = self.candidate.case
         late = False
 
@@ -240,7 +254,7 @@ class Search:
 
 
 def _with_ends(rung: Rung, cut: set[str]) -> Rung:
-    """The rung with the first inputs and last outputs of modules that are cut into stages."""
+    """The rung in which a module cut into stages has its first input and its last output only."""
     measures = [trace for trace in (rung.perturbed, rung.shadow) if trace is not None]
     candidate, reference, *folded = ends(cut, rung.candidate, rung.reference, *measures)
     others = iter(folded)
@@ -254,7 +268,7 @@ def _with_ends(rung: Rung, cut: set[str]) -> Rung:
 
 
 def _outputs(trace: Trace) -> Trace:
-    """A trace without modules' inputs, which the compare judge does not support."""
+    """A copy of a trace without modules' inputs, which the compare judge does not support."""
     ranks = [
         replace(rank, tensors={id: e for id, e in rank.tensors.items() if not is_input(id)})
         for rank in trace.ranks

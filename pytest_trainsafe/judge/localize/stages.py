@@ -22,8 +22,10 @@ from pytest_trainsafe.core.tensor_id import Kind, TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: A container's call on one stage; if ranks have several chunks, later calls are later chunks.
+#: Where a container is called: the number of the call, and the pp coordinate.  If ranks have
+#: several chunks of the model, later calls are later chunks.
 _Place = tuple[int, int]
+#: A call of a whole container: step, micro-batch and the container's path.
 _Call = tuple[int, int | None, str]
 
 _FLOWS: tuple[Kind, ...] = ("activation", "activation_grad")
@@ -41,10 +43,11 @@ def cut_modules(trace: Trace) -> set[str]:
 
 
 def ends(cut: set[str], *traces: Trace) -> list[Trace]:
-    """The traces with each container in `cut` as one call, from first input to last output.
+    """Copies of the traces in which each container in `cut` has one call.
 
-    Tensors that the first two traces (candidate and reference) do not both have in one shape are
-    removed from all: a stage may return something other than the whole does.
+    Its input is the first stage's, its output the last stage's.  A stage may return something other
+    than the whole module does.  So a tensor of a container is removed from all traces unless the
+    first two (candidate and reference) have it, in the same shape if it is an output.
     """
     if not cut:
         return list(traces)
@@ -79,7 +82,10 @@ def _folded(trace: Trace, cut: set[str]) -> Trace:
 
 
 def _alike(candidate: Trace, reference: Trace, id: TensorId) -> bool:
-    """Whether both outputs have the same shape; True for inputs, which may have any layout."""
+    """Whether a tensor has the same logical shape in both traces.
+
+    True for every input: its layout is not known, and so its shape is not.
+    """
     if is_input(id):
         return True
     expected = logical_tensor(reference, id).tensor

@@ -1,4 +1,4 @@
-"""Applies a relation's change to a Run, and refuses what the program cannot run."""
+"""Applies a relation's change to a Run, and raises errors where the program does not allow it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of
 
 
 def setting_of(traces: Traces, base: Trace) -> Setting:
-    """The setting of a Run, of which `base` is the trace in some dtype."""
+    """The Setting of a Run; `base` is its trace in any dtype."""
     case, spec = traces.case, base.manifest.spec
     arguments = case.program.complete(spec.keywords)
     return Setting(case.program.name, spec.point, arguments, len(microbatches_of(base)))
 
 
 def microbatches_of(trace: Trace) -> list[int]:
-    """The numbers of the micro-batches of the first step, in the order in which ranks entered them.
+    """The numbers of the micro-batches of the first step, those of rank 0 first.
 
-    Ranks follow each other; a number is listed once for all ranks.
+    Those of a rank are in the order in which it entered them.  Each number is listed once.
     """
     first = trace.manifest.spec.first_step
     numbers = dict.fromkeys(
@@ -70,7 +70,7 @@ def changed(traces: Traces, spec: RunSpec, change: Change, relation: Relation) -
         arguments=arguments_of(keywords),
         order=change.order,
         watch_casts=False,
-        # A reference compiles nothing and is cached; a changed Point is judged as it trains.
+        # A trusted Run compiles nothing and is cached; at another Point the Run is a candidate.
         trusted=spec.trusted and point == own,
     )
 
@@ -92,7 +92,10 @@ def _require_valid(
 
 
 def unseen(base: Trace, other: Trace, relation: Relation) -> str:
-    """Why the change had no effect on the program; "" if it had, or need not show."""
+    """Why the change had no effect on the recorded tensors.
+
+    "" if it had an effect, or if the relation need not change what is recorded.
+    """
     if not relation.visible:
         return ""
     for one, another in zip(base.ranks, other.ranks, strict=False):
@@ -104,8 +107,8 @@ def unseen(base: Trace, other: Trace, relation: Relation) -> str:
         else "it does not use the arguments that the relation changes"
     )
     return (
-        f"the changed Run records the same bits in the same order, so the program follows no "
-        f"change: {through}"
+        f"the changed Run records the same bits in the same order as the unchanged one, so the "
+        f"program does not follow the change: {through}"
     )
 
 

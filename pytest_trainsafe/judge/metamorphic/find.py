@@ -1,4 +1,4 @@
-"""Finds which relations hold on healthy Runs, or asserts those that a file keeps."""
+"""Finds which relations hold on healthy Runs, or asserts those that a file lists."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from pytest_trainsafe.judge.metamorphic.kept import Kept, add_found, kept_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.relations import Order, Recompute, Relation
 
-#: Asserts one relation: `assert_same_by`.
+#: A function that asserts one relation, as `assert_same_by` does.
 Assert = Callable[[Relation, Traces], None]
 
-#: The relations that a program need not offer.
+#: The relations that are known for every program, even if it does not offer them.
 EVERYWHERE: tuple[Relation, ...] = (Order(), Recompute())
 
 
 def assert_or_find(
     traces: Traces, file: str, given: Sequence[Relation], assert_one: Assert
 ) -> None:
-    """Write which relations hold, in a healthy test that learns; else assert those that are kept.
+    """Assert the relations that `file` lists as holding for the program.
 
-    A relation that is given has precedence over one that the program offers under its name.
+    A healthy test under `--trainsafe-learn` instead tries all known relations and writes the
+    results to the file.  A relation in `given` has precedence over one of the same name that the
+    program offers.  Raises RelationError if no relation applies at the test's Point.
     """
     case = traces.case
     path = Path(case.settings.root or ".") / file
@@ -36,7 +38,10 @@ def assert_or_find(
     reasons = []
     for kept in kept_of(path, case.program.path, known):
         if not kept.holds:
-            note = f"{path.name} does not keep the relation {kept.relation} of {kept.program}"
+            note = (
+                f"{path.name} says that the relation {kept.relation} does not hold for "
+                f"{kept.program}, so it was not judged"
+            )
             traces.runs.notes[note] = None
             continue
         try:
@@ -48,13 +53,16 @@ def assert_or_find(
             applied = True
     if not applied:
         raise RelationError(
-            f"no relation that {path} keeps for {case.program.name} applies at {case.point}, so "
-            f"nothing could fail: {'; '.join(reasons)}"
+            f"none of the relations that {path} lists for {case.program.name} applies at "
+            f"{case.point}, so nothing could fail: {'; '.join(reasons)}"
         )
 
 
 def find(traces: Traces, tried: Iterable[Relation]) -> list[Kept]:
-    """What is found of each relation at one Point; those that do not apply are left out."""
+    """Try relations at the Point of `traces`, and return whether each holds.
+
+    Relations that do not apply there, or whose judgement is inconclusive, are left out.
+    """
     case = traces.case
     program = case.program.path
     point = case.point.without("dtype") if traces.role == "candidate" else case.reference_point

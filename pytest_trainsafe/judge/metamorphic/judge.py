@@ -1,6 +1,6 @@
 """Judges whether a program trains the same under a metamorphic relation.
 
-Two Runs are compared by the compare judge, rung by rung.  The first one takes the place of the
+The compare judge compares two Runs, rung by rung.  The unchanged Run takes the place of the
 reference: rounding is measured on it.
 """
 
@@ -29,7 +29,7 @@ from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting,
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-#: What the report says that the changed Run was compared with.
+#: How the report names the Run that the changed one was compared with.
 UNCHANGED = "the unchanged Run"
 
 JUDGE = "relation"
@@ -37,10 +37,10 @@ JUDGE = "relation"
 
 @dataclass(frozen=True, slots=True)
 class RelationJudgement(FindingsJudgement):
-    """The Judgement on one relation: `compared` has that of the comparison.
+    """The Judgement on one relation.  `compared` is the Judgement on the comparison alone.
 
-    `changes` says what the changed Run had instead, and `draws` whether the steps of the unchanged
-    one drew from torch's default generators.
+    `changes` is a text such as `batch=8 instead of batch=4`.  `draws` is whether the steps of the
+    unchanged Run drew from torch's default random generators.
     """
 
     compared: LadderJudgement | None = None
@@ -55,8 +55,8 @@ def judge_relation(
 ) -> RelationJudgement:
     """Judge a relation on the Runs of a fixture.
 
-    Raises RelationError where the relation does not apply, ArgumentError for a relation that the
-    program cannot follow, and GroupFailure where the ranks of a Run did not finish.
+    Raises RelationError where the relation does not apply, ArgumentError for a relation that does
+    not fit the program, and GroupFailure where the ranks of a Run did not finish.
     """
     pair = _Pair(traces, relation)
     base, other, notes = pair.prepared()
@@ -91,7 +91,7 @@ class _Pair:
 
     def __init__(self, traces: Traces, relation: Relation) -> None:
         self.traces, self.relation = traces, relation
-        # All copies of one fixture share its Runs; those of a sketch are recorded again in full.
+        # All copies of a fixture share its Runs.  If it records sketches, this is a Run of its own.
         self.base = self._varied("reference", _watching)
         self.setting = setting_of(traces, self._first(self.base))
         why = None if relation.unless is None else relation.unless(self.setting)
@@ -105,11 +105,11 @@ class _Pair:
         if relation.exact and any(self.views):
             raise ArgumentError(
                 f"the relation {relation.name} cannot be exact: it compares tensors that are put "
-                "together from others, whose bits depend on how; leave out exact=True"
+                "together from recorded ones, and their bits depend on how; leave out exact=True"
             )
 
     def prepared(self) -> tuple[VariedTraces, VariedTraces, list[str]]:
-        """The Traces of the unchanged and of the changed Run, and what cannot be compared."""
+        """The Traces of the unchanged and the changed Run, and notes on what is not compared."""
         case, notes = self.traces.case, list[str]()
         settings = case.settings
         if any(self.views):
@@ -121,8 +121,9 @@ class _Pair:
                 settings = replace(settings, dtypes=("float64",))
                 if left:
                     notes.append(
-                        f"{' and '.join(left)}: the program chooses (top-k) by values that "
-                        "rounding changes, and choices of other shapes cannot be replayed"
+                        f"{' and '.join(left)}: rounding can change what the program chooses "
+                        "(top-k), and the other Run's choices cannot be replayed, because they may "
+                        "have another shape"
                     )
         case = replace(case, settings=settings)
         base = replace(self.base, case=case)
@@ -148,7 +149,7 @@ class _Pair:
         )
 
     def _first(self, base: VariedTraces) -> Trace:
-        """The Trace of the first rung that the program can run in."""
+        """The Trace in the first dtype of the ladder in which the program runs."""
         *others, last = base.case.rungs
         for dtype in others:
             try:
@@ -159,7 +160,7 @@ class _Pair:
 
 
 def _watching(spec: RunSpec) -> RunSpec:
-    """Casts decide how much rounding is allowed."""
+    """The RunSpec with casts recorded, because they decide how much rounding is allowed."""
     return structs.replace(spec, watch_casts=True)
 
 
@@ -187,14 +188,14 @@ def _in_words_of(relation: Relation, rung: RungJudgement) -> RungJudgement:
 
 
 def _in_place(change: Change, setting: Setting) -> str:
-    """What the changed Run has, and what the unchanged one had in its place."""
+    """The text on a change, as in `batch=8 instead of batch=4`."""
     axes = {**dict(setting.point), **setting.arguments}
     before = [f"{name}={axes[name]}" for name in change.values if name in axes]
     return f"{change} instead of {' '.join(before)}" if before else str(change)
 
 
 def _without_effect(first: Trace, second: Trace, relation: Relation) -> list[Finding]:
-    """The finding on a change that the program does not follow.
+    """A finding if the program does not follow the change; none if it does.
 
     `first` and `second` are the two Runs as they were recorded.
     """
@@ -210,7 +211,7 @@ def _without_effect(first: Trace, second: Trace, relation: Relation) -> list[Fin
 
 
 def _unequal_bits(first: Trace, second: Trace) -> list[Finding]:
-    """The finding on Runs that agree up to rounding, of an exact relation."""
+    """A finding if the Runs of an exact relation, which agree up to rounding, differ in bits."""
     apart = first_divergence(first, second)
     if apart is None:
         return []
@@ -220,8 +221,8 @@ def _unequal_bits(first: Trace, second: Trace) -> list[Finding]:
             judge=JUDGE,
             check="relation:bits",
             message=(
-                f"the Runs agree up to rounding and differ in bits: {apart.differing} of "
-                f"{apart.total} recorded tensors, and the relation is exact"
+                f"the relation is exact, but {apart.differing} of {apart.total} recorded tensors "
+                "differ in bits; the Runs agree only up to rounding"
             ),
             where=apart.where,
             subject=apart.subject,
@@ -231,7 +232,7 @@ def _unequal_bits(first: Trace, second: Trace) -> list[Finding]:
 
 
 def _left_out(*traces: Trace) -> list[str]:
-    """What the relation left out, counted by kind."""
+    """Sentences on the tensors that the relation left out, one for each kind of tensor."""
     count: dict[str, int] = {}
     for trace in traces:
         if isinstance(trace, TranslatedTrace):

@@ -1,4 +1,4 @@
-"""The file of relations that programs keep: found on healthy Runs, and asserted in later ones.
+"""Reads and writes the file of relations, found on healthy Runs and asserted on later ones.
 
 A text file for review, with one line for each program and relation below its format:
 
@@ -6,7 +6,7 @@ A text file for review, with one line for each program and relation below its fo
     package.module:train | order | holds | dp=2 microbatches=4; a single device
     package.module:train | split | does not hold | loss · loss · step 0 · micro-batch 0
 
-The last field has the points at which a relation held, or where it first did not.
+The last field lists Points at which the relation held, or the first difference if it did not hold.
 """
 
 from __future__ import annotations
@@ -40,10 +40,10 @@ MAX_POINTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is known of one relation of a program.
+    """One line of the file: whether a relation of a program holds.
 
-    `holds` says whether it held wherever it was tried; `where` has the points, or the first
-    difference.
+    `holds` says whether it held at every Point where it was tried.  `where` lists such Points, or
+    describes the first difference.
     """
 
     program: str
@@ -69,8 +69,8 @@ def read_kept(path: Path) -> list[Kept]:
     lines = text.splitlines()
     if lines and lines[0] != FORMAT:
         raise ArgumentError(
-            f"{path} does not begin with {FORMAT!r}, but with {shown(lines[0])}: it is no file of "
-            "relations, or one of another version. Remove it and run pytest --trainsafe-learn"
+            f"{path} does not begin with {FORMAT!r}, but with {shown(lines[0])}: it is not a file "
+            "of relations, or has another version. Remove it and run pytest --trainsafe-learn"
         )
     return [
         _parsed(path, number, line)
@@ -91,9 +91,9 @@ def _parsed(path: Path, number: int, line: str) -> Kept:
 
 
 def add_found(path: Path, found: Iterable[Kept]) -> None:
-    """Adds what was found at one Point to a file, which several processes may do at once.
+    """Adds the results of one Point to the file.  Several processes may do so at the same time.
 
-    A relation that did not hold at one Point does not hold; remove its line to try it anew.
+    A relation that failed at one Point is kept as failing; remove its line to try it again.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
@@ -119,9 +119,10 @@ def _joined(before: Kept | None, now: Kept) -> Kept:
 
 
 def kept_of(path: Path, program: str, known: Mapping[str, object]) -> Sequence[Kept]:
-    """The lines of one program, each of a known relation.
+    """The lines of one program.
 
-    Raises ArgumentError if there are none, or if a relation that holds is not among `known`.
+    Raises ArgumentError if none of them holds, or if one that holds names a relation that is not in
+    `known`.
     """
     lines = [kept for kept in read_kept(path) if kept.program == program]
     if not any(kept.holds for kept in lines):
@@ -132,8 +133,8 @@ def kept_of(path: Path, program: str, known: Mapping[str, object]) -> Sequence[K
     unknown = next((kept for kept in lines if kept.holds and kept.relation not in known), None)
     if unknown is not None:
         raise ArgumentError(
-            f"{path} keeps the relation {shown(unknown.relation)} for {program}, which the program "
-            f"does not offer and the test does not give; known are {', '.join(known) or 'none'}. "
+            f"{path} lists the relation {shown(unknown.relation)} for {program}, but neither the "
+            f"program nor the test offers it; known relations: {', '.join(known) or 'none'}. "
             "Give it in `candidates`, or remove the line"
         )
     return lines

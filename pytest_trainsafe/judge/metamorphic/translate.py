@@ -1,4 +1,4 @@
-"""Puts a trace in the terms of the other Run of a relation, so that the two can be compared."""
+"""Turns a trace's tensors into those of a relation's other Run, so that the two can be compared."""
 
 from __future__ import annotations
 
@@ -20,13 +20,16 @@ from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, Relation, V
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-#: By tensor, its logical shape.
+#: Maps tensors to their logical shapes.
 Shapes = Mapping[TensorId, tuple[int, ...]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """How a tensor is made: from parts of the same rank, or from logical tensors."""
+    """How a translated tensor is made: `combine` is called with `parts`.
+
+    The parts are those of the same rank or, if `logical`, whole tensors put together of all ranks.
+    """
 
     parts: tuple[TensorEvent, ...]
     combine: Combine
@@ -35,9 +38,10 @@ class _Made:
 
 @dataclass(slots=True)
 class TranslatedTrace(Trace):
-    """A trace in the terms of another Run.  Tensors are made when they are loaded.
+    """A trace whose tensors are translated into those of another Run, each when it is loaded.
 
-    `left_out` has the tensors without a counterpart.
+    `source` is the trace as recorded.  `left_out` has the tensors that have no counterpart in the
+    other Run, or that the relation ignores.
     """
 
     source: Trace | None = None
@@ -45,7 +49,7 @@ class TranslatedTrace(Trace):
     left_out: frozenset[TensorId] = frozenset()
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
-        """The tensor of one rank's event.  Raises TraceError if a part of it cannot be read."""
+        """The translated tensor of a rank's event.  Raises TraceError if a part is unreadable."""
         assert self.source is not None
         made = self.made.get((rank, event.id))
         if made is None:
@@ -72,10 +76,10 @@ class TranslatedTrace(Trace):
 
 
 def translated(trace: Trace, view: View | None, like: Shapes, relation: Relation) -> Trace:
-    """The trace as `view` shows it, without the tensors that the relation ignores.
+    """The trace with its tensors translated by `view`, without those that the relation ignores.
 
-    `like` has the shapes of the other Run's tensors.  Raises RelationError if the parts of one
-    tensor are on different ranks.
+    `like` has the shapes of the other Run's tensors.  Raises RelationError if the micro-batches
+    that make up one micro-batch of the other Run are on different dp ranks.
     """
     if view is None and not relation.ignore:
         return trace
@@ -130,7 +134,10 @@ def shapes_of(trace: Trace) -> dict[TensorId, tuple[int, ...]]:
 def _groups(
     rank: RankTrace, view: View | None, left_out: set[TensorId]
 ) -> dict[TensorId, list[TensorEvent]]:
-    """The recorded tensors of a rank, by the tensor of the other Run that they are parts of."""
+    """Maps each tensor of the other Run to the recorded tensors of a rank that are parts of it.
+
+    Tensors that the view leaves out are added to `left_out`.
+    """
     groups: dict[TensorId, list[TensorEvent]] = {}
     for id, event in rank.tensors.items():
         place = id if view is None else view.place(id)
@@ -153,7 +160,10 @@ def _event(
     like: Shapes,
     made: dict[tuple[int, TensorId], _Made],
 ) -> TensorEvent | None:
-    """The event of one translated tensor; None if it has no counterpart."""
+    """The event of one translated tensor; None if it has no counterpart.
+
+    How its values are made is added to `made`.
+    """
     if view is None:
         return parts[0]
     cut = any(_is_cut(trace, part) for part in parts)
@@ -195,10 +205,11 @@ def shapes_of_parts(trace: Trace, parts: Sequence[TensorEvent]) -> list[tuple[in
 
 
 def _digest(view: View, id: TensorId, trace: Trace | None, parts: Sequence[TensorEvent]) -> str:
-    """A hash that is equal for equal tensors made in the same way, whose values are not read yet.
+    """The hash of a translated tensor, computed from the hashes of its parts without their values.
 
-    It never equals the hash of recorded bytes, so the values are compared.  Of logical tensors it
-    covers the parts of all ranks, and is equal on all of them.
+    Tensors made in the same way from equal parts have equal hashes.  The hash never equals that of
+    a recorded tensor, so such a pair is compared by values.  The hash of a logical tensor (`trace`
+    is given) covers the parts of all ranks, and is equal on all ranks.
     """
     hashes = (
         [part.hash for part in parts]
@@ -215,7 +226,7 @@ def _is_cut(trace: Trace, event: TensorEvent) -> bool:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """In a dtype in which sums add no rounding of their own."""
+    """The tensor in float64 or complex128, so that sums of it hardly round; integers unchanged."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

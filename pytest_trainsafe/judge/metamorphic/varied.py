@@ -11,19 +11,20 @@ from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-#: From the RunSpec of the test's Run to that of the Run to make.
+#: Maps the RunSpec of the test's Run to that of the Run to execute.
 Vary = Callable[[RunSpec], RunSpec]
 
-#: From a recorded trace of a dtype to the trace that is judged.
+#: Maps a recorded trace and its dtype to the trace that is judged.
 Show = Callable[[Trace, str], Trace]
 
 
 @dataclass(slots=True, repr=False, eq=False)
 class VariedTraces(Traces):
-    """Traces of a Run of the test, changed by `vary` and shown by `show`.
+    """Traces of one Run of a relation.
 
-    `owner` is the fixture that the test passed.  The role is "reference" for the Run that rounding
-    is measured on, and "candidate" for the other.
+    `vary` changes the RunSpec of `owner`, the fixture that the test passed; `show` translates the
+    recorded traces.  The role is "reference" for the unchanged Run, on which rounding is measured,
+    and "candidate" for the other.
     """
 
     owner: Traces | None = None
@@ -40,11 +41,11 @@ class VariedTraces(Traces):
         return self.vary(spec)
 
     def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`, in the terms of the other Run."""
+        """The Trace of the Run in `dtype`, translated by `show`."""
         return self._view(Traces.at(self, dtype), dtype)
 
     def perturbed(self, dtype: str, sample: int = 0) -> Trace:
-        """The same with noise of the size of rounding errors."""
+        """The Trace of the Run with noise of the size of rounding errors, translated as by `at`."""
         return self._view(Traces.perturbed(self, dtype, sample), dtype)
 
     def _view(self, trace: Trace, dtype: str) -> Trace:

@@ -1,4 +1,7 @@
-"""Collective: one entry of a rank's ledger.  Written in the ranks, read by `ledger_check`."""
+"""Collective: one entry of a ledger, the record of the collectives that a rank calls.
+
+Ranks write the entries; `ledger_check` compares them.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +98,7 @@ MAX_LEDGER = 2**30
 def read_ledger(path: Path) -> tuple[list[Collective], bool]:
     """A rank's collectives, and whether its program returned; ignores an incomplete last line.
 
-    Raises LedgerError for an invalid file: the rank's program can write anything to it.
+    Raises LedgerError if the file is invalid, because the rank's program can write anything to it.
     """
     try:
         # Check links from the group's folder down, because a rank can replace its own folder.

@@ -28,7 +28,7 @@ _NEED_ALL = {
 
 
 class Wait(NamedTuple):
-    """A call in which a rank waits, and the ranks that have not made their matching call.
+    """A call in which a rank waits, and the `absent` ranks, which have not made a matching call.
 
     If `needs_all` is set, the call returns only after all of the `absent` ranks have called;
     otherwise one of them may suffice.
@@ -42,7 +42,7 @@ class Wait(NamedTuple):
 def deadlock(
     ledgers: Ledgers, wait_states: Sequence[WaitState], ended: Sequence[bool]
 ) -> dict[int, Wait]:
-    """The ranks that wait forever, with their calls; empty if there are none.
+    """For each rank that waits forever, the call in which it waits; empty if there is none.
 
     `ended` says for each rank whether its program has ended, for whatever reason.
     """
@@ -66,7 +66,10 @@ def _never(wait: Wait, dead: set[int]) -> bool:
 
 
 class _Calls:
-    """The calls of every rank, counted by lane: calls in the same lane are matched in order."""
+    """Counts the calls of every rank by lane.
+
+    A lane holds calls that are matched in order, such as the collectives of one process group.
+    """
 
     def __init__(self, ledgers: Ledgers) -> None:
         self._ledgers = ledgers
@@ -78,7 +81,7 @@ class _Calls:
             self._made.append(made)
 
     def wait(self, rank: int, wait_state: WaitState) -> Wait | None:
-        """The wait of a rank; None if the rank may go on, or if that is not known.
+        """The call in which a rank waits; None if the rank can continue, or if that is not known.
 
         If the number of the call is unknown, the rank's first unmatched call is assumed.
         """
@@ -100,7 +103,10 @@ class _Calls:
         return None
 
     def _absent(self, rank: int, call: Collective, made: Mapping[object, int]) -> set[int]:
-        """The ranks that have not made their part of the last call counted in `made`."""
+        """The ranks that have not made their part of the call.
+
+        `made` counts the rank's calls in each lane, up to and including this call.
+        """
         nth = made[_lane(call)]
         if not call.is_p2p:
             return {other for other in call.ranks if self._count(other, _lane(call)) < nth}
@@ -119,17 +125,17 @@ class _Calls:
 
 
 def _lane(call: Collective) -> object:
-    """The key under which calls of one rank are counted together."""
+    """The key of a call's lane: its process group; for a send or recv also its tag and peer."""
     return _lane_of(call.op, call, call.peer) if call.is_p2p else (call.group, call.ranks)
 
 
 def _lane_of(op: str, call: Collective, peer: int | None) -> object:
-    """The lane of sends to, or recvs from, a peer, with this call's group and tag."""
+    """The lane of sends to, or recvs from, `peer` (by `op`), with the group and tag of `call`."""
     return op, call.group, call.tag, peer
 
 
 def describe(waits: Mapping[int, Wait]) -> list[str]:
-    """A sentence that names each rank, its call and why no call matches; [] without a deadlock."""
+    """One sentence that names each waiting rank, its call and the reason; [] without a deadlock."""
     if not waits:
         return []
     ranks = sorted(waits)
@@ -180,7 +186,7 @@ def _why(waits: Mapping[int, Wait]) -> str:
 
 
 def _would_meet(call: Collective, theirs: Collective, rank: int, other: int) -> bool:
-    """Whether a send and a recv of two ranks would match if tag and group did."""
+    """Whether two calls are a send and a recv that differ only in their tags or groups."""
     facing = call.peer in (other, None) and theirs.peer in (rank, None)
     differ = call.tag != theirs.tag or call.group != theirs.group
     return facing and differ and {call.op, theirs.op} == {"send", "recv"}

@@ -1,4 +1,4 @@
-"""Flight: what torch's flight recorder recorded of one rank's collectives, as data.
+"""Flight: the collectives of one rank, as torch's flight recorder recorded them.
 
 Written in the ranks by `flight_save`, read here, checked by `flight_check`.  The recorder works
 below Python, so unlike the ledger it sees collectives that C++ issues, such as DDP's gradient
@@ -48,23 +48,26 @@ class Issued(msgspec.Struct, frozen=True):
 
     @property
     def op(self) -> str:
-        """The operation's name in gloo: "all_reduce"."""
+        """The operation's name in gloo, such as "all_reduce"."""
         return self.profiling_name.removeprefix(_GLOO)
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the tensors that every rank passes (in a scatter only root has inputs)."""
+        """The shapes of the inputs; those of the outputs in a scatter, where only root has inputs.
+
+        Every rank of the group passes these tensors.
+        """
         return self.output_sizes if self.op == "scatter" else self.input_sizes
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The distinct dtypes of those tensors, in torch's Python names."""
+        """The distinct dtypes of the tensors of `sizes`, by their names in Python."""
         dtypes = self.output_dtypes if self.op == "scatter" else self.input_dtypes
         return tuple(dict.fromkeys(_DTYPES.get(name, name.lower()) for name in dtypes))
 
     @property
     def numel(self) -> int:
-        """The total number of elements of those tensors."""
+        """The total number of elements of the tensors of `sizes`."""
         return sum(map(prod, self.sizes))
 
     def __str__(self) -> str:

@@ -1,7 +1,7 @@
-"""Compares the flight records of all ranks: where they disagree, and which ranks lag.
+"""Compares the flight records of all ranks: finds where ranks disagree, and which ranks lag.
 
-The check is conservative: for each sequence number by which gloo pairs calls, it compares only
-what all ranks of the collective must share.  `ledger_check` gives better messages for the calls
+The check is conservative: among calls with the same sequence number, by which gloo pairs calls, it
+compares only what must be equal on all ranks.  `ledger_check` gives better messages for the calls
 that Python makes.
 """
 
@@ -23,10 +23,10 @@ def check_flights(
     finished: Sequence[bool],
     reported: Collection[GroupKey | None] = (),
 ) -> list[str]:
-    """The first mismatch of every group, as sentences; empty if all ranks agree.
+    """The first mismatch of every process group, as sentences; empty if all ranks agree.
 
-    `finished` says which ranks' programs returned: a missing collective counts only on those.
-    `reported` are groups whose mismatch is already known.
+    `finished` says which ranks' programs returned; a missing collective is a mismatch only on
+    these.  The groups in `reported` are skipped: their mismatch is already known.
     """
     found = []
     for group, calls in _by_group(flights).items():
@@ -38,7 +38,7 @@ def check_flights(
 def _by_group(flights: Sequence[Flight | None]) -> dict[GroupKey, dict[int, list[Issued]]]:
     """The collectives of each rank, by group; ranks without a reliable record are excluded.
 
-    So are groups with ranks that do not exist: a program may assume a larger world.
+    Groups that list a rank beyond the world size are excluded too: a program may create them.
     """
     groups: dict[GroupKey, dict[int, list[Issued]]] = {}
     for rank, flight in enumerate(flights):
@@ -60,7 +60,7 @@ def _first_mismatch(members: tuple[int, ...], calls: _Calls, finished: Sequence[
         for other in others:
             if why := _disagree(made[one], made[other]):
                 return (
-                    f"collective #{number} {group}, as torch counts them, differs ({why}): "
+                    f"collective #{number} {group} (numbered by torch) differs ({why}): "
                     f"rank {one} {made[one]}; rank {other} {made[other]}"
                 )
         # A missing lower number proves nothing: overwritten entries, or a monitored_barrier.
@@ -68,7 +68,7 @@ def _first_mismatch(members: tuple[int, ...], calls: _Calls, finished: Sequence[
         done = [rank for rank in missing if finished[rank]]
         if done:
             return (
-                f"collective #{number} {group}, as torch counts them, is made by rank {one} but "
+                f"collective #{number} {group} (numbered by torch) is made by rank {one} but "
                 f"not by rank {done[0]}, which finished after #{last[done[0]]}: "
                 f"rank {one} {made[one]}"
             )
@@ -89,7 +89,7 @@ def _disagree(a: Issued, b: Issued) -> str:
 
 
 def waiting(flights: Sequence[Flight | None], ended: Sequence[str]) -> list[str]:
-    """One line per group in which a rank waits: the state of each rank, and which one lags.
+    """One line for each group in which a rank waits, with the state of every rank of the group.
 
     `ended` says how each rank's program ended ("finished", "raised"), "" while it runs.  A rank
     that ended does not wait, even if its record has an open collective: torch marks a collective
@@ -122,12 +122,12 @@ def _first_open(made: list[Issued]) -> Issued | None:
     return next((call for call in made if not call.retired), None)
 
 
-#: The rank did not create the group, or its record is unreliable.
+#: The state of a rank that did not create the group, or whose record of it is unreliable.
 _UNKNOWN = ("have", " no record of it")
 
 
 def _place(made: list[Issued], ended: str, ahead: int) -> tuple[str, str]:
-    """The plural verb and the rest of a clause on the rank's state."""
+    """A rank's state as a clause: its verb in the plural, and the text after the verb."""
     after = f" after {made[-1]}" if made else " with none issued"
     if ended:
         return ended, after

@@ -30,7 +30,7 @@ _FAULTS = {signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.S
 
 
 class FlightRecorder:
-    """torch's flight recorder in this rank, and the file to save it to."""
+    """torch's flight recorder in this rank, and the file to which its record is saved."""
 
     def __init__(self, files: RankFiles) -> None:
         self._files = files
@@ -70,11 +70,11 @@ class FlightRecorder:
             self._groups[name] = ranks if known == ranks else None
 
     def watch(self) -> None:
-        """Saves the record once, when the supervisor writes to the rank's pipe.
+        """Starts a thread that saves the record once, when the supervisor writes to the pipe.
 
         Called when the first group is created: gloo has threads of its own from then on, so one
-        more makes no difference to a program that forks.  Uses a bare thread, which `threading`
-        neither lists nor joins.
+        more makes no difference to a program that forks.  The thread is a bare one, which
+        `threading` neither lists nor joins.
         """
         if self._watched or _dumper() is None or os.getpid() != self._pid:
             return
@@ -104,7 +104,7 @@ def _dumper() -> Callable[[bool, bool], bytes] | None:
 
 
 def install(files: RankFiles) -> FlightRecorder:
-    """Starts the background thread when the program creates its first group."""
+    """Makes the program start the background thread when it creates its first process group."""
     recorder = FlightRecorder(files)
     joined = _then(c10d.init_process_group, recorder.watch)
     c10d.init_process_group = dist.init_process_group = joined

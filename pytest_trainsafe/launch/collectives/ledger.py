@@ -1,10 +1,10 @@
-"""The ledger: every rank records each collective just before it calls it.
+"""The ledger: a file in which each rank records every collective just before it calls it.
 
 `install` runs in the ranks before the user's program is imported.  It replaces the public
 functions of `torch.distributed` by wrappers that write an entry first.  gloo and NCCL match calls
-only by their order and answer some mismatches with wrong results or silence; `ledger_check`
-compares the entries of all ranks.  Collectives that C++ issues itself (the gradient buckets of
-DDP) are not seen here but in `flight`, which records less about each call.
+only by their order, and some mismatches give wrong results or a wait without an error; so
+`ledger_check` compares the entries of all ranks.  Collectives that C++ issues itself (the gradient
+buckets of DDP) are not seen here but in `flight`, which records less about each call.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Ledger:
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
         self._members: dict[str, tuple[int, ...]] = {}
-        #: Each is called with each recorded call.
+        #: Functions that are called with each recorded call.
         self.listeners: list[Callable[[Collective], None]] = []
 
     def write(self, entry: Collective | Finished) -> None:
@@ -62,9 +62,9 @@ class Ledger:
             ) from None
 
     def record(self, op: str, detail: Detail) -> int:
-        """Records one call and returns its number; a call of a group without this rank is ignored.
+        """Records one call and returns its number, counted from 1.
 
-        Recorded calls are numbered from 1; the number of an ignored call is UNKNOWN.
+        Ignores a call on a group that does not contain this rank, and returns UNKNOWN for it.
         """
         group = detail.group if detail.group is not None else c10d._get_default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
@@ -99,16 +99,16 @@ class Ledger:
         return self._calls
 
     def issued(self, work: Any, call: int) -> None:
-        """Associates the work with the call that issued it, for `call_of`."""
+        """Stores the number of the call that returned this Work object, for `call_of`."""
         if isinstance(work, c10d.Work):
             self._works[work] = call
 
     def call_of(self, work: Any) -> int:
-        """The number of the call that issued the work, else UNKNOWN."""
+        """The number of the call that returned this Work object; UNKNOWN if it is not recorded."""
         return self._works.get(work, UNKNOWN)
 
     def join(self, entry: Collective) -> int:
-        """Records that this rank joins the world; returns the call's number."""
+        """Records this rank's call of `init_process_group`; returns the call's number."""
         self.write(entry)
         self._calls += 1
         return self._calls
@@ -192,9 +192,10 @@ def current() -> Ledger:
 
 @contextlib.contextmanager
 def following(listener: Callable[[Collective], None]) -> Iterator[None]:
-    """Calls `listener` with every call in this context, after the listeners before it.
+    """Calls `listener` with every collective that this rank records within the `with` block.
 
-    Does nothing in a process without a ledger.
+    Listeners are called in the order in which they were added.  Does nothing in a process without
+    a ledger.
     """
     if _current is None:
         yield
@@ -216,7 +217,10 @@ _within = _Within()
 
 
 def install(path: Path, blocked: Path) -> Ledger:
-    """Records later calls of this process in `path`, and the call that blocks it in `blocked`."""
+    """Makes this process record its collectives in the file `path` from now on.
+
+    The file `blocked` shows the call in which the process waits.
+    """
     global _current
     ledger = _current = Ledger(path, Blocked(blocked))
     for public, (op, describe) in DESCRIBE.items():
@@ -274,7 +278,7 @@ def _recorded(
 def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
-        # Neither does a wait with a timeout.
+        # A wait with a timeout never blocks forever.
         if torch.compiler.is_compiling() or args or kwargs or _within.active:
             return original(self, *args, **kwargs)
         ledger.blocked.enter(ledger.call_of(self))

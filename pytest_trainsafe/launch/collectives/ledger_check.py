@@ -1,8 +1,8 @@
-"""Compares the ledgers of all ranks: where do they disagree on a collective?
+"""Compares the ledgers of all ranks and finds the collectives on which they disagree.
 
 The ranks of each group must make the same calls in the same order, and a send must match a recv
-of the same size.  Legitimate differences (call sites, object sizes, the parts of an all_to_all)
-are not mismatches.
+of the same size.  Legitimate differences (call sites, object sizes, unequal parts of an
+all_to_all) are not mismatches.
 """
 
 from __future__ import annotations
@@ -17,28 +17,32 @@ Ledgers = Sequence[Sequence[Collective]]
 _GroupKey = tuple[str, tuple[int, ...]]
 _Lane = tuple[str, int, int, int]
 
-#: Operations whose parts may differ in shape; `gives` and `takes` say which sizes must match.
+#: Operations that may send parts of different shapes to different ranks; `gives` and `takes` say
+#: which sizes must match.
 _BY_PARTS = ("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single", "gather", "scatter")
 
 
 class Mismatch(NamedTuple):
-    """One disagreement as a sentence, and the group it concerns; None for a send or recv."""
+    """One disagreement: a sentence, and the process group that it concerns.
+
+    The group is None for a send or recv.
+    """
 
     text: str
     group: _GroupKey | None = None
 
 
 def check_ledgers(ledgers: Ledgers, finished: Sequence[bool]) -> list[Mismatch]:
-    """The first mismatch of every group; empty if all ranks agree.
+    """The first mismatch of every process group; empty if all ranks agree.
 
-    `finished` says which ranks' programs returned.  A missing call counts only on those: a rank
-    that was stopped may not have reached it yet.
+    `finished` says which ranks' programs returned.  A missing call is a mismatch only on these,
+    because a rank that was stopped may not have reached the call yet.
     """
     return [*_check_collectives(ledgers, finished), *_check_p2p(ledgers, finished)]
 
 
 def self_talk(ledgers: Ledgers, failed: Sequence[bool]) -> list[str]:
-    """Sentences on failed ranks whose last call is a send or recv with themselves (not in gloo)."""
+    """A sentence for each failed rank whose last call is a send to, or recv from, itself."""
     return [
         f"rank {rank} communicates with itself: {ledger[-1]}"
         for rank, ledger in enumerate(ledgers)
@@ -81,7 +85,7 @@ def _first_mismatch(
             one = min(made)
             return (
                 f"collective {number + 1} of {group} is made by rank {one} but not by "
-                f"rank {done[0]}, which finished after {len(calls[done[0]])}: "
+                f"rank {done[0]}, which finished after making {len(calls[done[0]])}: "
                 f"rank {one} {made[one]}"
             )
         if missing:
@@ -90,7 +94,7 @@ def _first_mismatch(
 
 
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
-    """The first rank paired with every other; enough, because all must be equal."""
+    """Pairs of the first rank with every other; enough, because the calls of all must be equal."""
     return ((ranks[0], other) for other in ranks[1:])
 
 
@@ -116,7 +120,7 @@ def _disagree(a: Collective, b: Collective, a_at: int, b_at: int) -> str:
 
 
 def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_at: int) -> str:
-    """Why a part that one rank sends does not fit the other; "" if it does or is not known."""
+    """Why the part that one rank sends is not what the other receives; "" if it is, or unknown."""
     if giver.gives is None or taker.takes is None:
         return ""
     if max(giver_at, taker_at) >= min(len(giver.gives), len(taker.takes)):
@@ -131,9 +135,10 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _swapped(a: str, b: str, all_of_a: set[str], all_of_b: set[str]) -> bool:
-    """Whether named tensors are paired with others although tensors of the same names exist.
+    """Whether a call pairs the tensors named `a` and `b` although one rank uses both names.
 
-    Different names alone are not a mismatch: each pipeline stage has its own for tied embeddings.
+    `all_of_a` and `all_of_b` are the names in all calls of each rank.  Different names alone are
+    not a mismatch: each pipeline stage has its own name for tied embeddings.
     """
     return bool(a and b) and a != b and (a in all_of_b or b in all_of_a)
 
@@ -178,7 +183,7 @@ def _first_p2p(
         )
     if len(recvs) > both and source < len(finished) and finished[source]:
         return (
-            f"recv {both + 1} by rank {target} from rank {source} is never sent: "
+            f"recv {both + 1} by rank {target} from rank {source} has no matching send: "
             f"rank {target} {recvs[both]}"
         )
     return ""

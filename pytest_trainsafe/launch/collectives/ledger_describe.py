@@ -1,7 +1,7 @@
 """Describes each collective for the ledger: one function per signature in `torch.distributed`.
 
 Each function has the parameters of its collective under the same names, since callers may pass
-any argument by keyword; it returns what all ranks must agree on.
+any argument by keyword.  It returns the facts of the call that are compared between ranks.
 """
 
 from __future__ import annotations
@@ -18,7 +18,11 @@ from torch.distributed import distributed_c10d as c10d
 
 @dataclass(slots=True)
 class Detail:
-    """The facts of one call; `gives` and `takes` count elements per group rank, or for each."""
+    """The facts of one call.
+
+    `gives` and `takes` count the elements sent to and received from each rank of the group: a
+    list, or one number if all are equal.
+    """
 
     tensor: Tensor | None
     group: Any
@@ -38,7 +42,7 @@ _SUM = ReduceOp.SUM
 
 
 def _op(op: Any) -> str:
-    """The ReduceOp's name: SUM."""
+    """The ReduceOp's name, such as SUM."""
     return str(getattr(op, "op", op)).rpartition(".")[2].upper()
 
 
@@ -47,7 +51,10 @@ def _numels(tensors: Sequence[Tensor] | None) -> list[int] | None:
 
 
 def _split(tensor: Tensor, sizes: list[int] | None, group: Any) -> list[int] | int:
-    """The number of elements of each rank's part of a tensor; one number if all are equal."""
+    """The number of elements of each rank's part of a tensor; one number if all are equal.
+
+    `sizes` counts rows: it has each part's size along dimension 0.  Without it, parts are equal.
+    """
     if sizes:
         row = tensor.numel() // max(tensor.shape[0], 1)
         return [size * row for size in sizes]
@@ -252,7 +259,7 @@ DESCRIBE: dict[str, tuple[str, Describe]] = {
 
 
 def _resolved(group: Any, tag: str) -> Any:
-    """The ProcessGroup for an argument of the functional collectives: a mesh, ranks or a name."""
+    """The ProcessGroup that a functional collective's argument denotes: a mesh, ranks or a name."""
     if isinstance(group, c10d.ProcessGroup):
         return group
     # torch's own inverse of group_name; it is not public
@@ -295,7 +302,7 @@ def _f_all_to_all(
     return Detail(self, resolved, gives=gives, takes=takes)
 
 
-#: The same for `torch.distributed._functional_collectives`, which DTensor uses.
+#: Like DESCRIBE, for `torch.distributed._functional_collectives`, which DTensor uses.
 FUNCTIONAL: dict[str, tuple[str, Describe]] = {
     "broadcast": ("broadcast", _f_broadcast),
     "all_reduce": ("all_reduce", _f_all_reduce),

@@ -1,9 +1,9 @@
 """Rebinds functions that preloaded modules imported before the ledger replaced them.
 
 `from torch.distributed import all_reduce` binds the function that exists at import time.
-In a fresh rank that is the ledger's wrapper, for every module imported after `rank` installs the
-ledger.  `note` runs in the server after the preload and records such bindings; `bind_anew` runs
-in each forked rank and binds the functions that exist then.
+In a freshly started rank this is the ledger's wrapper, for every module that is imported after
+`rank` installs the ledger.  `note` runs in the server after the preload and records such bindings;
+`bind_anew` runs in each forked rank and replaces them by the functions that exist then.
 """
 
 from __future__ import annotations
@@ -17,7 +17,10 @@ _bindings: list[tuple[ModuleType, str, ModuleType, str]] = []
 
 
 def note(modules_before: set[str]) -> None:
-    """Records which modules, among those imported since, bind functions of torch.distributed."""
+    """Records which names in the loaded modules are functions of torch.distributed.
+
+    Skips the modules named in `modules_before`.
+    """
     owners = [
         sys.modules["torch.distributed.distributed_c10d"],
         sys.modules["torch.distributed._functional_collectives"],

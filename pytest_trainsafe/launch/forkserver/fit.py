@@ -18,28 +18,37 @@ _READ_AT_START = (
     *("OMP_", "KMP_", "GOMP_", "MKL_", "OPENBLAS_", "BLIS_"),
     *("TORCH", "PYTORCH_", "ATEN_", "CUBLAS_", "DS_"),
 )
-#: Exceptions: variables that `forked_rank` applies again, or that torch reads only on use.
+#: Exceptions: variables that `forked_rank` makes torch read again.
 _READ_AGAIN = {
     *("OMP_NUM_THREADS", "TORCH_DISTRIBUTED_DEBUG", "TORCH_LOGS", "TORCH_LOGS_OUT"),
     *("TORCH_LOGS_FORMAT", "TORCH_TRACE"),
     # The task has its own search path; `_hiding` finds modules that this variable would shadow.
     "PYTHONPATH",
 }
+#: Exceptions: prefixes of variables that torch reads only when it uses them.
 _READ_LATE = ("TORCH_NCCL_", "TORCH_FR_", "TORCHELASTIC_")
 
 
 def misfits(
     base: Mapping[str, str], environ: Mapping[str, str], sys_path: Iterable[str]
 ) -> list[str]:
-    """Why a process preloaded under `base` cannot replace one started under `environ`.
+    """Reasons why a process started with the environment `base` cannot stand in for a fresh one.
 
-    `sys_path` is the module search path of the ranks: one of its folders may contain a module
-    with the name of a preloaded one.  Empty if the process can be used.
+    The fresh one would have the environment `environ`.  `sys_path` is the module search path of the
+    ranks: a folder in it may contain a module with the name of a preloaded one.  The list is empty
+    if the process can be used.
     """
     names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
-    reasons = [f"{name} is read when a process starts" for name in names if _at_start(name)]
+    reasons = [
+        f"{name} has another value than in the fork server, and is read only when a process starts"
+        for name in names
+        if _at_start(name)
+    ]
     searched = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)), *sys_path]
-    return reasons + [f"{file} hides a preloaded module" for file in _hiding(searched)]
+    return reasons + [
+        f"{file} has the name of a module that the fork server has already imported"
+        for file in _hiding(searched)
+    ]
 
 
 def _at_start(name: str) -> bool:
@@ -49,7 +58,10 @@ def _at_start(name: str) -> bool:
 
 
 def _hiding(sys_path: Iterable[str]) -> list[str]:
-    """Modules that shadow preloaded ones, in folders that the preload did not search."""
+    """Paths of modules in `sys_path` that have the name of a preloaded module but differ from it.
+
+    Skips folders that the preload searched too.
+    """
     known = {os.path.realpath(entry) for entry in sys.path}
     preloaded = {name for name in sys.modules if "." not in name}
     found: dict[str, None] = {}
@@ -77,8 +89,8 @@ def _is_module(path: str) -> bool:
 def _is_it(name: str, path: str) -> bool:
     """Whether a path is the preloaded module itself, or a copy of its only file.
 
-    Since torch 2.8 at the latest, every process writes a module of its own into a temporary folder
-    (_remote_module_non_scriptable) and puts that folder on the search path.
+    A copy must be accepted because, since torch 2.8 at the latest, every process writes the module
+    _remote_module_non_scriptable into a temporary folder and puts that folder on the search path.
     """
     file = getattr(sys.modules[name], "__file__", None) or ""
     here = os.path.join(path, "__init__.py") if os.path.isdir(path) else path

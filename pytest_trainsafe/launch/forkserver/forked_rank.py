@@ -1,8 +1,8 @@
 """The forked rank: makes a forked process equivalent to a fresh one, then runs `rank.main`.
 
 Called by `group` in the child process.  One difference remains: string hashes are seeded once for
-all ranks of the server, so iteration over a set has the same order in all of them; under torchrun
-it has not.
+all ranks of the server, so all of them iterate over a set in the same order; under torchrun the
+order differs between ranks.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def run_rank(
 ) -> NoReturn:
     """Runs the task as rank `number` in a process that was just forked, and exits.
 
-    The program begins when this rank reads a byte from the pipe `gate`; preparation comes before.
+    Prepares the rank, then waits for a byte from the pipe `gate` before it begins the program.
     """
     code = 70  # EX_SOFTWARE, if this function itself fails
     try:
@@ -58,12 +58,15 @@ def run_rank(
 def _prepared(gate: int) -> None:
     warm_bindings.bind_anew()
     if not os.read(gate, 1):
-        os._exit(1)  # the writers are gone
+        os._exit(1)  # every writer has closed the pipe
     os.close(gate)
 
 
 def become(environ: Mapping[str, str], cwd: str) -> None:
-    """Makes the process as if it had started in this environment, with its own random seeds."""
+    """Makes the process as if it had started with this environment and working directory.
+
+    Also gives it new random seeds.
+    """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -79,7 +82,10 @@ def become(environ: Mapping[str, str], cwd: str) -> None:
 
 
 def _read_again(before: Mapping[str, str]) -> None:
-    """Makes torch read again the variables that it read when it was imported."""
+    """Makes torch read again some environment variables that it read when it was imported.
+
+    `before` is the environment at that time.
+    """
     import torch
     from torch._C._distributed_c10d import set_debug_level_from_env
 
@@ -105,7 +111,10 @@ def _shuffle() -> None:
 
 
 def _tell_imports(files: RankFiles, before: set[str]) -> None:
-    """Writes the names of installed modules that the task imported, for the next preload."""
+    """Writes the names of installed modules that the task imported, so that others preload them.
+
+    `before` are the names of the modules that were already imported when the rank was forked.
+    """
     names = warm_learn.installed(name for name in list(sys.modules) if name not in before)
     if names:
         write_whole(files.imported, json.dumps(names).encode())

@@ -1,6 +1,7 @@
 """The reaper of a forked group: forks the ranks, hosts their store, and ends all their processes.
 
-The server runs it in a child process for each connection; it speaks the protocol of `processes`.
+The server runs it in a child process for each connection; it uses the protocol that
+`supervise/processes.py` describes.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _MAX_REQUEST = 2**24
 
 
 class _RequestError(Exception):
-    """A request that the launcher does not make; the message says why."""
+    """A malformed request, which our launcher never sends; the message says what is wrong."""
 
 
 class _Request(msgspec.Struct):
@@ -74,7 +75,10 @@ def serve(
 
 
 def _read(control: socket.socket) -> dict[str, Any] | None:
-    """The request and its `gate`, with its pipe as our output; None if it was withdrawn."""
+    """Receives a request and makes the pipe that comes with it our output.
+
+    Returns the request and, as `gate`, the descriptor of the second pipe; None if it was withdrawn.
+    """
     content, fds, _, _ = socket.recv_fds(control, 65536, 2)
     if fds:
         os.dup2(fds[0], 1)

@@ -19,15 +19,18 @@ from pathlib import Path
 
 from pytest_trainsafe.launch.supervise import reaper
 
-#: Exit code of a server that found itself unsafe to fork from; its log has the reason.
+#: Exit code of a server that found that it is not safe to fork; its log has the reason.
 UNSAFE = 78
 
-#: The number of servers in a row that may die before they are ready.
+#: The keeper gives up when so many servers in a row died before they were ready.
 _ATTEMPTS = 3
 
 
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
-    """Keeps a server alive until the controller is done."""
+    """Keeps a server alive until the process `controller` ends or closes LIFE, then cleans up.
+
+    `fds` are the descriptors of the two listening sockets and of LIFE.
+    """
     reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     reaper.stay()
     *sockets, life = fds

@@ -32,15 +32,15 @@ from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environm
 
 
 class WarmLauncher:
-    """Runs a task in ranks forked for this task alone; as torchrun does, but starts them faster.
+    """Runs a task as torchrun does, but forks the ranks, so that they start faster.
 
     `address` is that of a `WarmServer`.  Every group has new processes, which are equivalent to
     freshly started ones with two exceptions: string hashes are seeded alike in all ranks, and a
     variable that a preloaded module reads at import (DeepSpeed: DS_ACCELERATOR) has the value it
-    had when the server started.  If a known exception matters, or there is no server that is safe
-    to fork from, `fallback` runs the group, and `warn` is called with the reason, once per reason.
-    `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.  A `server` that is given
-    ends with the launcher.
+    had when the server started.  If it is known that such a difference matters, or if no server is
+    safe to fork from, `fallback` runs the group; `warn` is called with the reason, once for each
+    reason.  `grace`, `startup_timeout` and `network` are as in `TorchrunLauncher`.  If `server` is
+    given, it ends when the launcher is closed.
     """
 
     name = "warm"
@@ -80,7 +80,7 @@ class WarmLauncher:
     ) -> GroupResult:
         """Runs the task in a new folder below `workdir`; see `Launcher.run`.
 
-        `begun` are processes that were forked for the same task.
+        `begun` are processes that were already forked for this task and wait.
         """
         stop = stop or threading.Event()
         why = ""
@@ -118,7 +118,7 @@ class WarmLauncher:
     ) -> Begun | None:
         """Forks the ranks of a task that will be run soon; they wait before the program begins.
 
-        None if forking fails; `run` reports why.
+        Returns None if there is no fork server; `run` reports why.
         """
         try:
             return _Waiting(self, self._fork(task, workdir, environ), task, workdir, environ)
@@ -126,7 +126,7 @@ class WarmLauncher:
             return None
 
     def close(self) -> None:
-        """End the fork server, if it is this launcher's own."""
+        """Ends the fork server, if this launcher was given one to close."""
         if self._server is not None:
             self._server.close()
 
@@ -146,7 +146,7 @@ class WarmLauncher:
             raise
 
     def _teach(self, folder: Path, world_size: int) -> None:
-        """Passes the modules that the ranks had to import on to the server."""
+        """Sends the server the names of the modules that the ranks had to import themselves."""
         names: dict[str, None] = {}
         for rank in range(world_size):
             names |= dict.fromkeys(RankFiles(folder, rank).read_imported())
@@ -158,7 +158,7 @@ class WarmLauncher:
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
-    """A group that was forked for a task and waits; see `Begun`."""
+    """A group of ranks that were forked for a task and wait; implements `Begun`."""
 
     launcher: WarmLauncher
     forked: Forked
@@ -167,7 +167,7 @@ class _Waiting:
     environ: Mapping[str, str] | None
 
     def run(self, *, timeout: float, stop: threading.Event) -> GroupResult:
-        """Let the ranks begin."""
+        """Lets the ranks begin the program; returns every rank's outcome."""
         return self.launcher.run(
             self.task,
             timeout=timeout,
@@ -178,14 +178,14 @@ class _Waiting:
         )
 
     def end(self) -> None:
-        """End the ranks."""
+        """Ends the ranks without running the program."""
         self.forked.end()
 
 
 class Forked:
     """The processes of a group that the fork server forks; implements `Processes`.
 
-    The ranks wait in `folder` until `release` is called.
+    `folder` holds the group's files.  The ranks wait until `release` is called.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class Forked:
         os.close(self._gate)
 
     def death_reason(self) -> str:
-        """How the reaper of this group ended, or else the fork server."""
+        """A clause that says how the reaper of this group ended, or else how the server did."""
         note = Path(self._address) / f"reaper-{self.reaper}"
         until = time.monotonic() + 2.0
         while self.reaper and time.monotonic() < until:
@@ -281,7 +281,7 @@ def _warn(text: str) -> None:
 
 
 def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:
-    """The launcher `warm` of a pytest process; all processes of a run share one fork server."""
+    """The launcher `warm` of this pytest process; all processes of a run share one fork server."""
     address, server = _serve(setup, stop)
     return WarmLauncher(address, network=setup.network, warn=setup.tell, server=server)
 

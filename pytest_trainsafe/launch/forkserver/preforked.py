@@ -1,7 +1,7 @@
-"""A group that may be started before there is room to run it, which hides its start-up time.
+"""A group whose ranks may be forked before there is room to run it, to hide their start-up time.
 
 Called by the session.  The forked ranks wait before the program begins.  At most one group of a
-user waits in this way: the next one in the queue for room.
+user waits in this way: the one that is next in the queue for room.
 """
 
 from __future__ import annotations
@@ -51,12 +51,19 @@ class PreforkedGroup:
             self._begun.end()
 
     def begin(self) -> None:
-        """Starts the ranks, if the launcher can; on CPU only, since GPUs are leased later."""
+        """Starts the ranks, if the launcher can do so before it runs them.
+
+        Does nothing for a task on GPUs, because GPUs are leased later.
+        """
         if isinstance(self._launcher, StartsEarly) and self._task.device == "cpu":
             self._begun = self._launcher.begin(self._task, self._workdir, self._environ)
 
     def run(self, env: Mapping[str, str], timeout: float, stop: threading.Event) -> GroupResult:
-        """Runs the task, with the lease's variables in its environment; see `Launcher.run`."""
+        """Runs the task and returns every rank's outcome; see `Launcher.run`.
+
+        `env`, the variables of the group's lease, is added to the ranks' environment.  Ranks that
+        `begin` started already have the variable of a lease on the CPU.
+        """
         begun, self._begun = self._begun, None
         if begun is not None:
             return begun.run(timeout=timeout, stop=stop)

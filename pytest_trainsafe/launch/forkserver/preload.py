@@ -1,4 +1,4 @@
-"""Learns what to preload: installed modules that ranks had to import themselves.
+"""Learns which modules to preload: installed ones that ranks had to import themselves.
 
 The ranks report them.  A child of the server tries each import first, because the server must
 never run an import that starts a thread, initialises CUDA or changes the process.
@@ -29,7 +29,7 @@ from pytest_trainsafe.launch.supervise.reaper import (
 
 
 def installed(names: Iterable[str]) -> list[str]:
-    """Filters imported modules: those in installed packages, in the given order.
+    """The names of those imported modules that are in installed packages, in the given order.
 
     Excludes the user's project, which each group must import again.  This package counts as
     installed, wherever it is.
@@ -85,7 +85,7 @@ class State:
         self.names = {owner.__name__: dict(vars(owner)) for owner in _patched()}
 
     def changes(self) -> str:
-        """The differences to the current state, in words; "" if there are none."""
+        """A list, as text, of what has changed since this object was made; "" if nothing has."""
         now = State()
         changed = [what for what, fact in self.facts.items() if now.facts[what] != fact]
         for owner, names in self.names.items():
@@ -117,7 +117,10 @@ class Trial:
     received: bytes = b""
 
     def verdict(self) -> tuple[list[str], str, str]:
-        """The safe modules, the first unsafe one, and why; call after its output has ended."""
+        """The modules that are safe to import, the first unsafe one, and why it is unsafe.
+
+        The last two are "" if all are safe.  To be called when the child's output has ended.
+        """
         good: list[str] = []
         trying = ""
         for line in self.received.splitlines():

@@ -2,8 +2,9 @@
 
     python -m pytest_trainsafe.launch.forkserver.server SOCKET LEARN DIRECTORY PRELOAD...
 
-Started by `keeper`.  It only imports: it has no threads, no process group and no CUDA, and checks
-that before each fork.  Datagrams on LEARN name modules that ranks had to import.
+Started by `keeper`.  It only imports modules: it starts no threads, no process group and no CUDA,
+and before each fork it checks that it has neither threads nor CUDA.  Datagrams on LEARN name
+modules that ranks had to import themselves.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
 from pytest_trainsafe.launch.forkserver.preload import Trial, start_trial, unsafe
 from pytest_trainsafe.launch.supervise import reaper
 
-#: The modules that a rank has imported when `rank` installs the ledger, and no others.
+#: Importing these imports exactly the modules that a rank has when it installs the ledger.
 _FIRST = (
     "pytest_trainsafe.launch.collectives.ledger",
     "pytest_trainsafe.launch.collectives.flight_save",
@@ -49,7 +50,8 @@ _PRELOAD = (
     *("pytest_trainsafe.launch.forkserver.group",),
 )
 
-#: A forked child of a process with several of these threads could wait for them forever.
+#: Limits of thread pools: a child that is forked from a process with a pool could wait forever for
+#: the pool's threads, which it does not have.
 _ONE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1")
 
 
@@ -73,7 +75,11 @@ class Server:
         self._before: set[str] = set()
 
     def boot(self, preload: list[str]) -> None:
-        """Imports what every rank needs; requested and learned modules are tried first."""
+        """Imports the modules that every rank needs, and starts to learn others.
+
+        The modules in `preload`, and those that an earlier server learned, are imported only after
+        a child process has tried them.
+        """
         os.environ.update(_ONE_THREAD, PYTORCH_NVML_BASED_CUDA_CHECK="1")
         for name in _FIRST:
             importlib.import_module(name)
@@ -202,7 +208,7 @@ class Server:
         self._settle()
 
     def _settle(self) -> None:
-        """Prepares for forking after imports; exits if this process has become unsafe."""
+        """Prepares this process for forking after imports; exits if they made forking unsafe."""
         from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 
         warm_bindings.note(self._before)
@@ -222,7 +228,10 @@ class Server:
         write_whole(self._memory, json.dumps(content).encode())
 
     def _leave(self, why: str) -> NoReturn:
-        """Exits for a new server that never learns this one's modules: one of them is to blame."""
+        """Exits, so that the keeper starts a new server.
+
+        The new server never imports the modules that this one learned: one of them is to blame.
+        """
         print(f"the fork server {why} and is replaced by another", file=sys.stderr)
         self.never |= dict.fromkeys(self.learned, f"a server that had imported it {why}")
         self.learned = []
@@ -231,14 +240,14 @@ class Server:
 
 
 def _peer(connection: socket.socket) -> tuple[int, int]:
-    """Process id and user id of the other end."""
+    """The process id and user id of the process at the other end of the connection."""
     found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     pid, uid, _ = struct.unpack("3i", found)
     return pid, uid
 
 
 def main(arguments: list[str]) -> NoReturn:
-    """Boot and serve."""
+    """Sends output to the log file, imports the modules, and serves until the process is ended."""
     reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     listening, learning, directory, *preload = arguments
     with (Path(directory) / "log.txt").open("a") as log:

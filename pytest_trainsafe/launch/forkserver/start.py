@@ -41,8 +41,9 @@ class WarmServer:
 
         Its sockets are in a new folder below `directory`, by default the folder for temporary
         files.  `preload` names installed modules to import in addition to torch, if that is safe.
-        The server ends with the process `controller`, by default this one.  A worker that may
-        end before its neighbours passes the process that started them all.
+        The server ends when the process with the id `controller` ends, by default this process.  A
+        pytest worker, which may end before other workers, passes the id of the process that
+        started them all.
         """
         address = tempfile.mkdtemp(prefix="trainsafe-warm-", dir=directory)
         with contextlib.ExitStack() as stack:
@@ -87,7 +88,8 @@ class WarmServer:
 def connect(address: str) -> socket.socket:
     """Connects to the server at this address.
 
-    Raises OSError if there is none, PermissionError if it belongs to another user.
+    Raises OSError if there is no server, PermissionError if its folder belongs to another user or
+    is open to others.
     """
     found = os.stat(address)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
@@ -113,9 +115,9 @@ def teach(address: str, names: Sequence[str]) -> None:
 
 
 def status(address: str) -> dict[str, Any]:
-    """The server's process id, its learned and rejected modules, and whether it is busy.
+    """The server's process id, the modules that it learned and rejected, and whether it is busy.
 
-    Waits until the server is ready.
+    Waits until the server is ready.  Raises ConnectionError if it ends without an answer.
     """
     with connect(address) as connection, connection.makefile("r") as lines:
         connection.sendall(b"{}\n")
@@ -128,7 +130,7 @@ def status(address: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _short(address: str) -> Iterator[str]:
-    """A short path of the directory: a socket's path has at most 107 characters."""
+    """Yields a short path of the directory, since a socket's path has at most 107 characters."""
     fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{fd}"

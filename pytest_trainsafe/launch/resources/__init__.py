@@ -1,1 +1,1 @@
-"""How groups share a machine: leases, file locks, GPUs, private networks, temporary folders."""
+"""Shares a machine among groups: leases, file locks, GPUs, private networks, temporary folders."""

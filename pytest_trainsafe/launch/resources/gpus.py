@@ -1,4 +1,4 @@
-"""The GPUs that the caller may use, and which of their names may denote the same GPU.
+"""Finds the GPUs that the caller may use, and compares names that may denote the same GPU.
 
 Called by `leases`, which gives ranks entries of the caller's CUDA_VISIBLE_DEVICES as they were
 written: indices, UUIDs of GPUs ("GPU-8932f937-...") or of MIG instances ("MIG-...").
@@ -13,11 +13,12 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 
 
 def visible(environ: Mapping[str, str], count: Callable[[], int]) -> tuple[str, ...]:
-    """The caller's GPUs, as entries for CUDA_VISIBLE_DEVICES.
+    """The GPUs that the caller may use, as entries for CUDA_VISIBLE_DEVICES.
 
-    Without that variable they are the indices below `count()`, the number of GPUs that CUDA finds.
-    With it, the list ends where CUDA ends it: before the first entry that is invalid or of another
-    form than the first.  It is empty if a GPU is listed twice, and has at most `count()` entries.
+    `count()` is the number of GPUs that CUDA finds.  If `environ` lacks CUDA_VISIBLE_DEVICES, the
+    entries are the indices below `count()`.  Otherwise the list ends where CUDA ends it: before the
+    first entry that is invalid or has another form (index, GPU or MIG) than the first.  It is empty
+    if a GPU is listed twice, and has at most `count()` entries.
     """
     written = environ.get(VARIABLE)
     if written is None:
@@ -36,10 +37,11 @@ def visible(environ: Mapping[str, str], count: Callable[[], int]) -> tuple[str, 
 
 
 def same(one: str, other: str) -> bool:
-    """Whether two entries, perhaps of different processes, may name the same GPU.
+    """Whether two entries of CUDA_VISIBLE_DEVICES may name the same GPU.
 
-    Entries of different forms may: only the driver can match a UUID to an index, and waiting for
-    a free GPU costs less than sharing one.  A UUID may be abbreviated to a unique prefix.
+    True for entries of different forms, such as an index and a UUID: only the driver can match
+    them, and waiting for a free GPU costs less than sharing one.  A UUID may be abbreviated to a
+    unique prefix.
     """
     form = _form(one)
     if form != _form(other):
@@ -57,7 +59,7 @@ def _form(word: str) -> str:
 
 
 def _number(word: str) -> str:
-    """The index as CUDA parses it, by its leading digits: "1gpu" is 1."""
+    """The index as CUDA parses it, from the leading digits: "1gpu" is 1."""
     found = re.match(r"\+?0*(\d+)", word)
     assert found is not None, word
     return found[1]

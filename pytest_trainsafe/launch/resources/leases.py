@@ -1,4 +1,4 @@
-"""Leases: limit how many ranks run at once on this machine, over all pytest processes of a user.
+"""Leases limit how many ranks run at once on this machine, over all pytest processes of a user.
 
 The session takes a lease for every group of ranks.  A lease is a file, in a folder of the user's
 own, that its holder keeps locked; the kernel releases the lock when the holder dies.
@@ -37,8 +37,8 @@ from pytest_trainsafe.launch.resources.locks import (
 )
 from pytest_trainsafe.launch.task import Device
 
-#: Set for ranks.  A pytest run inside a rank uses the rank's lease: if it waited for room that its
-#: own ancestors hold, it would wait forever.
+#: An environment variable that is set for ranks.  A pytest run inside a rank uses the rank's lease:
+#: if it waited for room that its parent processes hold, it would wait forever.
 LEASED = "PYTEST_TRAINSAFE_LEASED"
 
 WAITING, HELD = ".waiting", ".held"
@@ -58,7 +58,7 @@ class LeaseError(TrainsafeError):
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """Room for a group of ranks.  `env` is what to add to the ranks' environment."""
+    """Room for a group of ranks.  `env` holds variables to add to the ranks' environment."""
 
     ranks: int
     device: Device
@@ -66,14 +66,18 @@ class Lease:
 
 
 class Claim(msgspec.Struct, frozen=True):
-    """The content of a lease file.  `gpus` are the requested entries, later the leased ones."""
+    """The content of a lease file.
+
+    `gpus` are entries of CUDA_VISIBLE_DEVICES: while the group waits, those that it could use;
+    later those that it has leased.
+    """
 
     ranks: int
     device: Device
     gpus: tuple[str, ...] = ()
 
     def competes(self, other: Claim) -> bool:
-        """Whether both need the same GPUs, or the same cores."""
+        """Whether both claims need cores, or need GPUs that may be the same."""
         if self.device != other.device:
             return False
         return self.device == "cpu" or any(
@@ -84,8 +88,9 @@ class Claim(msgspec.Struct, frozen=True):
 class Leases:
     """A budget of `slots` ranks on the CPU, and of the GPUs that this process may use.
 
-    `slots` 0 means one per core that this process may run on, and at least two.  A rank on a GPU
-    takes one GPU and no slot.  `directory` and `environ` are the user's own by default.
+    If `slots` is 0, there is one for each core that this process may run on, and at least two.  A
+    rank on a GPU takes one GPU and no slot.  `directory` is the folder of lease files, by default
+    `user_directory()`; `environ` is the environment, by default that of this process.
     """
 
     def __init__(
@@ -113,9 +118,9 @@ class Leases:
         """Waits for room for all ranks of a group, and holds it until the block ends.
 
         Groups get room in order of arrival, whatever their size.  A group that is larger than the
-        whole budget runs alone.  `joined` is called once the group is in the queue, and `soon`
-        once if it is next in the queue but there is no room yet.  Raises Stopped if `stop` is set
-        while it waits, LeaseError if the user's folder for leases cannot be used.
+        whole budget runs alone.  `joined` is called when the group is in the queue, and `soon` is
+        called once if the group is next in the queue but there is no room yet.  Raises Stopped if
+        `stop` is set while the group waits, LeaseError if the folder of lease files cannot be used.
         """
         if LEASED in self._environ:
             joined()
@@ -154,7 +159,11 @@ class _Place:
     def wait(
         self, slots: int, soon: Callable[[], object] | None, joined: Callable[[], object]
     ) -> Claim:
-        """Returns the granted claim; calls `soon` once if only running groups are in the way."""
+        """Waits for room and returns the granted claim.
+
+        Calls `joined` each time the group joins the queue, and `soon` once if only running groups,
+        not waiting ones, keep it from starting.
+        """
         while True:
             try:
                 with wait_lock(self.directory / "gate", self.stop):
@@ -201,7 +210,10 @@ class _Place:
         self.path = hidden.rename(self.directory / (name + WAITING))
 
     def _before(self, slots: int) -> list[Path]:
-        """The files of which one must go before it is our turn; [] if room was granted."""
+        """The lease files of which one must disappear before the group can get room.
+
+        [] if there is room: the claim is then marked as held.
+        """
         rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
         waiting = [
             path for path, _ in rivals if path.suffix == WAITING and path.name < self.path.name
@@ -227,7 +239,7 @@ class _Place:
         return [path for path, _ in held]
 
     def _others(self) -> list[tuple[Path, Claim]]:
-        """The live claims of others, in order of arrival; removes files of dead processes."""
+        """The claims of other groups, in order of arrival; removes the files of dead processes."""
         found = []
         for path in _entries(self.directory):
             if path == self.path:
@@ -271,14 +283,14 @@ def own_folder(path: Path) -> None:
         path.mkdir(mode=0o700, exist_ok=True)
     except OSError as error:
         raise LeaseError(
-            f"cannot create {path} ({error.strerror}), by which test runs on this machine agree "
-            "on how many ranks run at once. Set TMPDIR to a folder that you can write to."
+            f"cannot create {path} ({error.strerror}). Test runs on this machine use this folder "
+            "to agree on how many ranks run at once; set TMPDIR to a folder that you can write to."
         ) from error
     if not _ours(path):
         raise LeaseError(
-            f"{path} is not a folder of this user's own; test runs on this machine use it to "
-            "agree on how many ranks run at once. Remove it, or set TMPDIR to a folder "
-            "that only you can write to."
+            f"{path} is not a folder of this user's own. Test runs on this machine use such a "
+            f"folder to agree on how many ranks run at once; remove {path.name}, or set TMPDIR to "
+            "a folder that only you can write to."
         )
     path.chmod(0o700)
 
@@ -294,7 +306,7 @@ def _read_claim(path: Path) -> Claim:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file that a dead run left, or a folder of such a name."""
+    """Removes a lease file that a dead run left, or a folder that has the name of one."""
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:

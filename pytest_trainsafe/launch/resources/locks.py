@@ -1,9 +1,9 @@
-"""Locks on files that the kernel releases when their holder dies, for whatever reason.
+"""Locks on files, which the kernel releases when the process that holds them dies.
 
 Used by the leases and by the reference cache.  They are flock(2) locks, which belong to an open
-file and not to a process, so threads exclude each other as processes do.  Unlike `filelock`'s,
-they can be shared, they can be tested without being taken, and they follow a file that is
-renamed.
+file and not to a process, so threads exclude each other as processes do.  Unlike the locks of
+`filelock`, they can be shared, they can be tested without being taken, and they follow a file that
+is renamed.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _open: set[int] = set()
 
 
 class Stopped(TrainsafeError):
-    """Waiting for a lock ended because the caller's `stop` event was set."""
+    """The caller set its `stop` event, which ended the wait for a lock or for room."""
 
 
 class Lock:

@@ -3,10 +3,10 @@
     python -I -S namespace.py [COMMAND...]
 
 torch's TCPStore and gloo accept any connection.  In a namespace of its own, a group cannot be
-reached by other users or other machines.  A group enters it before it opens a socket: in
-`forkserver/group.py`, or through this file as a command in front of torchrun.  This file imports
-nothing from this package, nor what `site` would import, so that the process has one thread.
-Without a command it only tests whether the kernel allows a private network.
+reached by other users or other machines.  A group enters the namespace before it opens a socket: in
+`forkserver/group.py`, or by running torchrun as the COMMAND of this file.  This file imports
+nothing from this package, and runs without `site`, so that the process has one thread.
+Without a COMMAND it only tests whether the kernel allows a private network.
 """
 
 import ctypes
@@ -21,7 +21,7 @@ from functools import cache
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS = 0x8913, 0x8914
 _IFF_UP = 1
-#: struct ifreq, as far as flags need it: a name of 16 bytes, the flags, and padding.
+#: struct ifreq, as the calls for flags use it: a name of 16 bytes, the flags, and padding.
 _IFREQ = struct.Struct("16sh22x")
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -97,12 +97,12 @@ def _try() -> str:
 
 
 def enter() -> None:
-    """Moves this process, and those it starts, into a new network namespace with loopback up.
+    """Moves this process, and those that it starts, into a new network namespace with loopback up.
 
-    With CAP_SYS_ADMIN, root needs only that.  Other users also enter a new user namespace, which
-    keeps their user and group ids and gives them no privileges; root without CAP_SYS_ADMIN does
-    not, because it could not open other users' files there.  Call it before any socket is
-    created, in a process with one thread.  Raises NoNamespace; the process must then not go on.
+    A process without CAP_SYS_ADMIN also enters a new user namespace, which keeps its user and group
+    ids and gives it no privileges.  Root does not, because there it could not open other users'
+    files.  Must be called before any socket is created, in a process with one thread.  Raises
+    NoNamespace if a step fails; the process must then not continue.
     """
     if _threads() != 1:
         raise NoNamespace(f"the process has {_threads()} threads")
@@ -147,7 +147,7 @@ def _bring_up_loopback() -> None:
 def _drop_capabilities() -> None:
     """Drops the capabilities that the creator of a user namespace has in it.
 
-    Otherwise a program could read files here that it cannot read elsewhere.
+    With them, a program could read files that it cannot read outside of the namespace.
     """
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     libc = ctypes.CDLL(None, use_errno=True)

@@ -14,7 +14,7 @@ import tempfile
 from multiprocessing import process
 from pathlib import Path
 
-#: The file name that `multiprocessing` adds, and the longest path of a socket (see unix(7)).
+#: A file name as `multiprocessing` adds it, and the longest path of a socket (see unix(7)).
 _SOCKET, _LONGEST = "/listener-12345678", 107
 _PREFIX = "pymp-"
 
@@ -46,7 +46,10 @@ def _fits(folder: str) -> bool:
 
 
 def remove(folder: Path) -> None:
-    """Removes the folder, or the link and its target; call it when the rank has no processes."""
+    """Removes the folder, or the link and its target.
+
+    To be called when no process of the rank is left.
+    """
     with contextlib.suppress(OSError):
         if not folder.is_symlink():
             shutil.rmtree(folder)

@@ -1,7 +1,7 @@
-"""Tells the supervisor in which call of its ledger a rank's main thread waits.
+"""Records the call in which a rank's main thread waits, in a file that the supervisor reads.
 
-The ledger records which calls a rank made, but not whether they returned.  The rank keeps that in
-a small memory-mapped file, which needs no system call; the supervisor reads the file.
+The ledger lists the collectives that a rank called, but not whether they returned.  The rank
+records the latter in a small memory-mapped file, which it can update without a system call.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ UNKNOWN = -1
 class WaitState(NamedTuple):
     """The state of a rank's main thread.
 
-    `call` is the number, from 1, of the ledger's entry in which it waits; 0 while it runs its own
-    code; UNKNOWN while it waits for work that is not in the ledger.  `changes` counts the calls
-    it entered and left.  `threads` is set if other threads of the program may communicate.
+    `call` is the number, counted from 1, of the call in the ledger in which the thread waits; 0
+    while it runs its own code; UNKNOWN while it waits for work that is not in the ledger.
+    `changes` counts how often it entered or left a call.  `threads` is set if other threads of the
+    program may communicate.
     """
 
     call: int = 0
@@ -54,7 +55,7 @@ class Blocked:
         self._threads = False
 
     def enter(self, call: int) -> None:
-        """The thread starts to wait in this call."""
+        """Records that the calling thread enters the call with this number."""
         if os.getpid() != self._pid:  # a process that the program forked shares the memory
             return
         if threading.get_ident() != self._main:
@@ -65,7 +66,7 @@ class Blocked:
         self._write(call)
 
     def leave(self) -> None:
-        """The call has returned."""
+        """Records that the call has returned."""
         if threading.get_ident() == self._main and os.getpid() == self._pid:
             self._write(0)
 
@@ -75,7 +76,7 @@ class Blocked:
 
 
 def read_wait_state(path: Path) -> WaitState:
-    """The rank's state; NOWHERE if there is no valid file."""
+    """The state that a rank recorded; UNKNOWN_STATE if there is no valid file."""
     try:
         content = read_file(path, below=path.parent.parent, max_bytes=_FORM.size)
         call, changes, threads = _FORM.unpack(content)

@@ -1,6 +1,6 @@
-"""Runs a task by a command that starts its ranks, supervised.
+"""Runs a command that starts the ranks of a task, and supervises the ranks.
 
-What the torchrun launcher does, for launchers that start ranks by another command.
+The torchrun launcher uses it, and so may launchers that start ranks by another command.
 """
 
 from __future__ import annotations
@@ -33,14 +33,15 @@ def run_command(
     grace: float = 3.0,
     startup_timeout: float = 180.0,
 ) -> GroupResult:
-    """Run a task in a new folder below `workdir` and return every rank's outcome.
+    """Runs a task in a new folder below `workdir` and returns every rank's outcome.
 
-    `command` makes the command line from the task's file.  The command starts `rank_command` of
-    that file as often as the task has ranks, on this machine, each with torchrun's variables (RANK,
-    LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT), and ends when all have
-    ended, with the exit code 0 if theirs all are.  `environ` is its whole environment; see
-    `environment`.  `grace` is how long ranks may go on after a first failure, `startup_timeout`
-    how long until all have begun; `timeout` and `stop` are as in `Launcher.run`.
+    `command` returns the command line for the path of the task's file.  The command must start one
+    process on this machine for each rank: `rank_command` of that file, with torchrun's variables
+    (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT).  It must end when
+    all of these have ended, with exit code 0 if all their exit codes are 0.  `environ` is its whole
+    environment; see `environment`.  `grace` is how many seconds the other ranks may continue after
+    a first failure, and `startup_timeout` how many may pass until all ranks have begun; `timeout`
+    and `stop` are as in `Launcher.run`.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
@@ -58,9 +59,9 @@ def run_command(
 
 
 def rank_command(task_file: Path) -> list[str]:
-    """The command line of one rank.
+    """The command line that starts one rank of the task in this file.
 
-    `-P` keeps the working directory out of the module search path of the rank's own start; the
+    `-P` keeps the working directory out of the module search path while the rank starts; the
     program gets the search path of its task.
     """
     return [sys.executable, "-u", "-P", "-m", "pytest_trainsafe.launch.rank", str(task_file)]

@@ -1,11 +1,12 @@
 """The text of a rank's exception, as a user should read it.  Called by the rank.
 
-Frames of this package do not help a user: those before the program's show how a rank starts, and
-if the package itself rejects what a program does, the program's last line is the one to look at.
-Frames of torch that only call the next one (`Module._call_impl`) would displace the program's
-frames in a shortened traceback.
+Frames of this package do not help a user.  Those before the program's frames show how a rank
+starts; and if this package itself rejects something that the program does, the user needs the
+program's last line.  Frames of torch that only call the next one (`Module._call_impl`) would
+displace the program's frames in a shortened traceback.
 
-The exception comes from the program: its text may be huge, not encodable, or raise.
+The exception comes from the program, so its text may be huge or not encodable, and computing it
+may raise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def type_name(error: BaseException) -> str:
 
 
 def own_text(error: BaseException) -> str:
-    """The exception's text; if it has none, its source line and location."""
+    """The exception's text; if it has none, the source line that raised it, and its location."""
     try:
         text = encodable(cut(str(error), ERROR_LIMIT))
     except BaseException as failed:
@@ -37,10 +38,10 @@ def own_text(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """The traceback of an error, from the program's first frame.
+    """The traceback of an error, from the program's first frame on.
 
-    For an error that this package raises about the program, only the program's frames, because
-    its message is reported separately.  The whole traceback if no frame is the program's.
+    For an error of a class of this package, returns only the program's frames, because the error's
+    message is reported separately.  Returns the whole traceback if it has no frame of the program.
     """
     try:
         return encodable(cut(_formatted(error), TRACEBACK_LIMIT))
@@ -70,7 +71,7 @@ def _formatted(error: BaseException) -> str:
 
 
 def _chain(formatted: traceback.TracebackException) -> Iterator[traceback.TracebackException]:
-    """The exception and all that are chained to it: cause, context, members of a group."""
+    """Yields the exception and all that are chained to it: cause, context, members of a group."""
     queue = [formatted]
     while queue:
         each = queue.pop()
@@ -82,8 +83,8 @@ def _chain(formatted: traceback.TracebackException) -> Iterator[traceback.Traceb
 def _source(error: BaseException) -> str:
     """The source text that raised an exception without text, and its location.
 
-    If that is in an installed package, for example a framework's assertion, the program's line
-    that led to it follows.
+    If the location is in an installed package, for example in a framework's assertion, the line of
+    the program that led there follows.
     """
     frame, program = _raising_frame(error), _program_frame(error)
     if frame is None:
@@ -105,7 +106,7 @@ def _place(frame: traceback.FrameSummary | None) -> str:
 
 
 def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame that is neither ours nor Python's own; else the innermost."""
+    """The innermost frame outside of this package and the standard library; else the innermost."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         file = frame.filename
@@ -115,7 +116,7 @@ def _raising_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
-    """The innermost frame of the program's own code; else the one that raised."""
+    """The innermost frame of the program's own code; else the innermost frame."""
     frames = traceback.extract_tb(error.__traceback__)
     for frame in reversed(frames):
         file = frame.filename
@@ -126,7 +127,7 @@ def _program_frame(error: BaseException) -> traceback.FrameSummary | None:
 
 
 def _is_start(file: str) -> bool:
-    """Whether a frame belongs to the start of a rank."""
+    """Whether a frame's file belongs to this package or to Python's import system."""
     return is_ours(file) or file.startswith("<frozen")
 
 

@@ -1,8 +1,8 @@
 """Processes: the supervisor's interface to a running group, however it was started.
 
 A reaper is the parent of the group and writes JSON lines to a control socket: {"exit": code} when
-the launcher ended, {"rank": r, "exit": code} when a rank ended, {"refused": why} if it will not
-start the group, {"leftovers": [...]} when it has swept; then it exits.
+the launcher ended, {"rank": r, "exit": code} when a rank ended, and {"refused": why} if it will not
+start the group.  Its last line is {"leftovers": [...]}, the processes that it had to kill.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Protocol
 class Processes(Protocol):
     """The processes of one group, below their reaper."""
 
-    #: the reaper's lines; anything sent to it requests the sweep
+    #: socket for the reaper's lines; anything that is sent on it makes the reaper kill the group
     control: socket.socket
     #: read end of a pipe with the output of the launcher and, if need be, of the ranks
     output: int
@@ -27,11 +27,14 @@ class Processes(Protocol):
     reaper: int
 
     def reap(self, *, by_force: bool) -> None:
-        """Called last: the reaper has closed the control socket, or does not end."""
+        """Waits for the reaper and closes our descriptors; called last.
+
+        `by_force` is set if the reaper has not closed the control socket, and so must be killed.
+        """
         ...
 
     def death_reason(self) -> str:
-        """Why the reaper ended without a request, for a sentence about the group."""
+        """A clause that says how the reaper ended, although it was not asked to."""
         ...
 
 
@@ -71,6 +74,9 @@ class ReapedCommand:
         self.control.close()
 
     def death_reason(self) -> str:
-        """The reaper's exit code, if it is known."""
+        """A clause that says that the reaper died, with its exit code if that is known."""
         code = self._reaper.poll()
-        return f"its reaper died ({'ended' if code is None else f'exit code {code}'})"
+        return (
+            "its reaper, the process that ends the ranks, died "
+            f"({'exit code unknown' if code is None else f'exit code {code}'})"
+        )

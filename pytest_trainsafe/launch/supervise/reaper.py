@@ -1,9 +1,10 @@
-"""The reaper: a small process which ensures that no process of a group outlives it.
+"""The reaper: a small process which ensures that no process of a group outlives the group.
 
-It is run as a file and imports neither torch nor this package, so that it starts within about
-30 ms; the warm launcher's processes import it for the same purpose.  It adopts every orphan below
-it (PR_SET_CHILD_SUBREAPER), including those in sessions of their own.  When the supervisor asks
-for it, or ends for whatever reason, the reaper kills all processes below it until none is left.
+This file is run as a script and imports neither torch nor this package, so that it starts within
+about 30 ms; the warm launcher's processes import its functions for the same purpose.  The reaper
+adopts every orphan below it (PR_SET_CHILD_SUBREAPER), including those in sessions of their own.
+When the supervisor requests it, or ends for whatever reason, the reaper sweeps: it kills all
+processes below it until none is left.
 
     python reaper.py CONTROL_FD SUPERVISOR_PID COMMAND...
 
@@ -26,7 +27,7 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, supervisor: int, command: list[str]) -> None:
-    """Runs the command, reports its end, and sweeps on request or when the supervisor is gone."""
+    """Runs the command, reports when it ends, and sweeps on request or without a supervisor."""
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     stay()
     os.set_inheritable(control_fd, False)
@@ -49,7 +50,7 @@ def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str
     """Reports how each child ends; sweeps on request or when the supervisor is gone.
 
     `alive` are descriptors that become readable when the supervisor asks for the sweep or is
-    gone; `children` has, by process id, further fields of the message about a child.
+    gone.  `children` maps each child's process id to fields to add to the message about its end.
     """
     wakeup = wake_on_children()
     while True:
@@ -66,7 +67,7 @@ def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str
 
 
 def wake_on_children() -> int:
-    """A descriptor that becomes readable when a child of this process ends."""
+    """Returns a descriptor that becomes readable when a child of this process ends."""
     wakeup_read, wakeup_write = os.pipe()
     os.set_blocking(wakeup_write, False)
     signal.set_wakeup_fd(wakeup_write, warn_on_full_buffer=False)
@@ -82,7 +83,10 @@ def prctl(option: int, value: int) -> None:
 
 
 def start(command: list[str]) -> int:
-    """Starts the command in a session of its own; it is killed if the reaper dies."""
+    """Starts the command in a session of its own; the kernel kills it if the reaper dies.
+
+    Returns its process id.
+    """
     reaper = os.getpid()
     pid = os.fork()
     if pid:
@@ -103,7 +107,7 @@ def start(command: list[str]) -> int:
 
 
 def reap() -> list[tuple[int, int]]:
-    """Waits for every child that has ended: (pid, wait status)."""
+    """Collects every child that has ended, without waiting; returns (pid, wait status) of each."""
     ended = []
     try:
         while (found := os.waitpid(-1, os.WNOHANG))[0]:
@@ -114,7 +118,10 @@ def reap() -> list[tuple[int, int]]:
 
 
 def sweep() -> list[str]:
-    """Kills all processes below this one until none is left; returns those found at first."""
+    """Kills all processes below this one until none is left.
+
+    Returns "pid name" for each process that was found at first.
+    """
     first = None
     while below := descendants(os.getpid()):
         if first is None:
@@ -128,7 +135,7 @@ def sweep() -> list[str]:
 
 
 def descendants(root: int) -> dict[int, str]:
-    """The live processes below `root`: pid to name."""
+    """The names of all live processes below the process `root`, at any depth, by process id."""
     parents, names = {}, {}
     for entry in filter(str.isdigit, os.listdir("/proc")):
         try:

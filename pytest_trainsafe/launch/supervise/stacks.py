@@ -1,4 +1,4 @@
-"""Summarises the ranks' faulthandler dumps: where each rank is, and which one is the odd one."""
+"""Summarises the ranks' faulthandler dumps: where each rank is, and which is the odd one out."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ _DECORATORS = ("wrapper", "_fn")
 
 @dataclass(frozen=True, order=True)
 class Place:
-    """Where a rank is: the user's innermost line, and the torch function that it called there."""
+    """Where a rank is: the innermost line of the user's code.
+
+    `waits_in` is the torch function that this line called, "" if it called none.
+    """
 
     file: str
     line: int
@@ -29,9 +32,9 @@ class Place:
 
 
 def main_thread(dump: str) -> list[tuple[str, int, str]]:
-    """The main thread's frames in the last dump of the text, innermost first.
+    """The main thread's frames (file, line, function), innermost first.
 
-    faulthandler writes the main thread last.
+    The main thread is the last one in the text, as faulthandler writes it last.
     """
     frames: list[tuple[str, int, str]] = []
     for line in dump.splitlines():
@@ -43,9 +46,10 @@ def main_thread(dump: str) -> list[tuple[str, int, str]]:
 
 
 def without_ours(dump: str) -> str:
-    """The dump without uninformative frames and threads that have no others; main thread first.
+    """The dump without uninformative frames, with the main thread first.
 
-    Uninformative are the frames that every rank has below its program, and torch's wrappers.
+    Frames are uninformative if they belong to this package, which every rank has on its stack, or
+    if they are torch's wrappers.  Threads that have no other frames are left out.
     """
     kept = []
     for section in dump.split("\n\n"):
@@ -58,7 +62,7 @@ def without_ours(dump: str) -> str:
 
 
 def place_of(dump: str) -> Place | None:
-    """Where the main thread is, by the user's innermost line; None without a dump."""
+    """Where the main thread is, as the innermost line of the user's code; None without a dump."""
     frames = [frame for frame in main_thread(dump) if not _is_ours(frame[0])]
     if not frames:
         return None
@@ -79,9 +83,10 @@ def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None,
 
 
 def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[int]:
-    """The ranks that the others wait for: a minority, and not waiting themselves.
+    """The ranks for which the others seem to wait; empty if there are none.
 
-    Ranks that have finished while others wait are odd too.  Empty if no rank differs.
+    If some ranks wait in torch, these are the ranks that do not, or else those that have
+    `finished`.  Otherwise, if most ranks are at one place, they are the ranks elsewhere.
     """
     waiting = [rank for rank, place in places.items() if place is not None and place.waits_in]
     others = [rank for rank, place in places.items() if place is not None and not place.waits_in]

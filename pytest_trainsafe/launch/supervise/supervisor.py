@@ -28,17 +28,18 @@ from pytest_trainsafe.launch.supervise.processes import Processes
 from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 
 _POLL = 0.05
-#: Seconds for which all remaining ranks must be idle to cut the grace after a failure short.
+#: If all remaining ranks are idle for so many seconds after a failure, the group ends before the
+#: end of the grace period.
 _IDLE = 1.0
 #: Seconds in which a reaper that has reported must end all processes of the group.
 _SWEEP = 20.0
-#: Seconds to wait for a reaper that has never reported; if it reports later, it ends its processes.
+#: Seconds to wait for a reaper that has never reported; if it starts later, it ends by itself.
 _UNHEARD = 0.5
 
 
 @dataclass
 class RankState:
-    """What the supervisor knows about one rank."""
+    """What the supervisor knows about one rank.  Times are those of the monotonic clock."""
 
     rank: int
     files: RankFiles
@@ -60,10 +61,11 @@ class RankState:
 class Supervision:
     """What happened to a group.  Times are those of the monotonic clock.
 
-    `reason` says why it ended: every rank is "done", one "failed", the "deadline" passed, the
-    ranks never began ("startup"), they are "stuck" in calls that cannot complete, one is
+    `reason` says why the group ended: every rank is "done", one "failed", the "deadline" passed,
+    not all ranks began in time ("startup"), ranks are "stuck" in calls that cannot complete, one is
     "suspended" by a signal, the "launcher" itself ended, or the caller made a "request".
-    `problem` says how the reaper died, if it did; `refused` why it did not start the group.
+    `problem` says how the reaper died, if it did, and `refused` why it did not start the group.
+    `leftovers` are processes that had to be killed at the end; `log` is the launcher's output.
     """
 
     began: float
@@ -115,10 +117,10 @@ class Group:
     ) -> None:
         """Waits until every rank is done, or until waiting longer is useless.
 
-        After a first failure the others have `grace` seconds to fail on their own, less if they
-        are all idle.  The group also ends early if its idle ranks disagree on a collective or are
-        stuck in calls that cannot complete, and if a signal has suspended a rank.  Ranks that
-        still run then dump their stacks.
+        All times are in seconds.  After a first failure, the other ranks have `grace` seconds to
+        fail on their own, or less if they are all idle.  Waiting also ends early if idle ranks
+        disagree on a collective or are stuck in calls that cannot complete, or if a signal has
+        suspended a rank.  Ranks that still run then write their stacks.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
@@ -203,7 +205,7 @@ class Group:
                 rank.exited_at = time.monotonic()
 
     def _take(self, message: dict[str, object]) -> None:
-        """Processes one line of the reaper."""
+        """Updates the state by one message of the reaper."""
         state = self.state
         if "rank" in message:
             state.ranks[int(str(message["rank"]))].exit_code = int(str(message["exit"]))
@@ -220,8 +222,8 @@ class Group:
     def _collect_evidence(self) -> None:
         """Makes every rank that still runs save its stacks and its flight record, if it can.
 
-        One after the other: a thread saves a rank's flight record, and stacks that are dumped
-        while a Python thread starts or ends are garbage.
+        Requests the stacks first and the records afterwards: a thread saves a rank's record, and
+        stacks that are dumped while a Python thread starts or ends are garbage.
         """
         running = [
             rank
@@ -262,10 +264,11 @@ class Group:
             self._update()
 
     def _sweep(self) -> None:
-        """Ends every process of the group; those that torchrun ends itself are not leftovers.
+        """Ends every process of the group.
 
-        A reaper that has never reported has started nothing yet: its fork server is starting or
-        not responding.  It will read the request, or find the socket closed, before it forks.
+        Processes that still run because the launcher had to be ended are not leftovers.  A reaper
+        that has never reported has started nothing yet, because its fork server is starting or does
+        not respond.  It will read our request, or find the socket closed, before it forks.
         """
         tolerated = self._launcher_exit is None
         with contextlib.suppress(OSError):
@@ -358,7 +361,7 @@ def _size(path: Path) -> int:
 
 
 def _exit_codes(log: str) -> dict[int, int]:
-    """Exit codes by rank, from torchrun's log: "rank : 1 (local_rank: 1)" and two lines."""
+    """Exit codes by rank, which torchrun's log has after lines like "rank : 1 (local_rank: 1)"."""
     summary = re.findall(r"rank\s*: (\d+) \(local_rank: \d+\)\s+exitcode\s*: (-?\d+)", log)
     first = re.findall(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+)", log)
     return {int(rank): int(code) for code, rank in first} | {

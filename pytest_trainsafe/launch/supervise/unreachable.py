@@ -34,10 +34,10 @@ _HINT = (
 
 
 def in_private_network(result: GroupResult) -> GroupResult:
-    """The result of a group that ran in a private network.
+    """A copy of the result of a group that ran in a private network, with texts adapted to that.
 
-    Adds a hint if a rank seems to have tried to reach something outside, and removes torch's
-    warning that there is no name server.
+    Adds a hint if a rank seems to have tried to reach something outside of its network, and
+    removes torch's warning that there is no name server.
     """
     ranks = tuple(
         msgspec.structs.replace(rank, stderr=_NAMELESS.sub("", rank.stderr))

@@ -1,6 +1,6 @@
 """Finds ranks that wait forever or are suspended, from /proc and the ranks' files.
 
-Called by the supervisor while it waits, to end a group early that would only reach its timeout.
+Called by the supervisor while it waits, so that it can end such a group before its timeout.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from pytest_trainsafe.launch.supervise.blocked import read_wait_state
 _STUCK = 3.0
 #: Seconds for which a deadlock must last unchanged before it is reported.
 _UNCHANGED = 2.0
-#: The part of one processor that an idle rank may use.
+#: The fraction of one processor's time that an idle rank may use.
 _IDLE_SHARE = 0.05
-#: A process counts as suspended after this many checks in a row, with so many seconds between them.
-#: Checks are counted, not time, because this process may have been suspended as well.
+#: A process counts as suspended if `_CHECKS` checks in a row, `_CHECK_INTERVAL` seconds apart, find
+#: it so.  Checks are counted, not time, because this process may have been suspended as well.
 _CHECKS, _CHECK_INTERVAL = 9, 0.5
 
 
@@ -60,7 +60,7 @@ class Idle:
         self._deadlocked: object = None
 
     def update(self, ranks: Sequence[Watched], now: float) -> None:
-        """Updates the measurement for the ranks that still run."""
+        """Updates the measurement; `ranks` are those that still run, `now` the monotonic time."""
         states = [_stat(rank.pid) for rank in ranks]
         ticks = [_ticks(rank.pid, stat) for rank, stat in zip(ranks, states, strict=True)]
         ready = [stat[:1] == ["R"] for stat in states]
@@ -78,9 +78,10 @@ class Idle:
         self.seconds = now - self._since
 
     def wait_forever(self, ranks: Sequence[Watched]) -> bool:
-        """Whether the ledgers of all ranks show that the idle ones wait forever.
+        """Whether the ledgers of all ranks show that the idle ranks wait forever.
 
-        Checked first after some seconds, then at growing intervals, since ledgers may be long.
+        Reads the ledgers only after some idle seconds, then at growing intervals, since they may
+        be long.
         """
         if self.seconds <= self._next:
             return False
@@ -113,7 +114,7 @@ class Suspended:
         self._next = 0.0
 
     def update(self, pids: Sequence[int], now: float) -> set[int]:
-        """Counts one check; returns the processes that count as suspended now."""
+        """Checks the processes if it is time; returns those that count as suspended."""
         if now >= self._next:
             self._next = now + _CHECK_INTERVAL
             self._seen = {pid: self._seen.get(pid, 0) + 1 for pid in pids if is_suspended(pid)}

@@ -1,4 +1,4 @@
-"""The environment that torchrun's agent gives a worker, for ranks that it does not start.
+"""The environment that torchrun's agent gives a worker, for ranks that torchrun does not start.
 
 Called by the fork server's `group`; a test compares it with the environment of a real torchrun.
 """
@@ -11,10 +11,11 @@ from collections.abc import Mapping
 def worker_environment(
     base: Mapping[str, str], *, rank: int, world_size: int, port: int, run_id: str, error_file: str
 ) -> dict[str, str]:
-    """The environment of one rank on this machine: `base` and torchrun's variables.
+    """The environment of one rank: `base` and the variables that torchrun sets.
 
-    The variables are those of torch's `LocalElasticAgent._start_workers` and `run.main`.  `port` is
-    that of the agent's store; the worker may write its error to `error_file` (`@record`).
+    These are the variables of torch's `LocalElasticAgent._start_workers` and `run.main`, for one
+    machine.  `port` is the port of the store through which the ranks meet; torch's decorator
+    `@record` writes the rank's error to `error_file`.
     """
     return {
         **base,

@@ -16,7 +16,8 @@ from pytest_trainsafe.launch.supervise.command import rank_command, run_command
 from pytest_trainsafe.launch.supervise.unreachable import in_private_network
 from pytest_trainsafe.launch.task import Task
 
-#: Variables that torchrun sets for its workers; a test run that is a worker must not pass them on.
+#: Variables that torchrun sets for its workers; a test run that is itself such a worker must not
+#: pass them on to its ranks.
 _TORCHRUN_SETS = {
     *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
     *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
@@ -32,11 +33,11 @@ _RECORDER_ENTRIES = "2000"
 class TorchrunLauncher:
     """Runs a task under `torch.distributed.run`, one new group per task.
 
-    The store of the ranks is in torchrun's agent, on a port of 127.0.0.1 that the system chose,
-    so groups cannot collide.  `grace` is how many seconds ranks may continue after a first
-    failure, `startup_timeout` how many may pass until all have begun.  `network` is "private" for
-    a network of the group's own, "host" for the machine's, or "auto" for private if the kernel
-    allows it.
+    The store through which the ranks meet is in torchrun's agent, on a port of 127.0.0.1 that the
+    system chose, so groups cannot collide.  `grace` is how many seconds the other ranks may
+    continue after a first failure, and `startup_timeout` how many seconds may pass until all ranks
+    have begun.  `network` is "private" for a network that only the group's ranks share, "host" for
+    the machine's network, or "auto" for "private" if the kernel allows it, else "host".
     """
 
     name = "torchrun"
@@ -95,11 +96,12 @@ def command(world_size: int, task_file: Path, *, private: bool) -> list[str]:
 
 
 def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
-    """The environment that ranks start in: ours, on loopback, with the task's variables.
+    """The environment in which ranks start: `ours`, changed for a group on one machine.
 
-    A cluster's login may set the libraries' variables to devices that reach other machines;
-    groups here do not need those, and a private network lacks them.  torch's flight recorder is
-    enabled, unless the user set its size.
+    Variables that torchrun sets are removed and the task's are added.  gloo, NCCL and TensorPipe
+    use the loopback device: a cluster's login may have set their variables to devices that reach
+    other machines, which a private network lacks.  torch's flight recorder is enabled, unless the
+    user set its size.
     """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
     env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")

@@ -17,14 +17,14 @@ from torch.distributed.elastic.rendezvous import (
 
 from pytest_trainsafe.launch.torchrun.store import hold_store, listen
 
-#: Its name for `--rdzv-backend`.
+#: The name by which `--rdzv-backend` selects this rendezvous.
 NAME = "trainsafe"
 
 
 class OneAgent(RendezvousHandler):
     """The rendezvous of a single agent, which also serves the store of its ranks.
 
-    State that agents would share is in a store in this process's memory, so the agent reads
+    The store that several agents would share is in this process's memory, so the agent reads
     nothing from a socket.
     """
 
@@ -43,23 +43,23 @@ class OneAgent(RendezvousHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """True: ranks use the store that the agent serves."""
+        """Returns True, because ranks use the store that the agent serves."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Returns at once: the only agent has rank 0 in a world of 1."""
+        """Returns at once, because there is one agent, which has rank 0 in a world of size 1."""
         self._rounds += 1
         return RendezvousInfo(PrefixStore(f"{self._rounds}", self._agents), 0, 1, self._ranks)
 
     def is_closed(self) -> bool:
-        """False: the rendezvous never closes."""
+        """Returns False, because the rendezvous never closes."""
         return False
 
     def set_closed(self) -> None:
         """Does nothing."""
 
     def num_nodes_waiting(self) -> int:
-        """0: there are no other agents."""
+        """Returns 0, because there are no other agents."""
         return 0
 
     def get_run_id(self) -> str:

@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def listen() -> socket.socket:
-    """A listening socket for a store: on loopback, at a port that the system chooses.
+    """Opens a listening socket for a store, on loopback and at a port that the system chooses.
 
-    A TCPStore that opens its own socket listens on every address of the machine.
+    A TCPStore that opened its own socket would listen on every address of the machine.
     """
     return socket.create_server(("127.0.0.1", 0), backlog=512)
 
@@ -21,7 +21,7 @@ def listen() -> socket.socket:
 def hold_store(listening: socket.socket) -> TCPStore:
     """Serves a store on this socket, in a thread of this process, while the result is referenced.
 
-    The store is in a parent of the ranks because it must outlive them.
+    The store is in a parent process of the ranks, because it must outlive them.
     """
     from torch._C._distributed_c10d import TCPStore
 

@@ -37,6 +37,13 @@ _MAX_HEADER = 100_000_000
 _ENTRY = "trainsafe"
 _LENGTH = struct.Struct("<Q")
 
+#: Unsigned integers are written as signed ones: safetensors 0.4 writes no others.
+_SIGNED = {
+    "uint16": (torch.uint16, torch.int16),
+    "uint32": (torch.uint32, torch.int32),
+    "uint64": (torch.uint64, torch.int64),
+}
+
 Counter = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
@@ -53,7 +60,10 @@ class Segment(msgspec.Struct, frozen=True):
 
 
 class Header(msgspec.Struct, frozen=True, kw_only=True):
-    """The description of a rank's file; the states in it are plain data as `tree` encodes it."""
+    """The description of a rank's file; the states in it are plain data as `tree` encodes it.
+
+    `unsigned` maps the names of tensors that are written as signed integers to their dtypes.
+    """
 
     format: str = FORMAT
     schema: int = SCHEMA
@@ -66,6 +76,7 @@ class Header(msgspec.Struct, frozen=True, kw_only=True):
     generators: dict[str, Any]
     states: dict[str, Any]
     regenerated: dict[str, list[Segment]]
+    unsigned: dict[str, str] = {}
     hash: str = ""
 
 
@@ -76,10 +87,14 @@ def file_of(folder: Path, rank: int) -> Path:
 
 def write(folder: Path, header: Header, tensors: Mapping[str, torch.Tensor]) -> Header:
     """Writes a rank's file; returns the header with its hash."""
-    header = msgspec.structs.replace(header, hash="")
-    header = msgspec.structs.replace(header, hash=_hash(header, tensors))
+    signs = {dtype: (text, signed) for text, (dtype, signed) in _SIGNED.items()}
+    unsigned = {name: signs[each.dtype] for name, each in tensors.items() if each.dtype in signs}
+    stored = {**tensors, **{name: tensors[name].view(to) for name, (_, to) in unsigned.items()}}
+    dtypes = {name: text for name, (text, _) in unsigned.items()}
+    header = msgspec.structs.replace(header, unsigned=dtypes, hash="")
+    header = msgspec.structs.replace(header, hash=_hash(header, stored))
     text = msgspec.json.encode(header).decode()
-    content = safetensors.torch.save(dict(tensors), metadata={_ENTRY: text})
+    content = safetensors.torch.save(stored, metadata={_ENTRY: text})
     replace_file(file_of(folder, header.rank), content)
     return header
 
@@ -120,6 +135,11 @@ def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
         raise _damaged(path, shown(error)) from error
     if header.hash != _hash(msgspec.structs.replace(header, hash=""), tensors):
         raise _damaged(path, "its content does not have the recorded hash")
+    for name, dtype in header.unsigned.items():
+        unsigned, signed = _SIGNED.get(dtype, (None, None))
+        if name not in tensors or tensors[name].dtype != signed or unsigned is None:
+            raise _damaged(path, f"it has no tensor {shown(name)} of {shown(dtype)}")
+        tensors[name] = tensors[name].view(unsigned)
     return header, tensors
 
 

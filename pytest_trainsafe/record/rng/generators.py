@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.record.rng.states import NumpyState, numpy_random, python_state
+from pytest_trainsafe.record.rng.states import NumpyState, PythonState, numpy_random
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
 
 #: Generators that `numpy.random.default_rng` made which are looked at.
@@ -70,6 +70,7 @@ class Generators:
         self._names: dict[tuple[int, int], str] = {}
         self._gaps: set[LedgerGap] = set()
         self._numpy: NumpyState | None = None
+        self._python = PythonState()
         self._made: dict[str, NumpyState] = {}
 
     def name(self, generator: torch.Generator, line: str) -> str:
@@ -112,12 +113,16 @@ class Generators:
 
     def others(self) -> dict[str, str]:
         """The states of Python's and NumPy's generators, by name."""
-        states = {PYTHON: python_state()}
+        states = {PYTHON: self.python_state()}
         if numpy_random() is not None:
             states[NUMPY] = self.numpy_state()
         for name, state in self._made.items():
             states[name] = state.read()
         return states
+
+    def python_state(self) -> str:
+        """The state of Python's `random`."""
+        return self._python.read()
 
     def numpy_state(self) -> str:
         """The state of NumPy's global generator."""

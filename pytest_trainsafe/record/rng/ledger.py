@@ -10,8 +10,9 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from threading import current_thread, get_ident
-from typing import Any, NamedTuple, Protocol
+from typing import Any
 
 import msgspec
 import torch
@@ -22,9 +23,17 @@ from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
+from pytest_trainsafe.record.rng.noted import (
+    Draw,
+    EventSink,
+    NotedDraws,
+    NullSink,
+    TeeSink,
+    shape_of,
+)
 from pytest_trainsafe.record.rng.sharing import Sharing
-from pytest_trainsafe.record.rng.states import python_state, state_text, torch_state
-from pytest_trainsafe.record.rng.unseen import LastState
+from pytest_trainsafe.record.rng.states import readable_state, state_text, torch_state
+from pytest_trainsafe.record.rng.unseen import LastState, as_text, same_state
 from pytest_trainsafe.record.rng.workers import Workers
 from pytest_trainsafe.trace.rng.events import (
     NUMPY,
@@ -45,42 +54,25 @@ MAX_DRAWS = 4096
 class _Pending:
     """The last draw outside of modules: further draws of the same site are added to it."""
 
-    event: DrawEvent
+    draw: Draw
     site: object
-    generator: object
-
-
-class _Source(NamedTuple):
-    """The generator of a draw: one of torch's, or the name of another, and its known properties."""
-
-    generator: object
-    name: str
-    seed: str = ""
-    stream: str = ""
-
-
-class EventSink(Protocol):
-    """Receives the ledger's events: the writer of a trace, or a list in memory."""
-
-    def add(self, event: msgspec.Struct) -> None:
-        """Take one event."""
+    count: int = 1
 
 
 class RngLedger:
     """Records the draws of one rank; `recording` encloses the program."""
 
     def __init__(self, writer: EventSink, clock: Clock) -> None:
-        self._writer = writer
+        self._last = LastState()
+        self._noted = NotedDraws(writer, self._last)
         self._clock = clock
         self._pid, self._main = os.getpid(), get_ident()
         self._functions = Functions(self._function, self._numpy_made)
         self._generators = Generators()
         self._workers = Workers()
         self._sharing = Sharing(self._main)
-        self._names: Mapping[nn.Module, str] = {}
         self._roots: Sequence[nn.Module] = ()
         self._pending: _Pending | None = None
-        self._last = LastState(torch.default_generator.get_state())
         #: The states that NumPy's and Python's generators were left in.
         self._others: dict[str, str] = {}
         self._draws = 0
@@ -95,59 +87,65 @@ class RngLedger:
         with ExitStack() as around:
             why = operators.why_not()
             if why:
-                self._writer.add(LedgerGap("torch's random operators", why))
+                self._noted.sink.add(LedgerGap("torch's random operators", why))
             else:
-                around.enter_context(operators.intercepted(self._operator))
+                around.enter_context(operators.intercepted(self._operator, self._dropout))
             around.enter_context(self._functions.installed())
             around.enter_context(self._workers.followed())
-            state = torch.default_generator.get_state()
-            self._last.set(state, state_text(state))
+            self._last.set(self._last.read())
+            self._last.know(self._last.value)
             self._others = self._generators.others()
-            yield
+            try:
+                yield
+            except BaseException:
+                self._write_held()
+                raise
             self.boundary()
 
     @contextmanager
     def copied(self, sink: EventSink) -> Iterator[None]:
         """Passes the events in this context to `sink` as well."""
         self.boundary()
-        writer, self._writer = self._writer, _TeeSink(self._writer, sink)
+        before = self._noted.sink
+        self._noted.sink = TeeSink(before, sink)
         try:
             yield
         finally:
             self.boundary()
-            self._writer = writer
+            self._noted.sink = before
 
     @contextmanager
     def paused(self) -> Iterator[None]:
         """Records nothing in this context, in which code restores generators on purpose."""
         self.boundary()
-        writer, self._writer = self._writer, _NullSink()
+        before, self._noted.sink = self._noted.sink, NullSink()
         try:
             yield
         finally:
-            self._flush()
-            state = torch.default_generator.get_state()
-            self._last.set(state, state_text(state))
+            self._write_held()
+            self._last.set(self._last.read())
+            self._last.know(self._last.value)
             self._others = self._generators.others()
-            self._writer = writer
+            self._noted.sink = before
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
         """Attributes draws from now on to these modules; `roots` are the watched model's parts."""
         self.boundary()
-        self._names, self._roots = names, roots
+        self._noted.names, self._roots = names, roots
 
     def boundary(self) -> None:
         """Finds what advanced generators unseen since the last boundary. Called between draws."""
         if os.getpid() != self._pid:  # a worker of a data loader
             return
-        self._flush()
+        self._write_held()
         self._draws = 0
         self._functions.install_numpy()
-        state = torch.default_generator.get_state()
-        self._find_unseen(state, state_text(state), self._phase())
+        value = self._last.read()
+        if value != self._last.value:
+            self._find_unseen(value, torch.default_generator.get_state(), self._phase())
         self.look()
         for draw in self._workers.draws():
-            self._writer.add(draw)
+            self._noted.sink.add(draw)
 
     @contextmanager
     def during(self, phase: Phase) -> Iterator[None]:
@@ -176,8 +174,7 @@ class RngLedger:
         for name, after in self._others.items():
             was = before.get(name, after)
             if was != after:
-                self._flush()
-                self._writer.add(DrawEvent(name, self._phase(), was, after, step=self._step))
+                self._write(DrawEvent(name, self._phase(), was, after, step=self._step))
 
     # What draws.
 
@@ -192,48 +189,65 @@ class RngLedger:
         if os.getpid() != self._pid:
             return call(keys, *args, **kwargs)
         generator = generator_of(args, kwargs)
+        if generator is torch.default_generator:
+            return self._default_draw(name, partial(call, keys, *args, **kwargs), args)
         if isinstance(generator, LedgerGap):
             if self._generators.first(generator):
-                self._writer.add(generator)
+                self._write(generator)
             generator = None
         if generator is None or (self._pending is not None and self._count_in(generator)):
             return call(keys, *args, **kwargs)
         self._flush()
-        before = _state(generator)
+        before = readable_state(generator)
         made = call(keys, *args, **kwargs)
-        after = None if before is None else _state(generator)
-        if before is not None and after is not None:
-            self._drawn(name, generator, before, after, _shape(args, made))
+        after = None if before is None else readable_state(generator)
+        if before is None or after is None:
+            return made
+        was, now = state_text(before), state_text(after)
+        if was != now:
+            place = self._place(skip=3)
+            if not place.kinds & frames.INJECTED:
+                called = self._generators.name(generator, place.user or place.at)
+                self._note(generator, called, name, was, now, place, shape_of(args, made))
         return made
 
-    def _drawn(
-        self,
-        name: str,
-        generator: torch.Generator,
-        before: torch.Tensor,
-        after: torch.Tensor,
-        shape: tuple[int, ...],
-    ) -> None:
-        """Called after an operator, which has drawn if the two states differ."""
-        default = generator is torch.default_generator
-        was, now = state_text(before), state_text(after)
-        if was == now:
-            return
-        place = self._place(skip=4)  # of this class's and the kernel's own
-        if place.kinds & frames.INJECTED:
-            if default:
-                self._last.set(after, now)
-            return
-        phase = self._phase(place)
-        if default:
-            if was != self._last.text:
-                self._find_unseen(before, was, phase)
-            self._last.set(after, now)
-            called = TORCH_CPU
-        else:
-            called = self._generators.name(generator, place.user or place.at)
-        source = _Source(generator, called, str(generator.initial_seed()), self._stream())
-        self._note(source, name, phase, was, now, place, shape)
+    def _dropout(self, call: Callable[[], torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+        """Runs torch's dropout of a tensor on the CPU, and records its draw."""
+        if os.getpid() != self._pid:
+            return call()
+        dropped: torch.Tensor = self._default_draw("bernoulli_.float", call, (x,))
+        return dropped
+
+    def _default_draw(self, name: str, call: Callable[[], Any], args: tuple[Any, ...]) -> Any:
+        """Runs an operator that may draw from torch's default CPU generator; records a draw."""
+        default = torch.default_generator
+        if self._pending is not None:
+            if self._count_in(default):
+                return call()
+            self._flush()
+        last = self._last
+        if get_ident() != self._main:
+            last.stop_reading_memory()
+        before = last.read()
+        jumped = None if before == last.value else default.get_state()
+        made = None
+        try:
+            made = call()
+        finally:
+            # A recomputed dropout may draw and then raise, once all that is needed is recomputed.
+            after = last.read()
+            if not same_state(before, after):
+                place = self._place(skip=4)
+                if place.kinds & frames.INJECTED:
+                    last.set(after)
+                    last.know(after)
+                else:
+                    if jumped is not None:
+                        self._find_unseen(before, jumped, self._phase(place))
+                    last.set(after)
+                    shape = shape_of(args, made)
+                    self._note(default, TORCH_CPU, name, before, after, place, shape)
+        return made
 
     def _stream(self) -> str:
         if self._streams is None:
@@ -245,7 +259,7 @@ class RngLedger:
     def _place(self, skip: int) -> frames.Place:
         # In a step's forward, what is outside of the innermost watched module tells nothing more.
         whole = self._clock.step is None or in_backward()
-        return frames.place(self._names, whole=whole, skip=skip + 1)
+        return frames.place(self._noted.names, whole=whole, skip=skip + 1)
 
     def _function(self, generator: str, name: str, call: Callable[[], Any]) -> Any:
         if os.getpid() != self._pid or self._count_in(generator):
@@ -256,9 +270,8 @@ class RngLedger:
         after = self._read(generator)
         if after != before:
             place = self._place(skip=2)
-            self._others[generator] = after
-            source = _Source(generator, generator)
-            self._note(source, name, self._phase(place), before, after, place)
+            self._others[generator] = as_text(after)
+            self._note(generator, generator, name, before, after, place)
         return made
 
     def _numpy_made(self, generator: Any) -> None:
@@ -266,7 +279,7 @@ class RngLedger:
             place = frames.place(())
             gap = self._generators.add_numpy(generator, place.user or place.at)
             if gap is not None:
-                self._writer.add(gap)
+                self._write(gap)
             self._others = {**self._generators.others(), **self._others}
 
     def _count_in(self, generator: object) -> bool:
@@ -278,8 +291,7 @@ class RngLedger:
         pending = self._pending
         if pending is None or pending.site != self._site(generator):
             return False
-        event = pending.event
-        pending.event = msgspec.structs.replace(event, count=event.count + 1)
+        pending.count += 1
         return True
 
     def _site(self, generator: object) -> object:
@@ -290,68 +302,87 @@ class RngLedger:
 
     def _note(
         self,
-        source: _Source,
+        generator: object,
+        called: str,
         operator: str,
-        phase: Phase,
-        before: str,
-        after: str,
+        before: bytes | str,
+        after: bytes | str,
         place: frames.Place,
         shape: tuple[int, ...] = (),
     ) -> None:
-        inside = place.module
-        event = DrawEvent(
-            source.name,
-            phase,
+        inside, clock, main = place.module, self._clock, get_ident() == self._main
+        backward = in_backward()
+        draw = Draw(
+            generator,
+            called,
+            operator,
             before,
             after,
-            operator,
-            step=self._step,
-            microbatch=None if self._clock.step is None else self._clock.microbatch,
-            module=None if inside is None else self._names[inside],
-            training=inside is None or inside.training,
-            at=place.at,
-            user=place.user,
-            shape=shape,
-            seed=source.seed,
-            stream=source.stream,
+            place,
+            self._phase(place),
+            self._step,
+            None if clock.step is None else clock.microbatch,
+            inside is None or inside.training,
+            shape,
+            generator.initial_seed() if isinstance(generator, torch.Generator) else None,
+            "" if self._streams == [] else self._stream(),
             # The threads of a backward on a GPU belong to no one.
-            thread="" if get_ident() == self._main or in_backward() else current_thread().name[:99],
-            shared="" if in_backward() else self._sharing.other(source.generator),
+            "" if main or backward else current_thread().name[:99],
+            "" if backward else self._sharing.other(generator),
         )
         self._draws += 1
-        site = None if inside is not None else self._site(source.generator)
+        site = None if inside is not None else self._site(generator)
         if site is not None:
-            self._pending = _Pending(event, site, source.generator)
+            self._pending = _Pending(draw, site)
         elif self._draws <= MAX_DRAWS:
-            self._writer.add(event)
+            self._noted.hold(draw)
         elif self._draws == MAX_DRAWS + 1:
-            what = f"the draws of step {event.step} after the first {MAX_DRAWS}"
-            self._writer.add(LedgerGap(what, "the ledger records at most this many draws per step"))
+            what = f"the draws of step {draw.step} after the first {MAX_DRAWS}"
+            self._write(LedgerGap(what, "the ledger records at most this many draws per step"))
 
-    def _read(self, generator: object) -> str:
+    def _read(self, generator: object) -> bytes | str:
+        if generator is torch.default_generator:
+            return self._last.read()
         if isinstance(generator, torch.Generator):
             return torch_state(generator)
-        return python_state() if generator == PYTHON else self._generators.numpy_state()
+        generators = self._generators
+        return generators.python_state() if generator == PYTHON else generators.numpy_state()
 
     def _flush(self) -> None:
+        """Notes the pending draws as one, with the generator's state after the last of them."""
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        event = pending.event
-        if event.count > 1:
-            event = msgspec.structs.replace(event, after=self._read(pending.generator))
-            if event.generator == TORCH_CPU:
-                self._last.set(torch.default_generator.get_state(), event.after)
-            elif event.generator in (NUMPY, PYTHON):
-                self._others[event.generator] = event.after
-        self._writer.add(event)
+        draw = pending.draw
+        if pending.count == 1:
+            self._noted.hold(draw)
+            return
+        after = self._read(draw.generator)
+        if draw.generator is torch.default_generator:
+            self._last.set(after)
+        elif draw.name in (NUMPY, PYTHON):
+            self._others[draw.name] = as_text(after)
+        self._noted.hold(draw._replace(after=after, draws=pending.count))
 
-    def _find_unseen(self, state: torch.Tensor, text: str, phase: Phase) -> None:
-        was = self._last.text
-        count = self._last.unseen(state, text)
-        self._last.set(state, text)
+    def _write_held(self) -> None:
+        """Write every draw that was noted."""
+        self._flush()
+        self._noted.write()
+
+    def _write(self, event: msgspec.Struct) -> None:
+        """Write an event, after the draws before it."""
+        self._write_held()
+        self._noted.sink.add(event)
+
+    def _find_unseen(self, value: bytes | str, state: torch.Tensor, phase: Phase) -> None:
+        """The generator was found in this state, which no draw had left it in."""
+        self._write_held()
+        was = as_text(self._last.value)
+        count = self._last.unseen(value, state)
+        self._last.set(value, state)
+        now = self._last.know(value)
         if count is not None:
-            self._writer.add(UnseenDraws(TORCH_CPU, phase, was, text, self._step, count))
+            self._noted.sink.add(UnseenDraws(TORCH_CPU, phase, was, now, self._step, count))
 
     # When.
 
@@ -387,23 +418,6 @@ class RngLedger:
         return self._clock.step is None and any(not root.training for root in self._roots)
 
 
-class _NullSink:
-    """Discards events."""
-
-    def add(self, event: msgspec.Struct) -> None: ...
-
-
-class _TeeSink(NamedTuple):
-    """Passes events to two sinks."""
-
-    first: EventSink
-    second: EventSink
-
-    def add(self, event: msgspec.Struct) -> None:
-        self.first.add(event)
-        self.second.add(event)
-
-
 class NoLedger:
     """Replaces the ledger if none is kept: its methods do nothing, and the trace says so."""
 
@@ -426,19 +440,3 @@ class NoLedger:
         return {}
 
     def look(self) -> None: ...
-
-
-def _state(generator: torch.Generator) -> torch.Tensor | None:
-    """The generator's state; None if it cannot be read, as while a CUDA graph is captured."""
-    try:
-        return generator.get_state()
-    except RuntimeError:
-        return None
-
-
-def _shape(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of the tensor that an operator drew for."""
-    for value in (made, *args[:1]):
-        if isinstance(value, torch.Tensor):
-            return tuple(value.shape)
-    return ()

@@ -81,11 +81,16 @@ COMPOSITE: Mapping[str, tuple[str, ...]] = {
         *("randn", "randn.generator", "randn.out", "randn.generator_out", "randn_like"),
         *("randn_like.generator", "randn_like.out", "randn_like.generator_out"),
         *("normal.float_float", "normal.float_float_out", "normal.out", "normal_functional"),
+        # Of named tensors, which torch 2.10 has.
+        *("randn.names", "randn.names_out", "randn.generator_with_names"),
+        "randn.generator_with_names_out",
     ),
     "uniform_": (
         *("rand", "rand.generator", "rand.out", "rand.generator_out", "rand_like"),
         *("rand_like.generator", "rand_like.out", "rand_like.generator_out"),
         *("uniform", "uniform.out"),
+        *("rand.names", "rand.names_out", "rand.generator_with_names"),
+        "rand.generator_with_names_out",
     ),
     "random_.from": (
         *("randint", "randint.generator", "randint.out", "randint.generator_out", "randint.low"),
@@ -136,6 +141,8 @@ NOT_DRAWING = (
 #: is given first, these keys, and the arguments.
 Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
 
+#: Called in place of a dropout: what calls it, and the tensor.
+Dropping = Callable[[Callable[[], torch.Tensor], torch.Tensor], torch.Tensor]
 
 #: What lets all other operators fall through.  It is never taken back: threads that the program
 #: leaves behind go on to include the key.
@@ -154,10 +161,12 @@ def why_not() -> str:
 
 
 @contextmanager
-def intercepted(drawing: Drawing) -> Iterator[None]:
+def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[None]:
     """Calls `drawing` instead of random operators, in this thread and those that it starts.
 
-    Requires that `why_not` returned "".
+    Calls `dropping` instead of `torch.nn.functional.dropout` where that draws once, with
+    `bernoulli_`, from the default CPU generator: a Python function takes a fraction of the time
+    of a Python kernel.  Requires that `why_not` returned "".
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
     global _fallback
@@ -183,20 +192,29 @@ def intercepted(drawing: Drawing) -> Iterator[None]:
 
     if hook is None:
         threading.setprofile(in_thread)
+    functions = vars(torch._VF)
+    own = functions.get("dropout")
+    if dropping is not None:
+        functions["dropout"] = _dropout(torch._VF.dropout, dropping, key)
     try:
         with torch._C._IncludeDispatchKeyGuard(key):
             yield
     finally:
         if hook is None:
             threading.setprofile(None)
+        if own is not None:
+            functions["dropout"] = own
+        elif dropping is not None:
+            functions.pop("dropout", None)
         kernels._destroy()
 
 
 def _kernel(
     name: str, operator: Any, drawing: Drawing, key: Any, below: Any, composite: bool
 ) -> Any:
-    nested = torch._C.DispatchKeySet(key)
-    redispatch = operator.redispatch
+    # What `operator.redispatch` calls, with one call less.
+    redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
@@ -206,10 +224,40 @@ def _kernel(
             # A subclass runs the operator on tensors that it holds, which calls this again.
             if kind not in _USUAL and isinstance(value, torch.Tensor):
                 return redispatch(keyset & below, *args, **kwargs)
-        with torch._C._ExcludeDispatchKeyGuard(nested):
+        exclude(key, True)
+        try:
             return drawing(name, redispatch, keyset & below, args, kwargs)
+        finally:
+            exclude(key, False)
 
     return kernel
+
+
+def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch.Tensor]:
+    """The replacement of `torch._VF.dropout`, which `torch.nn.functional.dropout` calls."""
+    included = torch._C._dispatch_tls_is_dispatch_key_included
+    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+
+    def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
+        if (
+            train
+            and type(x) in PLAIN
+            and x.is_cpu
+            and not x.is_nested
+            and included(key)
+            and not torch._C._len_torch_dispatch_stack()
+            and torch._C._functorch.peek_interpreter_stack() is None
+            and torch._C._get_tracing_state() is None
+        ):
+            exclude(key, True)
+            try:
+                return dropping(lambda: original(x, p, train), x)
+            finally:
+                exclude(key, False)
+        dropped: torch.Tensor = original(x, p, train)
+        return dropped
+
+    return dropout
 
 
 def _traced() -> bool:

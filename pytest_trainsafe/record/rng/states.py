@@ -14,16 +14,19 @@ import xxhash
 #: torch's CPU generator as bytes (`at::CPUGeneratorImplState`): the seed, the numbers left in the
 #: block, a flag, the next number's place, 624 numbers of 8 bytes each, and normal numbers that
 #: were put aside.
-_CPU_BYTES, _CPU_NEXT, _CPU_BLOCK, _CPU_ASIDE = 5056, 16, 24, 24 + 624 * 8
+CPU_BYTES, CPU_NEXT, CPU_BLOCK, CPU_ASIDE = 5056, 16, 24, 24 + 624 * 8
 
 #: The end of the first 32 numbers, which tell one block from every other.
-_CPU_NAMED = _CPU_BLOCK + 32 * 8
-_NOTHING_ASIDE = bytes(_CPU_BYTES - _CPU_ASIDE)
+CPU_NAMED = CPU_BLOCK + 32 * 8
+_NOTHING_ASIDE = bytes(CPU_BYTES - CPU_ASIDE)
 
 #: A Philox generator as bytes: the seed and the offset.
 _PHILOX_BYTES = 16
 
 _WORD = struct.Struct("<Q")
+
+#: Python's in memory: the position, and 624 numbers of 4 bytes each.
+_PYTHON = ctypes.c_ubyte * (625 * 4)
 
 #: NumPy's MT19937 in memory: 624 numbers of 4 bytes each, and the position.
 _MT19937 = ctypes.c_ubyte * (624 * 4 + 4)
@@ -37,10 +40,10 @@ def torch_state(generator: torch.Generator) -> str:
 def state_text(state: torch.Tensor) -> str:
     """The text for a state that `torch.Generator.get_state` returns."""
     raw = state.numpy().data
-    if len(raw) == _CPU_BYTES:
-        [place] = _WORD.unpack_from(raw, _CPU_NEXT)
-        block = xxhash.xxh3_64_hexdigest(raw[_CPU_BLOCK:_CPU_NAMED])
-        aside = raw[_CPU_ASIDE:]
+    if len(raw) == CPU_BYTES:
+        [place] = _WORD.unpack_from(raw, CPU_NEXT)
+        block = xxhash.xxh3_64_hexdigest(raw[CPU_BLOCK:CPU_NAMED])
+        aside = raw[CPU_ASIDE:]
         if aside == _NOTHING_ASIDE:
             return f"{block}.{place}"
         return f"{block}.{place}.{xxhash.xxh32_hexdigest(aside)}"
@@ -48,6 +51,14 @@ def state_text(state: torch.Tensor) -> str:
         [offset] = _WORD.unpack_from(raw, 8)
         return f"{xxhash.xxh3_64_hexdigest(raw[:8])}.{offset}"
     return xxhash.xxh3_64_hexdigest(raw)
+
+
+def readable_state(generator: torch.Generator) -> torch.Tensor | None:
+    """The generator's state; None where it cannot be read, as while a CUDA graph is captured."""
+    try:
+        return generator.get_state()
+    except RuntimeError:
+        return None
 
 
 def is_fresh(state: str) -> bool:
@@ -60,16 +71,16 @@ def distance(before: torch.Tensor, after: torch.Tensor, most: int) -> int:
 
     The states are those that `get_state` returns.
     """
-    assert len(before) == len(after) == _CPU_BYTES
+    assert len(before) == len(after) == CPU_BYTES
     walker = torch.Generator()
     walker.set_state(before)
-    wanted = bytes(after.numpy()[_CPU_BLOCK:_CPU_ASIDE])
+    wanted = bytes(after.numpy()[CPU_BLOCK:CPU_ASIDE])
     drawn = 0
     while drawn <= most:
         raw = walker.get_state().numpy().data
-        [here] = _WORD.unpack_from(raw, _CPU_NEXT)
-        if raw[_CPU_BLOCK:_CPU_ASIDE] == wanted:
-            [there] = _WORD.unpack_from(after.numpy().data, _CPU_NEXT)
+        [here] = _WORD.unpack_from(raw, CPU_NEXT)
+        if raw[CPU_BLOCK:CPU_ASIDE] == wanted:
+            [there] = _WORD.unpack_from(after.numpy().data, CPU_NEXT)
             return max(0, drawn + int(there) - int(here))
         # To the first number of the next block.
         rest = 625 - int(here) if here else 1
@@ -84,6 +95,36 @@ def python_state(generator: random.Random | None = None) -> str:
     block = hash(numbers[:-1]) & 0xFFFFFFFFFFFFFFFF
     state = f"{block:016x}.{numbers[-1]}"
     return state if aside is None else f"{state}.{xxhash.xxh32_hexdigest(repr(aside).encode())}"
+
+
+class PythonState:
+    """Reads the state of Python's `random`, again only where its memory has changed.
+
+    A generator has 624 numbers and the position in them, which `getstate` makes objects of.  They
+    are read in the memory of `random`'s own generator if they are found there.
+    """
+
+    def __init__(self) -> None:
+        self._generator: random.Random = random._inst
+        self._memory: memoryview | None = None
+        begin, size = object.__basicsize__, ctypes.sizeof(_PYTHON)
+        if type(self._generator).__basicsize__ >= begin + size:
+            memory = _PYTHON.from_address(id(self._generator) + begin)
+            _, numbers, _ = self._generator.getstate()
+            if bytes(memory) == struct.pack("=625I", numbers[-1], *numbers[:-1]):
+                self._memory = memoryview(memory).cast("B")
+        self._raw, self._aside, self._text = b"", None, ""
+
+    def read(self) -> str:
+        """The state as it is now."""
+        generator = self._generator
+        if self._memory is None or type(generator) is not random.Random:
+            return python_state()
+        aside = generator.gauss_next  # type: ignore[attr-defined]
+        if self._memory != self._raw or aside != self._aside:
+            self._raw, self._aside = bytes(self._memory), aside
+            self._text = python_state()
+        return self._text
 
 
 def numpy_random() -> Any:

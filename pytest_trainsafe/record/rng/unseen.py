@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.record.rng.states import distance, is_fresh, state_text
+from pytest_trainsafe.record.rng.cpu_memory import memory_of, whole_state
+from pytest_trainsafe.record.rng.cpu_memory import text as text_of
+from pytest_trainsafe.record.rng.states import distance, is_fresh, torch_state
 
 #: Numbers up to which an unseen advance is measured, and how often one rank does so.
 MAX_NUMBERS, MAX_MEASURED = 100_000, 8
@@ -18,32 +20,75 @@ MAX_KNOWN = 4096
 
 
 class LastState:
-    """The state of torch's CPU generator after the last draw or the last look."""
+    """The state of torch's CPU generator after the last draw or the last look.
 
-    def __init__(self, state: torch.Tensor) -> None:
-        self._raw = state
+    A state is bytes if it can be read from the generator's memory, and text otherwise.
+    """
+
+    def __init__(self) -> None:
+        self._memory = memory_of(torch.default_generator)
+        self._engine: bytearray | None = None
+        self._state: torch.Tensor | None = None
         self._known: dict[str, None] = {}
         self._measured = 0
-        self.text = state_text(state)
-        self.set(state, self.text)
+        self.value: bytes | str = ""
+        self.set(self.read())
+        self.know(self.value)
 
-    def set(self, state: torch.Tensor, text: str) -> None:
-        """Stores the current state, after a draw that was intercepted."""
-        self._raw, self.text = state, text
-        self._known[text] = None
+    def read(self) -> bytes | str:
+        """The generator's current state."""
+        memory = self._memory
+        read = None if memory is None else memory.read()
+        return torch_state(torch.default_generator) if read is None else read
+
+    def stop_reading_memory(self) -> None:
+        """Stops reading the generator's memory, because other threads draw from it too."""
+        self._memory = None
+
+    def set(self, value: bytes | str, state: torch.Tensor | None = None) -> None:
+        """Stores the current state. `state` is its tensor; without it, `value` was just read."""
+        self.value = value
+        if state is not None:
+            self._state = state
+        elif self._memory is not None and type(value) is bytes:
+            self._engine = self._memory.copy(self._engine)
+            self._state = None
+        else:
+            self._state = torch.default_generator.get_state()
+
+    def know(self, value: bytes | str) -> str:
+        """Remembers a state, to which the program may return later; gives its text."""
+        known = as_text(value)
+        self._known[known] = None
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
+        return known
 
-    def unseen(self, state: torch.Tensor, text: str) -> int | None:
+    def unseen(self, value: bytes | str, state: torch.Tensor) -> int | None:
         """The number of 32-bit numbers that were drawn unseen before the generator had this state.
 
-        None if the program set the state: it seeded the generator and has not drawn since,
-        or restored an earlier state. 0 if this is unknown: the program set a state that the
-        ledger did not see, or more than MAX_NUMBERS were drawn.
+        `state` is its tensor, from `get_state`.  None if the program set the state: it seeded the
+        generator and has not drawn since, or restored an earlier state.  0 if this is unknown: the
+        program set a state that the ledger did not see, or more than MAX_NUMBERS were drawn.
         """
-        if text == self.text or is_fresh(text) or text in self._known:
+        text = as_text(value)
+        if text == as_text(self.value) or is_fresh(text) or text in self._known:
             return None
         if self._measured >= MAX_MEASURED:
             return 0
         self._measured += 1
-        return distance(self._raw, state, MAX_NUMBERS)
+        before = self._state
+        if before is None:
+            assert self._engine is not None
+            before = whole_state(self._engine)
+        return distance(before, state, MAX_NUMBERS)
+
+
+def as_text(value: bytes | str) -> str:
+    """The text of a state of torch's CPU generator that `LastState` read."""
+    return value if isinstance(value, str) else text_of(value)
+
+
+def same_state(one: bytes | str, other: bytes | str) -> bool:
+    """Whether `LastState` read the same state twice, be it in memory or not."""
+    return one == other or (type(one) is not type(other) and as_text(one) == as_text(other))

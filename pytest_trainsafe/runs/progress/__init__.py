@@ -1,4 +1,4 @@
-"""The current activity of Runs: written by the session, shown by the terminal.
+"""What Runs are doing at the moment: written by the session, shown in the terminal.
 
 board   the Runs of this process
 shared  the Runs of the workers of pytest-xdist, in files that their controller reads

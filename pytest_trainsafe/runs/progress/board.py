@@ -1,4 +1,4 @@
-"""The current activity of this process's Runs, for the live lines of the terminal.
+"""What this process's Runs are doing at the moment, for the live lines in the terminal.
 
 The session's threads write it, and the display's thread reads it.
 """
@@ -30,7 +30,7 @@ class Status:
 class Board:
     """The Runs in progress.  `clock` is in seconds.
 
-    `changed`, if there is one, is called with all rows after each change, one call at a time.
+    `changed`, if it is set, is called with all rows after each change, one call at a time.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

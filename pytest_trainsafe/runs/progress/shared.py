@@ -1,8 +1,8 @@
-"""How a worker of pytest-xdist says what its Runs are doing: in a file that its controller reads.
+"""Passes what the Runs of pytest-xdist workers are doing to the controller, through files.
 
-The controller makes one folder and names it to its workers.  A worker in which trainsafe tests are
-collected writes a file there, and writes it anew whenever the stage of a Run changes.  A worker on
-another machine has no such folder and writes nothing.
+The controller makes one folder and passes its path to the workers.  A worker that has collected
+trainsafe tests writes a file there, and rewrites it whenever the stage of a Run changes.  A worker
+on another machine has no such folder and writes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pytest
 
 from pytest_trainsafe.runs.progress.board import STAGES, Board, Status
 
-#: The key under which a controller names the folder to a worker.
+#: The key in `workerinput` under which a controller passes the folder's path to a worker.
 WORKER_PROGRESS = "trainsafe_progress"
 
 #: The largest file that is read, and the most Runs of one worker that are shown.
@@ -33,12 +33,12 @@ _NAME = re.compile(r"(gw[0-9]{1,6})\.json", re.ASCII)
 
 
 def share_folder(node: Any) -> None:
-    """Names the folder of this run to a worker that is about to start."""
+    """Passes the path of this run's folder to a worker that is about to start."""
     config: pytest.Config = node.config
     if _FOLDER not in config.stash:
         try:
             folder = Path(tempfile.mkdtemp(prefix="trainsafe-progress-"))
-        except OSError:  # live lines are no reason to fail
+        except OSError:  # the tests do not depend on live lines
             return
         config.stash[_FOLDER] = folder
         config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
@@ -51,7 +51,7 @@ def shared_folder(config: pytest.Config) -> Path | None:
 
 
 def announce(config: pytest.Config) -> None:
-    """Says, in a worker, that it has trainsafe tests: writes its file, without Runs."""
+    """Writes a worker's file, still without Runs, to show that it has trainsafe tests."""
     worker = getattr(config, "workerinput", {})
     if WORKER_PROGRESS in worker:
         _write(Path(worker[WORKER_PROGRESS], f"{worker['workerid']}.json"), [], 0.0)
@@ -74,9 +74,10 @@ def forget(config: pytest.Config, worker: str) -> None:
 
 
 def shared_rows(folder: Path) -> list[Status]:
-    """The Runs of all workers, with `since` in seconds before now, the worker before the Point.
+    """The Runs of all workers; `point` begins with the name of the worker.
 
-    A file that is damaged, or not a worker's, is left out.
+    `since` is minus the seconds since the stage began.  A file that is damaged, or not a worker's,
+    is left out.
     """
     try:
         files = sorted(folder.iterdir(), key=lambda file: (len(file.name), file.name))
@@ -114,7 +115,7 @@ def _read(file: Path) -> list[Status]:
 
 
 def _status(row: list[Any], now: float) -> Status:
-    """One Run of a file.  Raises ValueError or TypeError if it is none."""
+    """The Status in one row of a file.  Raises ValueError or TypeError if the row is malformed."""
     point, run, ranks, stage, since = row
     texts = isinstance(point, str) and isinstance(run, str) and stage in STAGES
     if not texts or type(ranks) is not int or type(since) is not float:

@@ -23,7 +23,7 @@ def did_restart(later: Trace) -> bool:
 
 
 def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int) -> int:
-    """The number of a rank's events up to and including its last checkpoint or restart."""
+    """The number of a rank's events up to its last event of `kind` for step `first`, with it."""
     events = rank.events
     return max(
         number + 1 for number, e in enumerate(events) if isinstance(e, kind) and e.step == first
@@ -31,9 +31,10 @@ def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], 
 
 
 def verify(request: ReplayRequest, later: Trace) -> str:
-    """A line that says how far the replay equals the original; `later` may be incomplete.
+    """A line that says how far the replay `later` equals the original; it may be incomplete.
 
-    Raises ReplayMismatchError, which names the first draw of the first step that differs.
+    Raises ReplayMismatchError, which names the first different random draw, if the first replayed
+    step draws other random numbers than the original.
     """
     earlier, first = request.trace, request.first
     draws = 0
@@ -44,7 +45,7 @@ def verify(request: ReplayRequest, later: Trace) -> str:
         difference = first_difference(original, replayed, whole=whole)
         if difference is not None:
             raise ReplayMismatchError(
-                f"step {first}, replayed from {request.folder}, is not the step that "
+                f"the replay of step {first} from {request.folder} draws other random numbers than "
                 f"{earlier.path} recorded: on rank {before.rank} {difference}. Either the program "
                 "was changed, or state that determines this draw is missing from the checkpoint"
             )
@@ -52,13 +53,13 @@ def verify(request: ReplayRequest, later: Trace) -> str:
     unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)
     drawn = f"{plural(draws, 'draw')} of step {first} verified against the ledger of the trace"
     if unseen:
-        drawn = "no draw verified, since the RNG ledger was off"
+        drawn = "no random draw was verified, because the ledger of draws was off"
     same = _same_tensors(earlier, later, first)
     return f"was replayed from the checkpoint before step {first}: {drawn}; {same}"
 
 
 def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
-    """A sentence: how many tensors that both Runs recorded are equal, or the first unequal one."""
+    """A clause with the number of equal tensors in both Runs, or with the first unequal one."""
     equal, unequal = 0, ""
     for before, after in zip(earlier.ranks, later.ranks, strict=True):
         for id, event in before.tensors.items():
@@ -77,6 +78,6 @@ def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
 def _first_step(
     rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int
 ) -> Iterator[msgspec.Struct]:
-    """The events between a checkpoint, or the restart from it, and the end of the next step."""
+    """The events of step `first` after the checkpoint before it, or after the restart from that."""
     events: Iterable[msgspec.Struct] = rank.events[split_of(rank, kind, first) :]
     return takewhile(lambda e: not (isinstance(e, StepEvent) and e.step == first), events)

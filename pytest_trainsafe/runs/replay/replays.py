@@ -17,14 +17,14 @@ from pytest_trainsafe.runs.unused_traces import given_traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-#: The key of a report's property with what happened to a replay.
+#: The key of the property that has a note on a replay, in a test's report.
 PROPERTY = "trainsafe_replay"
 
 
 class Replays:
-    """The Runs that `--trainsafe-replay` selects; none without the option.
+    """The Run that `--trainsafe-replay` selects; none without the option.
 
-    `notes` describes what was replayed, and how far it equals the original.
+    `notes` says what was replayed, and how far the replay equals the original.
     """
 
     def __init__(self, requested: tuple[str, int | None] | None) -> None:
@@ -36,7 +36,7 @@ class Replays:
     def of(self, spec: RunSpec) -> ReplayRequest | None:
         """The replay that replaces a Run; None for a Run from the start.
 
-        Raises TraceError and ArgumentError as `read_request` does.
+        Raises the errors of `read_request`: TraceError and ArgumentError.
         """
         if self._requested is None:
             return None

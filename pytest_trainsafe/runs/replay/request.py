@@ -21,9 +21,10 @@ OPTION = "--trainsafe-replay"
 
 @dataclass(frozen=True, slots=True)
 class ReplayRequest:
-    """The Run of `trace` is repeated up to `step`, from `folder`, the checkpoint before `first`.
+    """What to replay: the Run of `trace`, from step `first` to `step`.
 
-    Without a checkpoint `folder` is None, and `why` says why the Run starts from the beginning.
+    `folder` is the checkpoint before `first`.  If there is none, it is None, the Run starts from
+    the beginning, and `why` says why.
     """
 
     trace: Trace
@@ -44,11 +45,11 @@ class ReplayRequest:
 
 
 def read_request(path: str, step: int | None) -> ReplayRequest:
-    """Reads what to replay: by default up to the step that failed.
+    """Reads the trace at `path`, and chooses the checkpoint from which to replay it up to `step`.
 
-    That is the step in which a rank ended, else the first step whose loss or gradient norm is
-    not finite, else the last step. Raises TraceError for a folder that is not a trace, and
-    ArgumentError for a step that the trace does not have.
+    If `step` is None, it is the step that failed: the one in which a rank ended, else the first
+    step whose loss or gradient norm is not finite, else the last step.  Raises TraceError for a
+    folder that is not a trace, and ArgumentError for a step that the trace does not have.
     """
     trace = Trace.open(_folder_of(Path(path)), allow_incomplete=True)
     done = min(_steps_done(trace, rank) for rank in range(len(trace.ranks)))
@@ -62,8 +63,8 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
         step = last if trace.problems else min(_first_not_finite(trace), last)
     elif step > last:
         raise ArgumentError(
-            f"{OPTION} was given step {step}, and {trace.path} has the steps 0 to {last}; name one "
-            "of these, or none for the step that failed"
+            f"{OPTION} was given step {step}, but {trace.path} has only the steps 0 to {last}; "
+            "name one of these, or none for the step that failed"
         )
     saved = {event.step: event.folder for event in trace.ranks[0].events_of(ReplayCheckpointEvent)}
     fitting = [first for first in saved if first <= step]
@@ -95,7 +96,7 @@ def _steps_done(trace: Trace, rank: int) -> int:
 
 
 def _first_not_finite(trace: Trace) -> int:
-    """The first step that reports a loss or a gradient norm that is not finite."""
+    """The first step with a loss or gradient norm that is not finite; else rank 0's step count."""
     found = [_steps_done(trace, 0)]
     for rank in trace.ranks:
         for id, event in rank.tensors.items():

@@ -43,7 +43,7 @@ class SplicedTrace(Trace):
 
 
 def spliced(earlier: Trace, later: Trace, first: int) -> Trace:
-    """The Run that `earlier` recorded up to the checkpoint at `first`, continued by `later`."""
+    """The Trace of `earlier` up to the checkpoint before step `first`, continued by `later`."""
     ranks = [
         _joined(before, after, first)
         for before, after in zip(earlier.ranks, later.ranks, strict=True)

@@ -1,4 +1,4 @@
-"""Chooses the Points of a test for `--trainsafe-cover`, and says how many of how many.
+"""Chooses the Points of a test for `--trainsafe-cover`, and counts them for the header.
 
 Called by `sweep.product`, which makes the Cells, and by `sweep.collect` for the header.
 """
@@ -14,7 +14,7 @@ from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.covering.design import Row, design
 
-#: The option, and the tuples of values by their number of axes.
+#: The option, and what tuples of so many values are called.
 OPTION = "--trainsafe-cover"
 _TUPLES = {2: "pairs", 3: "triples"}
 
@@ -23,11 +23,12 @@ AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Cover:
-    """What a covering design did to one test; all its Cells share one instance.
+    """The counts of one test's covering design; all its Cells share one instance.
 
-    `kept` of `points` Points are run; `valid` says whether `points` counts the valid ones only,
-    which is known where the product was enumerated.  `tuples` valid tuples of `strength` values are
-    covered, and `undecided` counts those for which no valid Point was found among those tried.
+    The design keeps `kept` of `points` Points.  `valid` is whether `points` counts only the valid
+    ones, which is known if all Points were enumerated.  The kept Points cover `tuples` valid tuples
+    of `strength` values each.  `undecided` counts the tuples for which not all Points were tried,
+    and none of those tried was valid.
     """
 
     strength: int
@@ -41,10 +42,10 @@ class Cover:
 def choose_points(
     axes: AxisValues, mesh: Mesh, strength: int, is_valid: Callable[[Point], bool]
 ) -> tuple[list[Point], Cover] | None:
-    """The Points of a covering design, in the order of the product, and what it did.
+    """The Points of a covering design, in the order of the whole sweep, and its counts.
 
-    None if fewer than `strength` axes have several values, or no Point is valid: then the test
-    keeps its whole sweep.
+    None if fewer than `strength` axes have several values, or if no valid Point was found.  The
+    test then keeps its whole sweep.
     """
     if sum(len(values) > 1 for _, values in axes) < strength:
         return None
@@ -65,7 +66,10 @@ def choose_points(
 
 
 def cover_text(covers: Iterable[Cover]) -> str:
-    """`9 of 64 valid points cover all 120 pairs`, summed over tests; "" without a design."""
+    """`9 of 64 valid points cover all 120 valid pairs of axis values`, with sums over all tests.
+
+    "" if no test has a covering design.
+    """
     every = list(dict.fromkeys(covers))
     if not every:
         return ""

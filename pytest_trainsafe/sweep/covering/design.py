@@ -4,10 +4,10 @@ A row has one value number per axis.  A tuple of strength t fixes the values of 
 if a valid row contains it.  Constraints are a predicate on whole rows, because rules about Points
 are functions of whole Points; libraries that take constraints on parts of a row cannot use them.
 
-Up to MAX_POINTS rows are enumerated: the greedy choice is then made among all valid rows, and the
-valid tuples are known exactly.  Larger products are not enumerated: rows are built around an
+A product of up to MAX_POINTS rows is enumerated.  The greedy choice is then made among all valid
+rows, and the valid tuples are known exactly.  For larger products, rows are built around an
 uncovered tuple, axis by axis, as AETG does (Cohen et al., "The AETG System: An Approach to Testing
-Based on Combinatorial Design"), and moved towards a known valid row where they are invalid.
+Based on Combinatorial Design").  Invalid rows are moved towards a known valid row.
 
 Random numbers only break ties; they come from `random.Random(seed).random()`, which has the same
 values on every machine and in every version of Python, so a design is the same everywhere.
@@ -31,13 +31,14 @@ Row = tuple[int, ...]
 Part = tuple[tuple[int, ...], tuple[int, ...]]
 Valid = Callable[[Row], bool]
 
-#: The most designs that are made with different ties, of which the smallest is taken, and the
-#: number of tuples of rows that they may compare in all: a second or two.
+#: At most RESTARTS designs are made, with ties broken in different ways, and the smallest is taken.
+#: They may compare MAX_COMPARED tuples in all, which takes a second or two.
 RESTARTS, MAX_COMPARED = 24, 250_000
-#: Designs of a product that is not enumerated, and rows that are built for each new row of one.
+#: For a product that is not enumerated: the number of designs that are made, and of rows that are
+#: built to choose each row of a design from.
 BUILT, CANDIDATES = 2, 12
-#: Rows that are tried before a tuple of such a product is given up: all of them up to EXHAUSTED,
-#: else random ones.
+#: Before a tuple of such a product is given up, all rows that contain it are tried if there are at
+#: most EXHAUSTED of them, else TRIES random ones.
 EXHAUSTED, TRIES = 2_000, 300
 
 
@@ -57,9 +58,9 @@ class Design:
 
 
 def design(levels: Sequence[int], strength: int, valid: Valid = lambda row: True) -> Design:
-    """A covering design of the product of `levels`, the number of values of each axis.
+    """A covering design of axes with these numbers of values.
 
-    No rows if no row is valid.
+    It has no rows if no valid row is found.
     """
     assert 1 <= strength <= len(levels), (strength, levels)
     groups = tuple(itertools.combinations(range(len(levels)), strength))
@@ -77,7 +78,7 @@ def design(levels: Sequence[int], strength: int, valid: Valid = lambda row: True
 
 
 def _restarts(compared: int) -> int:
-    """How many designs are made where each compares this number of tuples."""
+    """How many designs to make if each compares `compared` tuples."""
     return max(1, min(RESTARTS, MAX_COMPARED // max(1, compared)))
 
 
@@ -88,10 +89,10 @@ def _parts(row: Row, groups: Iterable[tuple[int, ...]]) -> Iterator[Part]:
 
 
 def _greedy(parts: Sequence[frozenset[Part]], total: int, random: Random) -> list[int]:
-    """The numbers of rows that together contain every tuple: always the row with the most new ones.
+    """The numbers of rows that together contain every tuple.
 
-    The gain of a row never grows, so that a row whose gain is still the best need not be compared
-    with all others.
+    The next row is always the one with the most new tuples, its gain.  Gains never grow, so a row
+    whose recomputed gain is at least the other rows' last known gains is the best one.
     """
     covered: set[Part] = set()
     queue = [(-len(each), random.random(), number) for number, each in enumerate(parts)]
@@ -109,7 +110,7 @@ def _greedy(parts: Sequence[frozenset[Part]], total: int, random: Random) -> lis
 
 
 def _smaller(chosen: Sequence[int], parts: Sequence[frozenset[Part]]) -> list[int]:
-    """The chosen rows without those whose tuples the others contain."""
+    """The chosen rows without those whose tuples are all contained in other chosen rows."""
     counts = Counter(part for number in chosen for part in parts[number])
     kept = []
     for number in chosen:
@@ -151,9 +152,9 @@ def _rows_around(
     base: Row,
     random: Random,
 ) -> list[Row]:
-    """Rows that are each built around a tuple in `left`, which is empty at the end.
+    """Rows that contain the tuples in `left`, each row built around one of them.  Empties `left`.
 
-    Tuples for which no valid row is found are added to `impossible`, with whether some of their
+    Tuples for which no valid row is found are added to `impossible`, with True if some of their
     rows were not tried.
     """
     rows: list[Row] = []
@@ -171,7 +172,7 @@ def _rows_around(
 
 
 def _rarest(left: dict[Part, None]) -> Part:
-    """An uncovered tuple with the value that most uncovered tuples have."""
+    """The first uncovered tuple with the axis value that occurs in the most uncovered tuples."""
     counts = Counter(pair for part in left for pair in zip(*part, strict=True))
     most = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]))
     return next(part for part in left if most in zip(*part, strict=True))
@@ -186,7 +187,7 @@ def _best_with(
     base: Row,
     random: Random,
 ) -> Row | None:
-    """The valid row with `part` that contains the most uncovered tuples; None if none is found."""
+    """The best row found that contains `part`: valid, with many uncovered tuples; None if none."""
     best: tuple[int, Row] | None = None
     for _ in range(CANDIDATES):
         row = _towards(base, _filled(part, left, levels, groups, random), part, valid, random)
@@ -201,7 +202,7 @@ def _best_with(
 
 
 def _rows_near(part: Part, base: Row, levels: Sequence[int]) -> Iterator[Row]:
-    """The rows with `part` that differ from a valid row in at most two other axes."""
+    """Yields the rows with `part` that differ from `base` in at most two other axes."""
     fixed = dict(zip(*part, strict=True))
     row = tuple(fixed.get(axis, value) for axis, value in enumerate(base))
     free = [axis for axis in range(len(levels)) if axis not in fixed]
@@ -235,7 +236,10 @@ def _filled(
 
 
 def _towards(base: Row, row: Row, part: Part, valid: Valid, random: Random) -> Row | None:
-    """The first valid row on the way from `row` to the values of `base`, outside of `part`."""
+    """The first valid row when axes of `row` outside of `part` take the values of `base` in turn.
+
+    None if none of these rows is valid.
+    """
     if valid(row):
         return row
     free = [axis for axis in range(len(row)) if axis not in part[0] and row[axis] != base[axis]]
@@ -253,7 +257,7 @@ def _exhausted(part: Part, levels: Sequence[int]) -> bool:
 
 
 def _rows_with(part: Part, levels: Sequence[int], random: Random) -> Iterator[Row]:
-    """All rows with `part`, or TRIES random ones where there are more."""
+    """Yields all rows with `part`, or TRIES random ones if there are more than EXHAUSTED."""
     fixed = dict(zip(*part, strict=True))
     choices = [(fixed[axis],) if axis in fixed else range(n) for axis, n in enumerate(levels)]
     if _exhausted(part, levels):
@@ -264,7 +268,7 @@ def _rows_with(part: Part, levels: Sequence[int], random: Random) -> Iterator[Ro
 
 
 def _some_valid(levels: Sequence[int], valid: Valid, random: Random) -> Row | None:
-    """The row of first values if it is valid, else any valid row that random tries find."""
+    """The row of all first values if it is valid, else another valid row; None if none is found."""
     first = (0,) * len(levels)
     if valid(first):
         return first

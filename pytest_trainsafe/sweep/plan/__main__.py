@@ -28,7 +28,7 @@ def shard_count(plan: Plan, minutes: float, most: int) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Prints the list; 2 if the plan cannot be read or an argument is wrong."""
+    """Prints the list and returns the exit status: 2 if the plan cannot be read, else 0."""
     parser = argparse.ArgumentParser(
         prog="python -m pytest_trainsafe.sweep.plan",
         description="The shards of a plan that pytest --trainsafe-plan json has written.",

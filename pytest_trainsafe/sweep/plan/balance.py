@@ -1,7 +1,7 @@
-"""Which test belongs to which shard: a function of the plan alone.
+"""Divides the tests of a plan into shards.
 
-Every machine of a CI run computes its own shard, so that the result must not depend on the
-machine, the Python version, the order of collection or hash randomisation.
+Every machine of a CI run computes its own shard.  So the result depends on the plan alone, not on
+the machine, the Python version, the order of collection or hash randomisation.
 """
 
 from __future__ import annotations

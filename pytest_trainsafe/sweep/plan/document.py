@@ -33,10 +33,10 @@ _Seconds = Annotated[float, msgspec.Meta(ge=0, le=MAX_SECONDS)]
 class PlannedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """One test at one Point.
 
-    `id` is the node id, `point` the value of each axis.  `world_size` is the number of ranks of the
-    candidate, and `reference_world_size` that of the reference.  `gpus` is the number of GPUs
-    needed: 0 on the CPU, null if the device is "auto", which uses GPUs if there are enough.
-    `seconds` is the time of an earlier run, null if there is none.
+    `id` is the node id, and `point` has the value of each axis.  `world_size` is the number of
+    ranks of the candidate, and `reference_world_size` that of the reference.  `gpus` is the number
+    of GPUs needed: 0 on the CPU, null if the device is "auto", which uses GPUs if there are enough.
+    `seconds` is how long the test took in an earlier run, null if that is not known.
     """
 
     id: str
@@ -58,10 +58,10 @@ class SkippedPoint(msgspec.Struct, frozen=True):
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
     """The Points of a run.
 
-    `other_tests` counts the tests without the marker.  `estimated_seconds` is the sum over the
-    Points, one after the other; those without a measurement count as the mean of the others, and
-    it is null if nothing has been measured.  `unknown` says in sentences what the plan does not
-    know.
+    `other_tests` counts the tests without the marker.  `estimated_seconds` is the sum of the
+    Points' seconds, as if run one after the other; Points without a measurement count as the mean
+    of the others.  It is null if nothing has been measured.  `unknown` lists what the plan does not
+    know, in words.
     """
 
     format: str = FORMAT
@@ -74,7 +74,10 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def make_plan(found: Sequence[tuple[str, Cell]], others: int, seconds: Mapping[str, float]) -> Plan:
-    """The plan of collected tests, each a node id and its Cell; `seconds` are of earlier runs."""
+    """The plan of collected tests, each given by its node id and Cell.
+
+    `others` counts the tests without the marker; `seconds` maps node ids to earlier durations.
+    """
     points = [
         _planned(nodeid, cell, seconds.get(nodeid)) for nodeid, cell in found if not cell.invalid
     ]
@@ -140,7 +143,7 @@ def read_plan(source: str, path: Path) -> Plan:
     except OSError as error:
         raise SettingError(f"{where} cannot be read: {excerpt(str(error.strerror))}") from None
     except MALFORMED as error:
-        raise SettingError(f"{where} is no plan: {excerpt(str(error), 200)}; {again}") from None
+        raise SettingError(f"{where} is not a plan: {excerpt(str(error), 200)}; {again}") from None
     if found.format != FORMAT:
         raise SettingError(f"{where} has the format {shown(found.format)}, not {FORMAT!r}; {again}")
     if len({point.id for point in found.points}) != len(found.points):
@@ -154,13 +157,13 @@ def require_same(plan: Plan, path: str, collected: Iterable[str]) -> None:
     """Raises SettingError unless the plan has exactly the collected Points."""
     planned, here = {point.id for point in plan.points}, set(collected)
     for missing, text in (
-        (planned - here, "of the plan are not collected: a test is gone or renamed, or this run"),
-        (here - planned, "are collected but not in the plan: a test is new, or this run"),
+        (planned - here, "of its points are not collected. A test is gone or renamed"),
+        (here - planned, "of the collected points are not in it. A test is new or renamed"),
     ):
         if missing:
             listed = "".join(f"\n  {excerpt(name, 300)}" for name in sorted(missing)[:5])
             more = f"\n  and {len(missing) - 5} more" if len(missing) > 5 else ""
             raise SettingError(
-                f"{len(missing)} of the points {text} has other paths or options than the plan "
-                f"{shown(path)}; make the plan again:{listed}{more}"
+                f"the plan {shown(path)} does not fit this run: {len(missing)} {text}, or this run "
+                f"has other paths or options; make the plan again:{listed}{more}"
             )

@@ -21,7 +21,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 FORMAT = "pytest-trainsafe seconds 1"
 NAME = "seconds.json"
 
-#: The most tests that the file has, the longest node id, and the most bytes of the file.
+#: The maximum number of tests in the file, length of a node id, and size of the file in bytes.
 MAX_TESTS, MAX_ID, MAX_BYTES = 20_000, 1_000, 2**25
 
 
@@ -33,7 +33,7 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_seconds(folder: Path) -> dict[str, float]:
-    """Seconds by node id; empty if there is no file, or if it is damaged."""
+    """Maps node ids to seconds; empty if there is no file, or if it is damaged."""
     try:
         data = read_file(folder / NAME, below=folder, max_bytes=MAX_BYTES)
         found = msgspec.json.decode(data, type=_File)
@@ -45,10 +45,10 @@ def read_seconds(folder: Path) -> dict[str, float]:
 
 
 def update_seconds(folder: Path, measured: Mapping[str, float]) -> None:
-    """Adds measured seconds to the file; the tests that ran longest ago make room.
+    """Adds measured seconds to the file.  If it is full, tests that ran longest ago are dropped.
 
-    The file is replaced in one step.  Nothing happens if the folder cannot be written: the seconds
-    of a run are a hint for the next one.
+    The file is replaced atomically.  Nothing happens if the folder cannot be written, because the
+    seconds are only a hint for later runs.
     """
     sound = {nodeid: round(each, 3) for nodeid, each in measured.items() if _is_sound(nodeid, each)}
     if not sound:

@@ -64,7 +64,7 @@ class ShardSelector:
     def pytest_collection_modifyitems(
         self, session: pytest.Session, config: pytest.Config, items: list[pytest.Item]
     ) -> None:
-        if session.testsfailed:  # the run ends anyway, and a part of the Points divides otherwise
+        if session.testsfailed:  # the run ends anyway, and some Points are missing
             return
         try:
             chosen = self._chosen(items)
@@ -85,8 +85,8 @@ class ShardSelector:
     def _chosen(self, items: Sequence[pytest.Item]) -> set[str]:
         """The node ids of this shard's Points."""
         found = [(item.nodeid, cell) for item, cell in cells_of(items)]
-        # Without a plan no measured seconds are used: machines may have measured different ones,
-        # and a test that no machine takes would be missing silently.
+        # Without a plan, measured seconds are not used.  If machines had measured different ones,
+        # they would divide the tests differently, and no machine might run some test.
         plan = make_plan(found, 0, {})
         if self.plan:
             collected = [point.id for point in plan.points]
@@ -105,7 +105,10 @@ class ShardSelector:
 
 
 def register(config: pytest.Config, folder: Path | None) -> None:
-    """Registers what the settings ask for; `folder` has the seconds of earlier runs."""
+    """Registers the plugins for the plan and the shard, if the settings ask for them.
+
+    `folder` has the seconds of earlier runs; None if there is no such folder.
+    """
     settings = config.stash[SETTINGS]
     if settings.plan:
         config.pluginmanager.register(PlanWriter(folder), "trainsafe_plan")

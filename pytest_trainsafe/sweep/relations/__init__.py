@@ -1,8 +1,8 @@
 """Metamorphic relations: changes of a program's Run under which it must train the same.
 
-relation   the contract: what a relation changes, and how the two Runs' tensors correspond
+relation   the interface: what a relation changes, and how the two Runs' tensors correspond
 built_in   the relations of this package
-views      how tensors of one Run are put in the terms of the other
+views      how tensors of one Run are turned into those of the other
 offers     which relations a program offers
 
 Imported as `from pytest_trainsafe import relations`.  Imports no torch and no

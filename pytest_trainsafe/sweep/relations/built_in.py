@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Split(Relation):
     """The samples of a step in micro-batches of another size.
 
-    `batch` and `count` name the arguments or axes for the samples of a micro-batch and for the
-    micro-batches of a step.  `into` is the number of micro-batches of the changed Run: by default
-    as few as the dp ranks need, or single samples if the Run has so few already.
-    `loss` says how the losses that the program reports for micro-batches make the loss of all of
-    them: their "mean", their "sum", or "none" if they are not comparable.
+    `batch` and `count` name the arguments or axes for the number of samples in a micro-batch and
+    the number of micro-batches in a step.  `into` is the number of micro-batches of the changed
+    Run: by default one for each dp rank or, if the Run has no more than that, one for each sample.
+    `loss` says how the losses that the program reports for several micro-batches give the loss of
+    all of them: as their "mean", as their "sum", or "none" if they are not comparable.
 
     Holds if the gradient of a step is a sum over samples.  It does not hold with batch
     normalisation, with losses of a whole micro-batch (such as a balancing loss of experts), or with
@@ -81,13 +81,13 @@ class Split(Relation):
         if into == count:
             raise RelationError(
                 f"the relation split does not apply to {setting.program} at {setting.point}: its "
-                f"step has {self.count}={count} of {self.batch}={samples} already; give another "
+                f"step already has {self.count}={count} with {self.batch}={samples}; give another "
                 "number of micro-batches as `into`, or more samples"
             )
         if max(into, count) % min(into, count):
             raise ArgumentError(
                 f"into={into} micro-batches do not correspond to {self.count}={count}: give a "
-                f"multiple or a divisor of {count}, so that whole micro-batches make one"
+                f"multiple or a divisor of {count}, so that whole micro-batches are joined or split"
             )
         if into % ranks:
             raise RelationError(
@@ -100,12 +100,12 @@ class Split(Relation):
 
 @dataclass(frozen=True)
 class Order(Relation):
-    """The micro-batches of a step in another order, which over dp ranks moves them to other ranks.
+    """The micro-batches of a step in another order; with dp, this moves them to other ranks.
 
     Acts through `ctx.microbatches`.  `order` is a permutation of the numbers of a step's
     micro-batches; by default odd numbers come first, and number 0 last.
-    Holds if the gradient of a step is a sum over micro-batches; it does not hold if buffers or
-    random draws carry over from one to the next.
+    Holds if the gradient of a step is a sum over micro-batches.  It does not hold if buffers or
+    random draws carry over from one micro-batch to the next.
     """
 
     name: ClassVar[str] = "order"
@@ -141,12 +141,12 @@ class Order(Relation):
         order = (*numbers[1::2], *numbers[::2][::-1]) if self.order is None else tuple(self.order)
         if sorted(order) != list(numbers):
             raise ArgumentError(
-                f"Order({list(order)}) is no permutation of the {total} micro-batches of a step of "
-                f"{setting.program}; give each number from 0 to {total - 1} once"
+                f"Order({list(order)}) is not a permutation of the {total} micro-batches of a step "
+                f"of {setting.program}; give each number from 0 to {total - 1} once"
             )
         if order == tuple(numbers):
             raise ArgumentError(
-                f"Order({list(order)}) leaves the {total} micro-batches of a step as they are; "
+                f"Order({list(order)}) leaves the {total} micro-batches of a step in their order; "
                 "give another order"
             )
         return Change(order=order)
@@ -156,7 +156,8 @@ class Order(Relation):
 class Recompute(Relation):
     """Activations recomputed in the backward instead of kept, or the other way round.
 
-    Acts through the axis `recompute`: `value` where the Point has none, and else none.
+    Acts through the axis `recompute`: sets it to `value` if the Point does not recompute, and
+    switches it off if it does.
     """
 
     name: ClassVar[str] = "recompute"
@@ -176,13 +177,13 @@ class Recompute(Relation):
 
 @dataclass(frozen=True)
 class Padding(Relation):
-    """Rows that are padded further.
+    """Samples with more padding.
 
-    `argument` is the program's argument for the number of added entries, 0 for none, and `length`
-    the one for the length that they are added to.  Padding is at the end of the dimension.  If
-    samples are added to the batch, `outermost` is True: of flattened dimensions the batch comes
-    first.
-    Holds if padded entries are masked wherever entries meet.
+    `argument` names the program's argument for the number of padded entries (0 for none), which
+    the relation increases by `entries`; `length` names the argument for the length without padding.
+    Padding is at the end of the dimension.  Set `outermost` if the padding consists of samples that
+    are added to the batch, the first of several dimensions that the program flattens into one.
+    Holds if padded entries are masked wherever entries are combined.
     """
 
     name: ClassVar[str] = "padding"
@@ -213,8 +214,9 @@ class Padding(Relation):
 class Vocabulary(Relation):
     """A longer vocabulary, with ids that no sample has.
 
-    `argument` is the program's argument for the number of unused ids, and `size` the one for the
-    vocabulary that they are added to.  Rows of unused ids are not compared.
+    `argument` names the program's argument for the number of unused ids, which the relation
+    increases by `ids`; `size` names the argument for the size of the vocabulary without them.  Rows
+    of the added ids are not compared.
     Holds if unused ids have no part in the softmax.
     """
 
@@ -245,8 +247,8 @@ class Vocabulary(Relation):
 class LossScale(Relation):
     """The loss multiplied by another scale, which the program undoes before it uses gradients.
 
-    `argument` is the program's argument for the scale.  A power of two changes no bits, except
-    those of numbers too small for the dtype.
+    `argument` names the program's argument for the scale, which the relation multiplies by
+    `factor`.  A power of two changes no bits, except those of numbers too small for the dtype.
     """
 
     name: ClassVar[str] = "loss-scale"
@@ -274,7 +276,7 @@ class LossScale(Relation):
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0:
             raise RelationError(
                 f"the relation loss-scale does not apply to {setting.program}: "
-                f"{self.argument}={shown(scale)} is no positive number"
+                f"{self.argument}={shown(scale)} is not a positive number"
             )
         return Change({self.argument: scale * self.factor})
 
@@ -286,7 +288,7 @@ class LossScale(Relation):
             return pattern
         from pytest_trainsafe.core.finding import Pattern  # imports msgspec
 
-        text = pattern.text.partition(", which is ")[0]
+        text = f"the value is {pattern.factor:.4g} times the reference"
         cause = "the loss scale is still in it, or was divided out twice"
         return Pattern(pattern.name, text, cause=cause)
 
@@ -295,14 +297,15 @@ class LossScale(Relation):
 class Repeat(Relation):
     """Every micro-batch holds its samples several times, one copy after the other.
 
-    `argument` is the program's argument for the number of copies.  Holds if the loss is a mean over
-    samples; auxiliary losses of a whole micro-batch, such as a balancing loss, keep it too.
+    `argument` names the program's argument for the number of copies, which the relation multiplies
+    by `times`.  Holds if the loss is a mean over samples; auxiliary losses of a whole micro-batch,
+    such as a balancing loss, do not break it.
     """
 
     name: ClassVar[str] = "repeat"
     what: ClassVar[str] = "every sample of a micro-batch several times"
     suspects: ClassVar[str] = (
-        "a term is no mean over samples: it is summed, or divided by the number of samples twice"
+        "a term is not a mean over samples: it is summed, or divided by the number of samples twice"
     )
 
     argument: str = "repeats"

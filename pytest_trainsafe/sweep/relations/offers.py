@@ -1,4 +1,4 @@
-"""Which relations a program offers: declared with `hold`, and found by their names."""
+"""Declares the relations that a program offers (`hold`), and finds them by their names."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     """Declares that relations hold for a program: `@hold(Split(), Order())`.
 
-    Tests refer to them by their names.  Raises ArgumentTypeError for anything that is no relation,
-    and ArgumentError for two of one name.
+    Tests refer to them by their names.  Raises ArgumentTypeError for anything that is not a
+    relation, and ArgumentError if two relations have the same name.
     """
     given: tuple[object, ...] = relations
     odd = next((each for each in given if not isinstance(each, Relation)), None)
@@ -43,7 +43,7 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
 
 
 def find_relations(program: Program, given: object, caller: str) -> tuple[Relation, ...]:
-    """The relations of a list of names and objects.  Raises as `find_relation` does."""
+    """The relations in a list of names and objects.  Raises the errors of `find_relation`."""
     if not isinstance(given, (list, tuple)):
         raise ArgumentTypeError(
             f"{caller} was given {shown(given)} as relations; it takes a list of relations, or of "
@@ -56,7 +56,7 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
     """The relation that a test names, or gives as an object.
 
     Raises ArgumentTypeError for anything else, and ArgumentError for a name that the program does
-    not offer; `caller` is the function that was given it.
+    not offer; their messages name `caller`, the function that the test called.
     """
     if isinstance(given, Relation):
         return _complete(given)
@@ -77,11 +77,11 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
 
 
 def _complete(relation: Relation) -> Relation:
-    """The relation; raises ArgumentTypeError if its class lacks what a relation has."""
+    """The relation itself; raises ArgumentTypeError if its class lacks a text for the report."""
     for name in ("name", "what", "suspects"):
         if not isinstance(getattr(relation, name, None), str):
             raise ArgumentTypeError(
-                f"{type(relation).__name__} has no `{name}`; the class of a relation has the texts "
-                "name, what and suspects (see relations.Relation)"
+                f"{type(relation).__name__} has no `{name}`; the class of a relation needs the "
+                "texts name, what and suspects (see relations.Relation)"
             )
     return relation

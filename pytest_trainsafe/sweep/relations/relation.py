@@ -1,4 +1,4 @@
-"""The contract of a metamorphic relation.  Programs declare relations; `assert_same_by` judges.
+"""The interface of metamorphic relations.  Programs declare them; `assert_same_by` judges them.
 
 A relation compares a Run with a changed one that must train the same by definition.  No Run is
 trusted, so a fault that every Run of the program has in common can be found.
@@ -52,25 +52,25 @@ class Setting:
         if name not in self.arguments:
             known = [*axes, *self.arguments]
             raise ArgumentError(
-                f"{self.program} has no argument or axis {shown(name)}, which the relation acts "
-                f"through; it has {listing(known) or 'none'}{nearest(name, known)}"
+                f"{self.program} has no argument or axis {shown(name)}, which the relation uses; "
+                f"it has {listing(known) or 'none'}{nearest(name, known)}"
             )
         return self.arguments[name]
 
     def number(self, name: str, least: int = 1) -> int:
-        """The value of an axis or an argument that is an integer of at least `least`."""
+        """An axis' or argument's value; raises RelationError unless it is an int >= `least`."""
         found = self.value(name)
         if type(found) is not int or found < least:
             raise RelationError(
-                f"{self.program} has {name}={shown(found)}; the relation needs an integer of at "
-                f"least {least} there"
+                f"{self.program} has {name}={shown(found)}, but the relation needs {name} to be an "
+                f"integer of at least {least}"
             )
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What the changed Run has instead: values of axes and arguments, and a micro-batch order.
+    """The change of a Run: new values of axes and arguments, and an order of micro-batches.
 
     With `order`, `ctx.microbatches` gives the number order[n] in place of n.
     """
@@ -86,7 +86,7 @@ class Change:
 
 
 class View(ABC):
-    """How the tensors of one Run are put in the terms of the other."""
+    """How the recorded tensors of one Run are turned into tensors that the other Run records."""
 
     def place(self, id: TensorId) -> TensorId | None:
         """The tensor of the other Run that a recorded one is a part of; None to leave it out."""
@@ -96,11 +96,13 @@ class View(ABC):
     def combine(
         self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
     ) -> Combine | str | None:
-        """How the parts of `id`, in the order in which they were recorded, make one tensor.
+        """Return how the tensor `id` of the other Run is made from its recorded parts.
 
-        A function of the parts, KEEP for a single part that stays as it is, or None if the tensor
-        has no counterpart and is left out.  The events have the parts' shapes and hashes; `like` is
-        the shape in the other Run, None if it did not record the tensor.
+        The result is a function that is called with the parts' tensors, KEEP if there is a single
+        part that stays as it is, or None if the tensor has no counterpart and is left out.  `parts`
+        are the events of the parts, with their shapes and hashes, in the order of their
+        micro-batches.  `like` is the tensor's shape in the other Run, None if that did not record
+        it.
         """
 
 
@@ -110,7 +112,7 @@ class Relation(ABC):
 
     `unless` returns why the relation does not hold in a setting, or None.  `ignore` has `fnmatch`
     patterns of modules and parameters whose tensors are not compared.  With `exact`, the two Runs
-    must have equal bits; by default they may differ by rounding, as measured on the first one.
+    must have equal bits; by default they may differ by rounding, as measured on the unchanged one.
     """
 
     #: The name by which tests refer to the relation.
@@ -119,8 +121,8 @@ class Relation(ABC):
     what: ClassVar[str]
     #: What a difference usually means, for the report.
     suspects: ClassVar[str]
-    #: Whether the recorded tensors must differ if the program follows the change.  If they do not,
-    #: the Run was compared with itself.
+    #: Whether the recorded tensors must differ if the program follows the change.  Equal tensors
+    #: then mean that the program ignored it, so that the Run was compared with itself.
     visible: ClassVar[bool] = True
 
     unless: Unless | None = field(default=None, kw_only=True)
@@ -137,16 +139,17 @@ class Relation(ABC):
 
     @abstractmethod
     def change(self, setting: Setting) -> Change:
-        """What the changed Run has instead.
+        """The change that makes the changed Run.
 
         Raises RelationError if the relation does not apply at the Point, and ArgumentError if the
         relation itself is wrong.
         """
 
     def views(self, setting: Setting) -> tuple[View | None, View | None]:
-        """The views of the unchanged and of the changed Run; None where tensors stay as they are.
+        """The views of the unchanged and of the changed Run; None if a Run needs no view.
 
-        The tensors of both are then compared by their names, micro-batches and shapes.
+        After the views, the tensors of both Runs must correspond in names, micro-batches and
+        shapes.
         """
         return None, None
 

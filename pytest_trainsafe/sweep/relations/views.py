@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.core.tensor_id import TensorId
     from pytest_trainsafe.trace.schema import TensorEvent
 
-#: How the losses of several micro-batches make the loss of all; "none" leaves them out.
+#: How the loss of merged micro-batches is made from their losses; "none" leaves it out.
 LossOf = Literal["mean", "sum", "none"]
 
 #: Kinds of gradients that a backward yields, before the program has changed them.
@@ -25,10 +25,10 @@ _RAW = frozenset({"activation_grad", "param_grad"})
 class Merged(View):
     """Every `count` consecutive micro-batches as one.
 
-    Outputs and inputs are joined along the dimension in which the shapes differ, or are compared
-    once if they have none and are equal; gradients of parameters, and of tensors without such a
-    dimension, are added.  Buffers of micro-batches are left out: their values depend on how often
-    the forward ran.
+    Outputs, inputs and their gradients are joined along the dimension in which their shape differs
+    from that in the other Run.  If the shapes are the same, gradients are added, and other tensors
+    are compared once if all micro-batches have equal ones.  Gradients of parameters are added.
+    Buffers of micro-batches are left out, because their values depend on how often the forward ran.
     """
 
     count: int
@@ -68,10 +68,10 @@ class Merged(View):
 
 @dataclass(frozen=True, slots=True)
 class Cropped(View):
-    """The leading `length` of `longer` entries, wherever a dimension is longer for that reason.
+    """The first `length` of `longer` entries, in each dimension that is longer by that ratio.
 
-    A dimension of `k * longer` entries is k rows of `longer`, of which each is cropped; with
-    `outermost`, its first `k * length` entries are taken instead.
+    A dimension of `k * longer` entries consists of k rows, each of which is cropped to `length`.
+    With `outermost`, the first `k * length` entries of the dimension are taken instead.
     """
 
     length: int
@@ -97,7 +97,7 @@ class Cropped(View):
 
 @dataclass(frozen=True, slots=True)
 class Scaled(View):
-    """What a backward yields, divided by `factor`."""
+    """Gradients of activations and parameters divided by `factor`; other tensors unchanged."""
 
     factor: float
 
@@ -109,7 +109,7 @@ class Scaled(View):
 
 @dataclass(frozen=True, slots=True)
 class Folded(View):
-    """`count` copies of each row as one: the mean of what was computed, the sum of gradients."""
+    """`count` copies of each row as one: the mean of the copies, or the sum of their gradients."""
 
     count: int
 
@@ -137,7 +137,7 @@ class _Join:
 
 @dataclass(frozen=True, slots=True)
 class _Crop:
-    """By dimension: rows, and how many entries of each row are kept."""
+    """Crops a tensor.  A cut is a dimension, its number of rows, and the entries kept of each."""
 
     cuts: tuple[tuple[int, int, int], ...]
 

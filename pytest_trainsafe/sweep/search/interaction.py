@@ -1,4 +1,4 @@
-"""Which axes a failure needs: the result of a search, as data, of which reports make text."""
+"""The result of a search as data: which axes a failure needs.  Reports turn it into text."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class Interaction:
 
     @property
     def implied(self) -> tuple[AxisEffect, ...]:
-        """The axes of which the needed ones allow no cheaper value, by the program's rules."""
+        """The axes that can have no cheaper value while the needed axes keep theirs."""
         return tuple(effect for effect in self.effects if effect.implied and not effect.needed)
 
     @property
@@ -65,6 +65,6 @@ class Interaction:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """The axes that could not be varied alone."""
+        """The axes whose effect is not known, because no other value of them alone was run."""
         alone = (e for e in self.effects if not e.needed and not e.differs and not e.implied)
         return tuple(effect.axis for effect in alone if len(effect.fails) == 1)

@@ -1,8 +1,8 @@
 """Finds the smallest Point at which a test fails in the same way, and what each axis does to it.
 
-First every axis outside the mesh takes its cheapest value, then each axis in turn, mesh axes
-first, until no single axis can be made cheaper.  Each axis is then varied alone.  Every Point is
-run once.
+First all axes outside the mesh take their cheapest values at once.  Then each axis in turn, mesh
+axes first, takes a cheaper value, until no single axis can be made cheaper.  Finally each axis is
+varied alone.  Every Point is run once.
 """
 
 from __future__ import annotations
@@ -15,15 +15,19 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.search.interaction import AxisEffect, Interaction
 from pytest_trainsafe.sweep.search.space import Space
 
-#: "fails": as the Point from which the search started; "differs": in another way.
+#: How the test ends at a Point.  "fails": in the same way as where the search started; "differs":
+#: it fails in another way.
 Result = Literal["fails", "passes", "differs"]
 
-#: Points that a search runs at most.
+#: The most Points that a search runs.
 MAX_TRIED = 60
 
 
 def minimise(space: Space, start: Point, run: Callable[[Point], Result]) -> Interaction:
-    """The smallest failing Point near `start`, which fails, and the effect of each axis there."""
+    """Finds the smallest failing Point near `start`, and the effect of each axis there.
+
+    The test must fail at `start`.
+    """
     return _Search(space, start, run).interaction()
 
 
@@ -53,7 +57,10 @@ class _Search:
         return self._known[point]
 
     def _without_others(self) -> None:
-        """All axes outside the mesh at once: most failures need few of them."""
+        """Sets all axes outside the mesh to their cheapest values at once, if the test still fails.
+
+        Most failures need few of these axes, so this saves many Points.
+        """
         values = dict(self.smallest)
         values.update({name: self.space.values[name][0] for name in self.space.other_axes})
         point = self.space.point(values)
@@ -79,8 +86,8 @@ class _Search:
     def _is_smaller(self, point: Point) -> bool:
         """Whether a Point is cheaper: fewer ranks, then cheaper values of the axes in their order.
 
-        A move may have to change a second axis for the worse; without this the search could go
-        back and forth.
+        A move may have to make a second axis more expensive.  Without this comparison the search
+        could go back and forth.
         """
         return self._cost(point) < self._cost(self.smallest)
 
@@ -133,10 +140,11 @@ class _Search:
         return True
 
     def _without_axis(self, axis: str, reference: Point) -> Result:
-        """How the test ends without the only parallel axis.
+        """How the test ends without `axis`, the only parallel axis of the smallest failing Point.
 
-        The reference itself passes, whatever the failure needs.  What tells whether it needs this
-        axis are the Points at which another one is parallel instead.
+        The Point without any parallel axis is the reference itself, which passes whatever the
+        failure needs.  So Points at which one other mesh axis is parallel are run instead.  If one
+        of them fails, the failure does not need `axis`.
         """
         values = dict(reference)
         for name in self.space.mesh_axes:

@@ -1,8 +1,8 @@
 """The valid Points of a program over some axes, and moves between them.
 
-Used by the strategy, which draws values and moves to a valid Point where they are invalid, and by
-the search for the smallest failing Point.  Rules are functions of whole Points, so validity is
-known only of whole Points.
+The strategy of fuzz tests draws values and, where they are invalid, moves to a valid Point.  The
+search for the smallest failing Point uses the space too.  Rules are functions of whole Points, so
+only whole Points are known to be valid or invalid.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.product import AxisValues, Cell, cell_of, with_marker
 from pytest_trainsafe.sweep.validity import Rule
 
-#: Random values of the other axes that are tried to complete a combination of mesh axes.
+#: How many random values of the other axes are tried to find a valid Point with given mesh axes.
 TRIES = 200
-#: Combinations of mesh axes of one space, and the reasons of an error.
+#: The most combinations of mesh axes in a space, and the most reasons that an error lists.
 MAX_MESHES, MAX_REASONS = 10_000, 8
 
 #: Why a Point that all rules allow is not in a space.
@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 def no_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
-    """The project's rule where a project has none."""
+    """The rule of a project that declares none: every Point is valid."""
     return None
 
 
@@ -76,17 +76,17 @@ class Space:
 
     @cached_property
     def other_axes(self) -> tuple[str, ...]:
-        """All other axes."""
+        """The axes that are not mesh axes."""
         return tuple(name for name in self.values if name not in self.mesh_axes)
 
     def point(self, values: Mapping[str, AxisValue]) -> Point:
-        """The Point of one value per axis, in the declared order of axes."""
+        """The Point with these values, one for each axis, in the declared order of axes."""
         names = (axis.name for axis, _ in self.declaration.axes)
         mesh = self.declaration.program.traits.mesh
         return Point(tuple((name, values[name]) for name in names), mesh)
 
     def cell(self, point: Point) -> Cell:
-        """The Cell of a Point, with the reason if it is not in the space."""
+        """The Cell of a Point; `invalid` says why, if the Point is not in the space."""
         cell = self._cells.get(point)
         if cell is None:
             rules = (*self.declaration.program.rules, self.rule)
@@ -128,17 +128,20 @@ class Space:
 
     @cached_property
     def by_parallel_axes(self) -> dict[tuple[bool, ...], list[tuple[AxisValue, ...]]]:
-        """The keys of `bases` by which mesh axes have several ranks, fewest ranks first."""
+        """Groups the keys of `bases` by which of the mesh axes have several ranks.
+
+        Groups and keys are in the order of `bases`: fewest ranks first.
+        """
         groups: dict[tuple[bool, ...], list[tuple[AxisValue, ...]]] = {}
         for sizes in self.bases:
             groups.setdefault(tuple(size != 1 for size in sizes), []).append(sizes)
         return groups
 
     def meshes(self, parallel: Sequence[bool]) -> list[tuple[AxisValue, ...]]:
-        """The valid combinations in which these mesh axes have several ranks.
+        """The valid sizes of the mesh axes in which exactly these axes have several ranks.
 
-        Where there are none, the last of these axes are left out until there are; in the end, the
-        combinations of the fewest ranks.
+        If there are none, the last of these axes is made trivial, then the one before it, until
+        there are some.  If there are none at all, the result is the group with the fewest ranks.
         """
         wanted = list(parallel)
         for place in reversed(range(len(wanted))):
@@ -183,7 +186,11 @@ class Space:
         return None
 
     def _completions(self, mesh: Values, cheapest: Values) -> Iterator[Point]:
-        """All Points with these mesh axes, or where they are many, near ones and random ones."""
+        """Yields Points with these mesh axes to try.
+
+        These are all such Points if there are at most TRIES, else Points that differ from
+        `cheapest` in at most one axis, and then random ones.
+        """
         names = self.other_axes
         if math.prod(len(self.values[name]) for name in names) <= TRIES:
             rows: list[Values] = [dict(mesh)]
@@ -213,9 +220,9 @@ class Space:
         return "\n".join([f"{head}:", *shown, *rest])
 
     def repaired(self, drawn: Mapping[str, AxisValue]) -> Point:
-        """The valid Point near drawn values: these, or with one axis changed, or with several.
+        """The Point of the drawn values if it is valid, else a valid one with few axes changed.
 
-        The mesh axes must be those of one of `bases`, and are kept.
+        Sizes of mesh axes are kept; they must be a key of `bases`.
         """
         near = self._near(drawn)
         if near is not None:
@@ -242,7 +249,7 @@ class Space:
     def moved(
         self, point: Point, axis: str, value: AxisValue, kept: Collection[str] = ()
     ) -> Point | None:
-        """`point` with another value of an axis, and if it must be with another axis changed too.
+        """`point` with another value of an axis, and with one more axis changed if rules need that.
 
         The axes in `kept` are not changed.  None if no such Point is valid.
         """
@@ -256,7 +263,7 @@ class Space:
         return None
 
     def drawn_at_random(self, count: int) -> Iterator[Values]:
-        """Values as the strategy draws them before they are repaired; the same ones each time."""
+        """Yields random values as the strategy draws them, before `repaired`; always the same."""
         random = Random(0)
         bases = list(self.bases)
         for _ in range(count):
@@ -265,7 +272,7 @@ class Space:
             yield {**mesh, **others}
 
     def is_near(self, values: Mapping[str, AxisValue]) -> bool:
-        """Whether these values are a valid Point, or one change of an axis away from one."""
+        """Whether these values are a valid Point, or become one if one non-mesh axis changes."""
         return self._near(values) is not None
 
 

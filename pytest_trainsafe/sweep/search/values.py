@@ -12,7 +12,7 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.program import Program
 
-#: The values of built-in axes that are neither sizes of the mesh nor read from the program.
+#: The values of the other built-in axes: those that are neither sizes of ranks nor dtypes.
 _BUILT_IN: dict[str, tuple[AxisValue, ...]] = {
     "vpp": (1, 2),
     "zero": (0, 1, 2, 3),
@@ -37,13 +37,13 @@ def open_values(program: Program, name: str, max_world_size: int) -> tuple[AxisV
     if isinstance(default, int) and default >= 0:
         return awkward(default)
     raise SweepError(
-        f"axis {shown(name)} is given as `...`, and its values cannot be derived: that takes a "
-        "built-in axis, or a parameter whose default is a bool or an int >= 0; list its values"
+        f"axis {shown(name)} is given as `...`, but values are derived only for a built-in axis, "
+        "or for a parameter whose default is a bool or an int >= 0; list its values"
     )
 
 
 def awkward(default: int) -> tuple[int, ...]:
-    """Sizes around a default, smallest first; of a default of 0, which means off, 0 and 1."""
+    """Sizes around a default, smallest first.  For a default of 0, which means off: 0 and 1."""
     if default == 0:
         return 0, 1
     near = {1, 2, 3, default - 1, default, default + 1, 2 * default}

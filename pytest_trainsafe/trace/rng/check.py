@@ -19,7 +19,7 @@ def fault_of_fields(
     if any(len(text) > _LONGEST for text in texts):
         return f"it has a text of more than {_LONGEST} characters"
     if any(line and not _LINE.fullmatch(line) for line in lines):
-        return "it names no line of a file"
+        return "it has a malformed file and line"
     for state in states:
         if not _STATE.fullmatch(state):
             return f"it has a malformed state: {state[:80]!r}"

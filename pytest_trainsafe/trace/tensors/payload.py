@@ -85,7 +85,7 @@ def encode(tensors: Mapping[str, PendingTensor]) -> bytes:
 
 
 class Payload:
-    """A payload file, mapped into memory.  Raises PayloadError or OSError."""
+    """A payload file, mapped into memory.  Opening one raises PayloadError or OSError."""
 
     def __init__(self, path: Path, below: Path | None = None) -> None:
         with os.fdopen(open_file(path, below=below, max_bytes=MAX_BYTES), "rb") as file:
@@ -93,7 +93,9 @@ class Payload:
             head = file.read(_LENGTH.size)
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
             if length > min(size, MAX_HEADER):
-                raise PayloadError(f"its header cannot be read (it has {length} bytes of {size})")
+                raise PayloadError(
+                    f"its header cannot be read (it declares {length} bytes, the file has {size})"
+                )
             try:
                 self._entries = msgspec.json.decode(file.read(length), type=dict[str, _Entry])
             except MALFORMED as error:
@@ -131,7 +133,10 @@ class Payload:
     def load(
         self, key: str, dtype: torch.dtype, shape: tuple[int, ...], digest: str
     ) -> torch.Tensor:
-        """The tensor of an entry, in the file's memory; raises unless its hash is `digest`."""
+        """The tensor of an entry, sharing the file's memory.
+
+        Raises PayloadError unless its dtype, shape and hash are as given.
+        """
         self.require(key, dtype, shape)
         entry = self._entries[key]
         start, end = (self._start + offset for offset in entry.data_offsets)
@@ -144,12 +149,14 @@ class Payload:
             raise PayloadError(message) from error
 
     def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:
-        """The entry "sketches", float64 of shape [n, *shape].
+        """The sketches in the file as one float64 tensor of shape [n, *shape].
 
         `digest` is the hash of its bytes, "" if none was recorded.
         """
         if not self.sketches(shape):
-            raise PayloadError(f"it holds no sketches of shape {list(shape)}")
+            raise PayloadError(
+                f"it has no sketches (random projections of tensors) of shape {list(shape)}"
+            )
         entry = self._entries[SKETCHES]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if digest and xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
@@ -157,7 +164,9 @@ class Payload:
         try:
             return self._bytes[start:end].view(torch.float64).view(entry.shape)
         except RuntimeError as error:  # misaligned
-            raise PayloadError(f"it holds no float64 of shape {list(entry.shape)}") from error
+            raise PayloadError(
+                f"its sketches are not a float64 tensor of shape {list(entry.shape)}"
+            ) from error
 
 
 def _end_of(entries: Iterable[_Entry]) -> int:
@@ -165,6 +174,8 @@ def _end_of(entries: Iterable[_Entry]) -> int:
     here = 0
     for start, end in sorted(entry.data_offsets for entry in entries):
         if start != here or end < start:
-            raise PayloadError(f"its header has an entry at {start} to {end}, after byte {here}")
+            raise PayloadError(
+                f"its header has an entry from byte {start} to {end}, after one that ends at {here}"
+            )
         here = end
     return here

@@ -18,7 +18,7 @@ MAX_SIGNS = 32
 
 
 def signs(indices: Indices, count: int, salt: int) -> Signs:
-    """`count` (at most 32) signs for each index, +1 or -1: [count, len(indices)].
+    """`count` (at most 32) signs, +1 or -1, for each index, in shape [count, len(indices)].
 
     Families of signs with different `salt` are independent.
     """

@@ -37,7 +37,7 @@ from pytest_trainsafe.trace.tensors.snapshot import NUMPY
 
 Values = npt.NDArray[np.float64]
 
-#: Signs per row and per column; a sketch has an entry for every pair.
+#: The number of signs for each row and for each column; a sketch has an entry for every pair.
 ROWS, COLUMNS = 8, 16
 
 #: Bytes of a sketch.  Tensors of at most this size are kept whole instead.
@@ -46,7 +46,8 @@ SIZE = ROWS * COLUMNS * 8
 #: A vector is viewed as a matrix of this many columns.
 WIDTH = 64
 
-#: Elements that are widened at a time, in a buffer that fits the cache; and most columns.
+#: Maximum number of elements that are converted to a wider dtype at a time, in a buffer that fits
+#: the processor's cache; and of columns among them.
 TILE, WIDEST = 2**16, 2**13
 
 #: Matrices of at most this many elements are multiplied by NumPy, whose calls take half as long as
@@ -61,7 +62,11 @@ _ROW_SALT, _COLUMN_SALT = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Some columns of a matrix, in tiles: the signs of each tile's rows, and its wide buffer."""
+    """Some adjacent columns of a matrix, in tiles of `height` rows.
+
+    `left` is the first column, and `columns` has the signs of the columns.  For each tile, `tiles`
+    has the signs of its rows and a buffer for its values in a wider dtype.
+    """
 
     left: int
     height: int
@@ -110,15 +115,16 @@ class Sketcher:
         exact: bool = False,
         array: npt.NDArray[Any] | None = None,
     ) -> tuple[Values, tuple[int, ...]] | None:
-        """The sketch of a contiguous CPU part, [8, 16] in float64, and the logical shape.
+        """The sketch of a contiguous CPU tensor, [8, 16] in float64, and the logical shape.
 
-        The logical shape is derived from the part's shape and layout.  If a dimension is split
-        unevenly, a rank cannot know it and ranks derive different shapes: the caller must check
-        that the shapes agree before it adds sketches.
+        `part` is this rank's part of the logical tensor.  The logical shape is derived from the
+        part's shape and layout.  If a dimension is split unevenly, a rank cannot know it and ranks
+        derive different shapes: the caller must check that the shapes agree before it adds
+        sketches.
         Returns None if the layout does not fit the part, or the part has no elements.
         Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
-        Half-precision values of large tensors are summed in float32, whose rounding is negligible
-        against theirs, unless `exact` is set.
+        Half-precision values of large tensors are summed in float32, unless `exact` is set; its
+        rounding errors are negligible compared to those of half precision.
         `array` is the part as an array of its bits, if the caller has it.
         """
         if layout:
@@ -163,7 +169,7 @@ class Sketcher:
         return total.numpy().copy(), place.logical
 
     def _bands(self, rows: torch.Tensor, columns: torch.Tensor, wide: torch.dtype) -> list[_Band]:
-        """Cuts a matrix into tiles that fit the cache when widened."""
+        """Splits a matrix into tiles that fit the processor's cache in the dtype `wide`."""
         if wide not in self._buffers:
             self._buffers[wide] = torch.empty(TILE, dtype=wide)
         buffer = self._buffers[wide]
@@ -187,7 +193,7 @@ class Sketcher:
             return None
         if tuple(map(len, arrays)) != shape:
             return None
-        if part.is_complex():  # two columns for each
+        if part.is_complex():  # the real and the imaginary part are two columns
             arrays = [*arrays[:-1], _pairs(arrays[-1])]
         rows: tuple[torch.Tensor, ...]
         pieces: tuple[tuple[int, int], ...] = ()
@@ -216,7 +222,7 @@ class Sketcher:
 
 
 def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
-    """The part as real matrices."""
+    """The part as real matrices: one, or one for each range of a vector, with padding."""
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     if not place.contiguous_ranges:
         return [real.reshape(-1, len(place.columns))]

@@ -56,7 +56,7 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
             return of_bytes(self.dtype, self.shape, total)
         assert self.sketch is not None
         assert other.sketch is not None
-        # A hash of the hashes suffices without the values: sums of equal terms get equal hashes.
+        # Without the values, a hash of the hashes suffices: sums of equal terms have equal hashes.
         digest = xxhash.xxh3_128_hexdigest((self.digest + other.digest).encode())
         sketch = self.sketch + other.sketch
         return TensorSnapshot(self.dtype, self.shape, digest, None, sketch, self.logical)
@@ -77,7 +77,10 @@ def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> TensorSnap
 
 
 def as_array(host: torch.Tensor) -> npt.NDArray[Any]:
-    """A contiguous CPU tensor without a gradient as an array of its bits; shares its memory."""
+    """A NumPy array that shares the memory of a contiguous CPU tensor without a gradient.
+
+    A dtype that NumPy does not have is given as bytes.
+    """
     found: npt.NDArray[Any] = (host if host.dtype in NUMPY else as_bytes(host)).numpy()
     return found
 

@@ -1,4 +1,4 @@
-"""A small network with normalisation and residuals, and its micro-batches: all a bug here needs."""
+"""A small network with normalisation and residuals, and its micro-batches."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ WIDTH = 16
 
 
 class Layer(nn.Module):
-    """A residual layer.  `id` is its number from one, by which what it adds is divided."""
+    """A residual layer.  Its contribution is divided by `id`, its number counted from 1."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """`network(inputs, targets)` is the mean squared error, in float32."""
+    """A network of residual layers; `network(inputs, targets)` is the squared error, in float32."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""How a program of the DeepSpeed catalogue trains: in torch's words, and in DeepSpeed's config."""
+"""Recipe: the settings of a training, as torch's optimizer and as DeepSpeed's config."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from torch import nn
 
-#: Learning rates: large enough for SGD that a wrong step is seen in the next loss.
+#: Learning rates.  SGD's is so large that a wrong step shows in the next loss.
 RATES = {"SGD": 0.1, "AdamW": 0.01}
 
-#: The steps of a warm-up, more than are trained.
+#: The number of steps of a warm-up; fewer are trained.
 WARM_UP = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """See `program.train`."""
+    """The settings of one training; see `small.train`.  `clip` is a maximum norm, 0 for none."""
 
     microbatches: int
     steps: int
@@ -32,7 +32,7 @@ class Recipe:
     schedule: str = ""
 
     def optimizer_of(self, model: nn.Module) -> torch.optim.Optimizer:
-        """Torch's optimizer of the trained parameters."""
+        """torch's optimizer of the trained parameters."""
         rate = RATES[self.optimizer]
         held = [each for each in model.parameters() if each.requires_grad]
         params: Iterable[Any] = held
@@ -45,15 +45,16 @@ class Recipe:
         return torch.optim.SGD(params, lr=rate, momentum=0.9)
 
     def warmth(self, step: int) -> float:
-        """The share of its rate that a group has in a step.
+        """The fraction of its full learning rate that a parameter group has in a step.
 
-        Of DeepSpeed's linear warm-ups: nothing in the first step, whose rate is set before any is
-        counted, and step 0 of the count, nothing again, in the second.
+        With a warm-up it is 0 in the first two steps: DeepSpeed sets the rate of the first step
+        before it counts any, and the second step is number 0 of its count.  Then it grows
+        linearly.  Without a warm-up it is 1.
         """
         return max(0, step - 1) / WARM_UP if self.schedule else 1.0
 
     def config(self, stage: int, dtype: torch.dtype, dp: int) -> dict[str, Any]:
-        """DeepSpeed's config."""
+        """DeepSpeed's config for these settings, at a ZeRO stage, in a dtype and over dp ranks."""
         zero: dict[str, Any] = {
             "stage": stage,
             "contiguous_gradients": self.contiguous,

@@ -1,7 +1,7 @@
 """The program in which most bugs of the DeepSpeed catalogue act.
 
-The candidate is trained by the engine of the installed DeepSpeed, or of a release of old; the
-reference by plain PyTorch.  Importing this imports neither.
+The candidate is trained by the engine of the installed DeepSpeed or of an old release, and the
+reference by plain PyTorch.  Importing this module imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pytest_trainsafe.sweep.validity import divides, requires
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: What stands in DeepSpeed's config as `gradient_clipping`; gradients have a norm of about 2.
+#: The value of `gradient_clipping` in DeepSpeed's config; gradients have a norm of about 2.
 CLIP = 0.5
 
 
@@ -35,13 +35,14 @@ def train(
     release: str = "",
     framework: str = "torch",
 ) -> None:
-    """Train a small network for `steps` steps of `microbatches` micro-batches over all dp ranks.
+    """Trains a small network for `steps` steps of `microbatches` micro-batches over all dp ranks.
 
-    `groups` trains vectors at a third of the rate of matrices.  `contiguous` and `offload` are
-    ZeRO's `contiguous_gradients` and `offload_optimizer`, `wide_accumulation` asks for gradients
-    in float32, and `by_hand` accumulates by `set_gradient_accumulation_boundary` rather than by
-    the config.  `schedule` is WarmupLR, WarmupCosineLR or none.  `bug` plants one of the catalogue
-    and `release` is the folder of an old release to train with.
+    `optimizer` is "SGD" or "AdamW".  `groups` trains vectors at a third of the learning rate of
+    matrices.  `clip` clips gradients.  `contiguous` and `offload` set ZeRO's
+    `contiguous_gradients` and `offload_optimizer`; `wide_accumulation` accumulates gradients in
+    float32; `by_hand` accumulates with `set_gradient_accumulation_boundary` instead of the config.
+    `schedule` is "WarmupLR", "WarmupCosineLR" or "".  `bug` is the name of a bug to plant, and
+    `release` the folder of an old release to train with.
     """
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.recipe import Recipe
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.small_training import (

@@ -1,4 +1,4 @@
-"""Trains a recipe of the catalogue: by plain PyTorch, or by DeepSpeed's engine.  In the ranks."""
+"""Trains by a recipe, with plain PyTorch or with DeepSpeed's engine.  Runs in the ranks."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def train_plainly(ctx: Context, recipe: Recipe) -> None:
-    """Train by plain PyTorch on one device."""
+    """Trains with plain PyTorch on one device."""
     model = _network(ctx)
     optimizer = recipe.optimizer_of(model)
     rates = [group["lr"] for group in optimizer.param_groups]
@@ -41,7 +41,11 @@ def train_plainly(ctx: Context, recipe: Recipe) -> None:
 
 
 def train_by_deepspeed(ctx: Context, recipe: Recipe, bug: str, release: str) -> None:
-    """Train by DeepSpeed's engine: that of an old `release`, or with a `bug` planted."""
+    """Trains with DeepSpeed's engine.
+
+    If `release` is given, it is the engine of the old release in this folder; if `bug` is given,
+    this bug is planted.
+    """
     deepspeed = start_release(release) if release else start(ctx)
     if bug:
         plant(bug)
@@ -73,7 +77,7 @@ def train_by_deepspeed(ctx: Context, recipe: Recipe, bug: str, release: str) -> 
 
 def _report_norm(ctx: Context, engine: Any) -> None:
     norm = engine.get_global_grad_norm()
-    if norm is not None:  # stage 0 in float32 tells none
+    if norm is not None:  # stage 0 in float32 has none
         ctx.grad_norm(norm)
 
 

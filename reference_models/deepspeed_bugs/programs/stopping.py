@@ -1,4 +1,7 @@
-"""The trainings that stop, each as a user would write it.  Run in ranks, by `stuck.train`."""
+"""The trainings that stop, each as a user would write it.  `stuck.train` runs them in the ranks.
+
+With `sound`, each function runs the most similar training that does not stop.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,10 @@ WIDTH = 16
 
 
 class Mixture(nn.Module):
-    """Layers of two experts, shared out over `ranks`; the output has the input's shape."""
+    """Residual layers with two experts each, which are distributed over `ranks` ranks.
+
+    The output has the input's shape.
+    """
 
     def __init__(self, layers: int, ranks: int, drop_tokens: bool) -> None:
         super().__init__()
@@ -41,13 +47,13 @@ class Mixture(nn.Module):
 
 
 def of_own_length(ctx: Context, deepspeed: Any, sound: bool) -> None:
-    """Ranks share the experts, and the sequences of rank 1 are longer than those of rank 0."""
+    """Trains experts over two ranks; the sequences of rank 1 are longer than those of rank 0."""
     engine = _engine(ctx, deepspeed, Mixture(2, 2, drop_tokens=True))
     _step(ctx, engine, tokens=8 if sound else 8 + 4 * ctx.rank)
 
 
 def of_own_capacity(ctx: Context, deepspeed: Any, sound: bool) -> None:
-    """A mixture that drops no token is evaluated by itself, with no engine around it."""
+    """Evaluates a mixture of experts that drops no token, without an engine around it."""
     model = Mixture(2, 2, drop_tokens=False)
     if sound:  # what an engine does with each layer
         for layer in model.layers:
@@ -58,16 +64,17 @@ def of_own_capacity(ctx: Context, deepspeed: Any, sound: bool) -> None:
 
 
 def of_own_limit(ctx: Context, deepspeed: Any, sound: bool) -> None:
-    """A mixture that drops no token; most tokens of rank 1 choose one expert: more than rank 0 has.
+    """Trains a mixture of experts that drops no token, on two ranks with 2 and 16 tokens.
 
-    Ranks agree on the largest number that any expert gets, and rank 0 takes its own 2 instead.
+    The ranks agree on a capacity: the largest number of tokens that any expert gets.  It is larger
+    than 2, but rank 0 limits it to its own number of tokens, 2, so the ranks' sizes differ.
     """
     engine = _engine(ctx, deepspeed, Mixture(2, 2, drop_tokens=False))
     _step(ctx, engine, tokens=8 if sound else 2 + 14 * ctx.rank)
 
 
 def in_one_stage(ctx: Context, deepspeed: Any, sound: bool) -> None:
-    """A pipeline whose experts are all in its first stage, in bfloat16."""
+    """Trains a pipeline in bfloat16 whose experts are all in its first stage."""
     from deepspeed.pipe import PipelineModule
 
     last = Mixture(1, 1, drop_tokens=True) if sound else nn.Linear(WIDTH, WIDTH)
@@ -83,7 +90,7 @@ def in_one_stage(ctx: Context, deepspeed: Any, sound: bool) -> None:
 
 
 def of_another_model(ctx: Context, deepspeed: Any, sound: bool) -> None:
-    """The optimizer is of two models, and DeepSpeed is given one of them."""
+    """Trains with an optimizer that holds the parameters of two models, one of which is trained."""
     model, other = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 4)
     held = [*model.parameters(), *(() if sound else other.parameters())]
     optimizer = torch.optim.AdamW(held)
@@ -112,7 +119,7 @@ def _config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def _engine(ctx: Context, deepspeed: Any, model: nn.Module, **more: Any) -> Any:
-    """An engine around a model with experts, which want groups of their own in the optimizer."""
+    """An engine around a model with experts, which must have optimizer groups of their own."""
     named = {"params": list(model.parameters()), "name": "all"}
     groups = split_params_into_different_moe_groups_for_optimizer(named)
     engine, *_ = deepspeed.initialize(
@@ -132,7 +139,7 @@ def _step(ctx: Context, engine: Any, tokens: int) -> None:
 
 
 def _tokens(count: int, rank: int) -> Tensor:
-    """[1, count, WIDTH], another draw on each rank."""
+    """Random hidden states of shape [1, count, WIDTH], different on each rank."""
     return torch.randn(1, count, WIDTH, generator=torch.Generator().manual_seed(rank))
 
 

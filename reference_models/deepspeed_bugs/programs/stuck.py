@@ -1,8 +1,8 @@
-"""DeepSpeed's bugs that stop a training: ranks that wait for each other, and a KeyError.
+"""DeepSpeed's bugs that stop a training: ranks that wait for each other forever, and a KeyError.
 
-TrainCheck was judged by them (OSDI 2025, Tables 3 and 5).  Nothing is compared here: a training
-that never ends has no result, and what is asked of the launcher is a failure that says why.
-Importing this imports neither torch nor DeepSpeed.
+The evaluation of TrainCheck uses them (OSDI 2025, Tables 3 and 5).  Nothing is compared here, since
+a training that never ends has no result; instead, the launcher must fail with a message that says
+why.  Importing this imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A bug that stops a training at a Point of `train`; `what` says how.
+    """A bug that stops the training `train` at the Point `where`; `what` says how.
 
-    `number` is that of the report that TrainCheck names it by.  `name` is a function of `stopping`.
+    `name` is the name of a function in `stopping`, and `number` the number of the report by which
+    TrainCheck refers to the bug.
     """
 
     name: str
@@ -35,40 +36,42 @@ STUCK = (
         "of_own_length",
         5794,
         {"dp": 2, "ep": 2, "zero": 2},
-        "each rank's sequence is as long as it comes, and so is what it exchanges in all_to_all",
+        "the ranks' sequences differ in length, and so do the sizes that they exchange in "
+        "all_to_all",
     ),
     Stuck(
         "of_own_capacity",
         6089,
         {"dp": 2, "ep": 2},
-        "a mixture that drops no token is evaluated without an engine: no rank learns of another's "
-        "capacity",
+        "a mixture that drops no token is evaluated without an engine, so the ranks do not agree "
+        "on a capacity",
     ),
     Stuck(
         "of_own_limit",
         6089,
         {"dp": 2, "ep": 2, "zero": 1},
-        "the capacity that all ranks agreed on is cut to the number of a rank's own tokens",
+        "each rank limits the capacity on which all ranks agreed to the number of its own tokens",
     ),
     Stuck(
         "in_one_stage",
         6714,
         {"pp": 2},
-        "only the stage of a pipeline that has experts reduces their norm over all stages",
+        "only the pipeline stage that has experts reduces their norm over all stages",
     ),
     Stuck(
         "of_another_model",
         6770,
         {"dp": 2, "zero": 1},
-        "the optimizer holds parameters that the model has not",
+        "the optimizer holds parameters that the model does not have",
     ),
 )
 
 
 def train(ctx: Context, bug: str = "", sound: bool = False, release: str = "") -> None:
-    """Train as a user did who met a bug of `STUCK`; `sound` is the nearest training without it.
+    """Runs the training of a user's bug report: of the entry of `STUCK` with the name `bug`.
 
-    `release` is the folder of an old release to train with.
+    With `sound`, runs the most similar training that does not trigger the bug.  `release` is the
+    folder of an old release to train with, "" for the installed one.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.reference_models.deepspeed_bugs.releases import start_release

@@ -1,7 +1,8 @@
 """The program of the BLOOM-176B bug: a tensor-parallel GPT under DeepSpeed's BF16_Optimizer.
 
-The candidate is trained by DeepSpeed's engine, which an `mpu` tells of tp as Megatron's does; the
-reference by plain PyTorch.  Importing this imports neither.
+The candidate is trained by DeepSpeed's engine, which learns the ranks of tp from an `mpu` object,
+as in Megatron; the reference is trained by plain PyTorch.  Importing this module imports neither
+torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pytest_trainsafe.sweep.validity import divides, requires
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Gradients of this model have a norm of about 3.
+#: The maximum gradient norm; gradients of this model have a norm of about 3.
 CLIP = 0.1
 
 
@@ -31,9 +32,9 @@ def train(
     bug: str = "",
     framework: str = "torch",
 ) -> None:
-    """Train a GPT for `steps` steps of `microbatches` micro-batches over all dp ranks.
+    """Trains a GPT for `steps` steps of `microbatches` micro-batches over all dp ranks.
 
-    `optimizer` is AdamW or SGD.  `bug` plants ds-1801.
+    `optimizer` is "AdamW" or "SGD".  `bug` is the name of a bug to plant, such as "ds-1801".
     """
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.tensor_parallel_training import (

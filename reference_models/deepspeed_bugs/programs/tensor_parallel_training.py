@@ -1,4 +1,7 @@
-"""Trains a GPT over tp: by plain PyTorch on one device, or by DeepSpeed's engine.  In the ranks."""
+"""Trains a GPT with plain PyTorch on one device, or with DeepSpeed's engine over tp.
+
+Runs in the ranks.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +23,7 @@ from pytest_trainsafe.reference_models.training.annotations import activation_an
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: Learning rates.  SGD's makes a clipped step as long as AdamW's.
+#: Learning rates.  With SGD's, a clipped step is as long as one of AdamW.
 RATES = {"AdamW": 1e-3, "SGD": 0.1}
 
 BATCH_SIZE = 2
@@ -29,7 +32,7 @@ BATCH_SIZE = 2
 def train_plainly(
     ctx: Context, config: GPTConfig, optimizer: str, microbatches: int, steps: int, clip: float
 ) -> None:
-    """Train by plain PyTorch on one device."""
+    """Trains with plain PyTorch on one device; `clip` is the maximum gradient norm, 0 for none."""
     model = _model(ctx, GPT(config))
     plain = Recipe(list(model.parameters()), _optimizer(optimizer, model), clip, in_float32=True)
     ctx.watch(model, plain, annotations=activation_annotations("gpt", config))
@@ -55,7 +58,10 @@ def train_by_deepspeed(
     clip: float,
     bug: str,
 ) -> None:
-    """Train by DeepSpeed's engine, in bfloat16 by its BF16_Optimizer; `bug` may be planted."""
+    """Trains with DeepSpeed's engine, which in bfloat16 uses BF16_Optimizer.
+
+    Plants the bug named `bug`, if it is not "".
+    """
     deepspeed = start(ctx)
     if bug:
         plant(bug)
@@ -89,7 +95,7 @@ def train_by_deepspeed(
 
 
 class ModelParallelUnit:
-    """What DeepSpeed asks of Megatron's `mpu`: where this rank stands along tp and dp."""
+    """The part of Megatron's `mpu` that DeepSpeed uses: this rank's position on tp and dp."""
 
     def __init__(self, ctx: Context) -> None:
         self._ctx = ctx

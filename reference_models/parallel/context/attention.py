@@ -1,7 +1,7 @@
-"""Attention over cp: each rank attends from its own part of the sequence to the whole of it.
+"""Attention over cp: each rank attends from its part of the sequence to the whole sequence.
 
-The keys and values are all-gathered (Llama 3, section 3.3.2), which is easier to follow than
-passing them round a ring, and computes the same.
+The keys and values are all-gathered (Llama 3, section 3.3.2).  This is easier to follow than
+passing them round a ring, and gives the same result.
 """
 
 from __future__ import annotations
@@ -16,14 +16,17 @@ from pytest_trainsafe.reference_models.parallel.regions import gather_into
 
 
 class ContextParallelAttention(CoreAttention):
-    """Queries, keys and values [batch, sequence / cp, heads * head_dim] to the mixed values."""
+    """Attention over all-gathered keys and values.
+
+    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim].
+    """
 
     def __init__(self, head_dim: int, axes: Axes) -> None:
         super().__init__(head_dim)
         self.cp = axes.cp
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        # One message for both; its backward sums what all ranks say about each key and value.
+        # One message for both; its backward sums all ranks' gradients of each key and value.
         both = gather_into(torch.cat([key, value], dim=-1), 1, self.cp)
         key, value = put_in_order(both, self.cp).chunk(2, dim=-1)
         positions = torch.arange(key.shape[1], device=key.device)

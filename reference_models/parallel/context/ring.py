@@ -1,7 +1,7 @@
 """Attention over cp with keys and values passed round a ring, so that no rank ever holds all.
 
-(Liu et al. 2023, "Ring Attention"; the softmax in pieces is that of Dao et al. 2022, "Flash
-Attention".)  Computed in float32, or in float64 where the inputs are.
+See Liu et al. 2023, "Ring Attention".  The softmax is computed part by part, as in Dao et al. 2022,
+"Flash Attention".  Everything is computed in float32, or in float64 if the inputs are float64.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ from pytest_trainsafe.reference_models.parallel.context.zigzag import take_part
 
 
 class RingAttention(CoreAttention):
-    """Queries, keys and values [batch, sequence / cp, heads * head_dim] to the mixed values."""
+    """Attention over keys and values that are passed round a ring.
+
+    Queries, keys, values and the result have the shape [batch, sequence / cp, heads * head_dim].
+    """
 
     def __init__(self, head_dim: int, axes: Axes) -> None:
         super().__init__(head_dim)
@@ -32,7 +35,7 @@ class RingAttention(CoreAttention):
 
 
 class _Ring(torch.autograd.Function):
-    """Tensors are [batch, heads, sequence / cp, head_dim]."""
+    """Ring attention of tensors of shape [batch, heads, sequence / cp, head_dim]."""
 
     @staticmethod
     def forward(ctx: Any, query: Tensor, key: Tensor, value: Tensor, axes: Axes) -> Tensor:
@@ -43,7 +46,7 @@ class _Ring(torch.autograd.Function):
         for turn in range(cp.size):
             k, v = visiting.to(wide)
             scores = _scores(q, k, cp, turn)
-            # The first visitor is this rank's own part, where every query sees itself at least.
+            # The first keys are this rank's own, of which each query sees at least its own token's.
             higher = torch.maximum(peak, scores.amax(dim=-1, keepdim=True))
             powers, fading = (scores - higher).exp(), (peak - higher).exp()
             total = total * fading + powers.sum(dim=-1, keepdim=True)
@@ -81,7 +84,10 @@ class _Ring(torch.autograd.Function):
 
 
 def _scores(query: Tensor, key: Tensor, cp: Axis, turn: int) -> Tensor:
-    """The scores of this rank's queries for the keys that visit at `turn`, -inf where later."""
+    """The scores of this rank's queries for the keys that are here at `turn`.
+
+    The score is -inf for a key of a later token than the query's.
+    """
     whole = torch.arange(query.shape[-2] * cp.size, device=query.device)
     owner = Axis(cp.size, (cp.rank - turn) % cp.size)
     future = take_part(whole, cp, dim=0)[:, None] < take_part(whole, owner, dim=0)

@@ -1,8 +1,8 @@
 """The zig-zag order of causal context parallelism.
 
-A late token attends to more than an early one.  So the sequence is cut in 2n chunks and rank r
-of n holds chunks r and 2n-1-r: an early and a late one, the same work for every rank.
-With n = 2: rank 0 holds chunks 0 and 3, rank 1 holds 1 and 2.
+A late token attends to more tokens than an early one.  So the sequence is split into 2n chunks, and
+rank r of n holds chunks r and 2n-1-r: an early and a late one, so that all ranks have equal work.
+With n = 2, rank 0 holds chunks 0 and 3, and rank 1 holds chunks 1 and 2.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ def take_part(whole: Tensor, cp: Axis, dim: int = 1) -> Tensor:
 
 
 def put_in_order(parts: Tensor, cp: Axis, dim: int = 1) -> Tensor:
-    """The whole sequence along `dim`, from the ranks' parts joined in rank order."""
+    """The whole sequence along `dim`; `parts` has the parts of all ranks, joined in rank order."""
     if cp.size == 1:
         return parts
     chunks = parts.chunk(2 * cp.size, dim)
-    # Joined, the chunks are 0, 2n-1, 1, 2n-2, ...: the early ones at even places.
+    # The chunks in `parts` are 0, 2n-1, 1, 2n-2, ..., so the early ones are at even places.
     return torch.cat([*chunks[0::2], *reversed(chunks[1::2])], dim)

@@ -1,6 +1,6 @@
-"""Buckets: main gradients in one flat tensor, so that one collective reduces all of them.
+"""Buckets: several main gradients in one flat tensor, so that one collective reduces all of them.
 
-Made by `reduction.py`; `zero.py` shards each of them over the ranks.
+Made by `reduction.py`; `zero.py` shards each bucket over the ranks.
 """
 
 from __future__ import annotations
@@ -13,16 +13,17 @@ from torch import Tensor, nn
 
 from pytest_trainsafe.reference_models.parallel.axes import Axis
 
-#: The size of buckets where none is given: a few of them in a small model.
+#: The default size of a bucket, in elements; a small model has a few buckets of this size.
 SIZE = 20_000
 
 
 class Bucket:
-    """Some parameters of one dtype, their main gradients, and where in the bucket each lies.
+    """Some parameters of one dtype, and a flat tensor with their main gradients.
 
-    `gradients` is padded with zeros to a multiple of the ranks of `axis`, over which the bucket is
-    reduced, so that each can have an equal share.  Every parameter gains `main_grad`, its own
-    piece in its own shape, float32 where it is narrower.
+    `places` maps each parameter to the (start, end) of its range in the flat tensor `gradients`,
+    which is float32 if the parameters are narrower.  `gradients` is padded with zeros to a multiple
+    of the size of `axis`, over which the bucket is reduced, so that all ranks have equal shares.
+    Every parameter gets an attribute `main_grad`: a view of its range, in the parameter's shape.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], axis: Axis) -> None:
@@ -44,11 +45,14 @@ class Bucket:
 
     @property
     def own(self) -> slice:
-        """This rank's share."""
+        """The range of the bucket that is this rank's share."""
         return slice(self.axis.rank * self.share, (self.axis.rank + 1) * self.share)
 
     def flat_parameters(self) -> Tensor:
-        """The parameters' values as the gradients lie, in their own dtype."""
+        """The parameters' values in a flat tensor, at the places of their gradients.
+
+        It has the parameters' dtype and is padded with zeros.
+        """
         first = next(iter(self.places))
         flat = torch.zeros(self.gradients.shape, dtype=first.dtype, device=first.device)
         for parameter, (start, stop) in self.places.items():
@@ -62,11 +66,12 @@ def fill_buckets(
     axis: Callable[[nn.Parameter], Axis],
     alone: Sequence[nn.Parameter] = (),
 ) -> list[Bucket]:
-    """Buckets of at least `size` elements (but for the last), in the order that backwards take.
+    """Distributes the parameters over buckets, the last parameters first.
 
-    A backward reaches the last parameters first, so that the first bucket is full first.  A size
-    of 0 stands for SIZE.  A parameter's `axis` is the one over which its ranks hold copies.  The
-    parameters `alone` have buckets of their own.
+    A backward reaches the last parameters first, so the gradients of the first bucket are complete
+    first.  A bucket gets parameters until it has at least `size` elements (SIZE if `size` is 0);
+    the next parameter begins a new one, as does one of another dtype or axis.  `axis` returns the
+    axis over which a parameter is replicated.  Each parameter in `alone` gets a bucket of its own.
     """
     apart = {id(parameter) for parameter in alone}
     groups: list[list[nn.Parameter]] = []
@@ -83,5 +88,5 @@ def fill_buckets(
 def _kind(
     parameter: nn.Parameter, axis: Callable[[nn.Parameter], Axis]
 ) -> tuple[torch.dtype, Axis]:
-    """What the parameters of one bucket have in common."""
+    """The properties that all parameters of a bucket must share: the dtype and the axis."""
     return parameter.dtype, axis(parameter)

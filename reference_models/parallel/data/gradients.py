@@ -1,4 +1,4 @@
-"""After the backward: sum gradients over the ranks that saw different tokens, and their norm."""
+"""After the backward: sums gradients over ranks that had different tokens, and clips their norm."""
 
 from __future__ import annotations
 
@@ -22,10 +22,11 @@ from pytest_trainsafe.reference_models.training.main_gradients import main_gradi
 def reduce_gradients(
     parameters: Sequence[nn.Parameter], axes: Axes, buckets: BucketedReduction | None = None
 ) -> None:
-    """Make every main gradient that of the whole step, in place.
+    """Reduces all main gradients in place, so that they are the gradients of the whole step.
 
-    Sums over dp and cp, for each rank's loss is already divided by the tokens of the whole step;
-    with `buckets` they are means, and with ZeRO only `own_gradient` is of use afterwards.
+    Without `buckets`, gradients are summed over dp and cp, because each rank's loss is already
+    divided by the tokens of the whole step.  With `buckets` they are averaged; with ZeRO, only
+    `own_gradient`, this rank's share, is valid afterwards.
     """
     if buckets is not None:
         buckets.finish()
@@ -42,11 +43,11 @@ def reduce_gradients(
 
 
 def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
-    """The 2-norm of all main gradients together, a scalar, as a single device would have it.
+    """The 2-norm of all main gradients together, a scalar, as on a single device.
 
-    What is cut over tp is summed over it, and experts over ep; what all ranks hold counts once,
-    and so does what two stages of a pipeline hold.  With ZeRO every gradient is cut over dp and
-    cp, an expert's over those who hold it.
+    The squares of gradients that are split over tp are summed over tp, those of experts over ep,
+    and those of pipeline stages over pp.  A gradient that several ranks or two stages hold counts
+    once.  With ZeRO, the squares of all shares are summed over dp and cp.
     """
     if axes.pp.rank > 0:
         parameters = [each for each in parameters if not is_shared_embedding(each)]
@@ -61,14 +62,14 @@ def gradient_norm(parameters: Sequence[nn.Parameter], axes: Axes) -> Tensor:
 
 
 def clip_gradients(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
-    """Scale all main gradients, in place, so that their norm is at most `limit`."""
+    """Scales all main gradients in place so that their norm, `norm`, becomes at most `limit`."""
     factor = (limit / (norm + 1e-6)).clamp(max=1.0)
     for parameter in parameters:
         own_gradient(parameter).mul_(factor)
 
 
 def _squares(parameters: Sequence[nn.Parameter], tp: Axis) -> Tensor:
-    """The sum of all squares, of the tp ranks together."""
+    """The sum of the squares of all gradients over tp; replicated gradients count once."""
     split = [parameter for parameter in parameters if is_split(parameter)]
     shared = [parameter for parameter in parameters if not is_split(parameter)]
     squares = [_sum_of_squares(shared)] if shared else []

@@ -1,8 +1,8 @@
-"""Data parallelism in buckets: gradients are averaged over dp and cp while the backward goes on.
+"""Data parallelism in buckets: gradients are averaged over dp and cp, also during the backward.
 
 (Li et al. 2020, "PyTorch Distributed", section 3.2; Megatron-LM's `DistributedDataParallel`.)
-The training loop makes one where `axes.techniques` asks for it; without, `gradients.py` sums
-every parameter on its own after the backward.
+The training loop uses it if `axes.bucketed`; otherwise `gradients.py` sums the gradient of every
+parameter separately after the backward.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from pytest_trainsafe.reference_models.training import main_gradients
 
 
 class BucketedReduction:
-    """The main gradients of `parameters`, each of which `backwards` backwards of a step reach.
+    """Accumulates the main gradients of `parameters` in buckets, and averages them over ranks.
 
-    Takes what a backward adds to a parameter's gradient out of it as soon as it is there.  With
-    overlap, a bucket is reduced once all its gradients have had their last addition; the ranks
-    start buckets in one order, for their messages are told apart by nothing else.
+    In a step, `backwards` backwards add to the gradient of each parameter.  Each addition is moved
+    from `grad` to the bucket at once.  With overlap, a bucket is reduced as soon as all its
+    gradients have had their last addition.  All ranks start buckets in the same order, because the
+    order is all that distinguishes their messages.
 
-    The reduction is a mean, of gradients of losses that are means over a rank's own tokens.  With
-    ZeRO a rank receives its own share of each bucket, and what else is in it is of no use.
+    The reduction is a mean, because each rank's loss is a mean over its own tokens.  With ZeRO, a
+    rank receives its share of each bucket, and the rest of the bucket is not valid.
     """
 
     def __init__(self, parameters: Sequence[nn.Parameter], axes: Axes, backwards: int) -> None:
         self.axes, self.backwards = axes, backwards
-        # The sum over the copies of a tied embedding is taken after the reduce-scatter: both must
-        # be cut alike, whatever else their stages have in buckets.
+        # The gradients of the two copies of a tied embedding are summed after the reduce-scatter,
+        # so both must be sharded alike, whatever other parameters their stages have.
         cut_alike = [each for each in parameters if is_shared_embedding(each)]
         if axes.planted("zero-tied-embedding"):
             cut_alike = []
@@ -51,7 +52,7 @@ class BucketedReduction:
         return self.axes.edp if is_expert(parameter) else self.axes.dp_cp
 
     def finish(self) -> None:
-        """Reduce what is not yet, and wait for all."""
+        """Starts the reductions that have not been started, and waits for all of them."""
         while len(self._underway) < len(self.buckets):
             self._start()
         own = slice(None)
@@ -69,8 +70,8 @@ class BucketedReduction:
         if additions > self.backwards:
             raise RuntimeError(
                 f"a parameter of shape {list(parameter.shape)} had {additions} additions to its "
-                f"gradient in a step of {self.backwards} micro-batches, the last of them after its "
-                "bucket was reduced; set overlap_grad_reduce=False"
+                f"gradient in a step of {self.backwards} micro-batches, the last of which may have "
+                "come after its bucket was reduced; set overlap_grad_reduce=False"
             )
         if self.axes.techniques.overlap_grad_reduce:
             while self._next_is_full():
@@ -84,8 +85,8 @@ class BucketedReduction:
 
     def _start(self) -> None:
         bucket = self.buckets[len(self._underway)]
-        # An expert's gradient has the terms of all ranks whose tokens came to it: the mean is
-        # over all of dp and cp, also where the sum is over those with the same experts.
+        # An expert's gradient has terms from all ranks that sent tokens to it.  So the mean is over
+        # all of dp and cp, although the sum is only over the ranks with the same experts.
         divisor = self.axes.dp_cp.size
         if self.axes.planted("dp-gradient-scaling"):
             divisor = self.axes.dp.size  # but the sum is over cp as well

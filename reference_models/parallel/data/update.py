@@ -1,4 +1,7 @@
-"""From the gradients of a step's micro-batches to new parameters.  Every training loop has one."""
+"""Update: reduces and clips a step's gradients, and updates the parameters.
+
+Every training loop has one.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +27,10 @@ if TYPE_CHECKING:
 
 
 class Update:
-    """The optimizer of `model`, and what comes before it, as the axes say.
+    """The optimizer of `model`, with the reduction and clipping that the axes require.
 
-    Made when the parameters have their values.  `backwards` are those that reach each parameter
-    in a step, one a micro-batch of this rank.
+    Must be created after the parameters have their initial values.  `backwards` is the number of
+    backwards that reach each parameter in a step: one for each micro-batch of this rank.
     """
 
     def __init__(self, model: nn.Module, axes: Axes, learning_rate: float, backwards: int) -> None:
@@ -43,24 +46,27 @@ class Update:
             self.optimizer = adamw(self.parameters, learning_rate)
 
     def annotated(self, annotations: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Annotations of activations, and what is to be said of gradients."""
+        """The given annotations, and the one that gradients are means if they are in buckets."""
         if self.buckets is None:
             return annotations
         return {**annotations, "gradients": {"mean": ["dp", "cp"]}}
 
     def accumulate(self) -> None:
-        """After each backward: move what it left to the main gradients."""
+        """Adds the gradients of a backward to the main gradients; called after each backward."""
         main_gradients.accumulate(self.parameters)
 
     def step(self, ctx: Context, clip: float) -> None:
-        """After the last: reduce, clip to the norm `clip` (0: not at all), and update."""
+        """Reduces and clips the gradients and updates the parameters, after the last backward.
+
+        `clip` is the maximum gradient norm; 0 disables clipping.
+        """
         reduce_gradients(self.parameters, self.axes, self.buckets)
         norm = gradient_norm(self.parameters, self.axes)
         if clip:
             ctx.before_clip(norm, clip)
             clip_gradients(self.parameters, norm, clip)
         self.optimizer.step()
-        # After the gradients that it is made of, so that what is wrong with them shows first.
+        # Record the norm after the gradients, so that an error in the gradients is reported first.
         ctx.grad_norm(norm)
         main_gradients.clear(self.parameters)
         if isinstance(self.optimizer, ShardedAdamW):

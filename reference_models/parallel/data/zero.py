@@ -1,8 +1,8 @@
-"""ZeRO-1: each rank of dp and cp keeps the masters and the states of its share alone.
+"""ZeRO-1: each rank of dp and cp keeps the master weights and optimizer states of its share only.
 
 (Rajbhandari et al. 2020, section 5.1; Megatron-LM's distributed optimizer.)  A share is a range
-of a bucket, so of a parameter a rank may hold a run of its flattened elements, or none.  The rank
-updates its share, and all-gathers what the others updated.
+of a bucket, so a rank may hold a range of a parameter's flattened elements, or none of them.  Each
+rank updates its share and all-gathers the shares of the others.
 """
 
 from __future__ import annotations
@@ -22,8 +22,10 @@ from pytest_trainsafe.reference_models.training.optimizer import ADAMW
 
 @dataclass(slots=True)
 class Shared:
-    """A bucket, this rank's share of its parameters, flat, and the masters of that share: the
-    same tensor where parameters are wide.
+    """A bucket and this rank's share of it.
+
+    `own` holds the share's parameter values in a flat tensor, and `masters` their master weights:
+    the same tensor if the parameters are not narrower than float32.
     """
 
     bucket: Bucket
@@ -32,10 +34,11 @@ class Shared:
 
 
 class ShardedAdamW(torch.optim.AdamW):
-    """AdamW of this rank's shares of all buckets.
+    """AdamW over this rank's shares of all buckets.
 
-    A parameter of which this rank has a run gains `main_param`, the run of its masters, and
-    `main_param_range`, where in the flattened parameter it lies; (0, 0) if it has none.
+    Each parameter gets an attribute `main_param_range`: the (start, end) of this rank's range of
+    the flattened parameter, (0, 0) for none.  Its attribute `main_param` holds the master weights
+    of the range; None without a range.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class ShardedAdamW(torch.optim.AdamW):
         if not self.axes.techniques.overlap_param_gather:
             self.settle()
         elif self.axes.planted("zero-gather-lost"):
-            self._gathers = {}  # The list is made anew, so nobody waits, and nobody copies.
+            self._gathers = {}  # Nobody waits for the gathers any more, and nobody copies.
 
     @torch.no_grad()
     def _finish(self, number: int) -> None:
@@ -84,7 +87,7 @@ class ShardedAdamW(torch.optim.AdamW):
             parameter.copy_(values[start:end].view_as(parameter))
 
     def _gather_before_use(self, model: nn.Module) -> None:
-        """Wait for a module's parameters just before its forward."""
+        """Makes each module wait for its updated parameters just before its forward."""
         numbers = {p: n for n, shared in enumerate(self.shared) for p in shared.bucket.places}
         for module in model.modules():
             needed = {numbers[p] for p in module.parameters(recurse=False) if p in numbers}
@@ -101,7 +104,10 @@ class ShardedAdamW(torch.optim.AdamW):
 
 
 def _share(bucket: Bucket) -> Shared:
-    """Give the bucket's parameters their masters on this rank."""
+    """This rank's share of a bucket.
+
+    Sets the attributes `main_param` and `main_param_range` of the bucket's parameters.
+    """
     part = bucket.own
     own = bucket.flat_parameters()[part].clone()
     masters = own.float() if is_narrow(own) else own

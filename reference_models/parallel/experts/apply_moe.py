@@ -1,4 +1,4 @@
-"""Make the single-device mixture of experts a parallel one: what it has beyond the Llama."""
+"""Makes the single-device mixture of experts parallel, where it differs from the Llama."""
 
 from __future__ import annotations
 
@@ -19,13 +19,16 @@ from pytest_trainsafe.reference_models.parallel.tensor.embedding import (
 
 
 def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
-    """The MoE of `config` on this rank.  Sizes that cannot be cut evenly raise ValueError."""
+    """The MoE of `config` on this rank.
+
+    Raises ValueError for sizes that do not divide evenly, for pp, and for full recomputation.
+    """
     check_sizes(config, axes)
     if config.experts % axes.ep.size:
         raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
     if axes.pp.size > 1 or axes.techniques.recompute == "full":
         raise ValueError(
-            "pp and recompute=full are not supported: they lose the balancing loss of layers"
+            "pp and recompute=full are not supported, because they lose the layers' balancing loss"
         )
     model = MoE(config)
     if axes.sp:
@@ -38,7 +41,7 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
 
 
 def apply_to_experts(mlp: MoELayer, config: MoEConfig, axes: Axes) -> None:
-    """Swap what the axes concern of one mixture of experts."""
+    """Replaces those modules of one mixture-of-experts layer that the axes affect."""
     if axes.sp:
         mlp.router = SequenceParallelRouter(config, axes)
     if axes.sp or axes.cp.size > 1:

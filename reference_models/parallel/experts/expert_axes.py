@@ -1,7 +1,8 @@
 """The axes ep and edp, which together consist of the ranks of dp and cp.
 
-Ranks of one tp and pp coordinate are numbered with cp fastest, then dp, as Megatron-LM does:
-`ep` neighbours share the experts out, and those who hold the same experts, `ep` apart, are edp.
+The ranks with the same tp and pp coordinate are numbered with cp varying fastest, then dp, as in
+Megatron-LM.  The experts are distributed over `ep` neighbouring ranks.  The ranks that hold the
+same experts, whose numbers differ by multiples of `ep`, form edp.
 """
 
 from __future__ import annotations
@@ -19,7 +20,10 @@ if TYPE_CHECKING:
 
 
 def axes_with_experts(ctx: Context, bug: str = "") -> Axes:
-    """The axes of a model with experts, from a context.  What it does not know is a ValueError."""
+    """Reads the axes of a model with experts from a context.
+
+    Raises ValueError for an unknown bug or axis, and if ep does not divide dp * cp.
+    """
     axes = Axes.of(ctx, bug, experts=True)
     if int(ctx.point.get("ep", 1)) == 1:
         return axes
@@ -28,7 +32,7 @@ def axes_with_experts(ctx: Context, bug: str = "") -> Axes:
 
 
 def expert_axes(point: Point, rank: int) -> tuple[Axis, Axis]:
-    """The axes ep and edp of a rank.  Every rank calls it at once: it makes process groups."""
+    """The axes ep and edp of a rank.  Must be called on every rank: it creates process groups."""
     parts = int(point.get("ep", 1))
     whole = point.size("dp") * point.size("cp")
     if whole % parts:

@@ -1,4 +1,4 @@
-"""Experts over ranks: cut over tp like any MLP, and shared out over ep.
+"""Experts over ranks: each is split over tp like any MLP, and all are distributed over ep.
 
 A token's hidden state is sent to the ranks of its experts, which send their outputs back
 (Lepikhin et al. 2020, section 3).
@@ -25,10 +25,10 @@ from pytest_trainsafe.reference_models.parallel.regions import (
 
 
 class ParallelExperts(Experts):
-    """This rank's experts, in the order of their numbers, and of each its part over tp.
+    """This rank's experts, in the order of their numbers, each split over tp.
 
-    The layer enters the tensor-parallel region once for all experts and leaves it once: under
-    sp it gathers the sequence first, and cuts the sum up again at the end.
+    The layer enters the tensor-parallel region once for all experts and leaves it once: with sp it
+    gathers the sequence first, and at the end it splits the sum along the sequence again.
     """
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
@@ -57,7 +57,7 @@ class ParallelExperts(Experts):
         return reduce_out(term, tp).to(hidden.dtype)
 
     def mix(self, hidden: Tensor, chosen: Tensor, weights: Tensor) -> Tensor:
-        """The weighted sum of the chosen experts' outputs, in the weights' dtype."""
+        """The weighted sum of the chosen experts' outputs, in the dtype of `weights`."""
         tokens, choices = hidden.flatten(0, 1), chosen.flatten(0, 1)
         token, choice = (choices < self.number).nonzero(as_tuple=True)
         order = choices[token, choice].argsort(stable=True)
@@ -68,7 +68,7 @@ class ParallelExperts(Experts):
         return zeros.index_add(0, token, weight * said).view_as(hidden)
 
     def ask(self, tokens: Tensor, numbers: Tensor) -> Tensor:
-        """The output of expert `numbers[i]` for row i of `tokens`; `numbers` is sorted."""
+        """Returns the output of expert `numbers[i]` for row i of `tokens`; `numbers` is sorted."""
         ep = self.axes.ep
         send = torch.bincount(numbers, minlength=self.number)
         here = [len(self)] * ep.size
@@ -86,7 +86,10 @@ class ParallelExperts(Experts):
 
 
 def _cut(expert: MLP, config: MoEConfig, axes: Axes) -> None:
-    """Keep this rank's part of the width inside; the layer around the experts communicates."""
+    """Replaces the expert's linear layers by this rank's part of the MLP's width.
+
+    They do not communicate; the layer around the experts does.
+    """
     fc1, width, tp = fc1_blocks(config), config.hidden, axes.tp.size
     expert.linear_fc1 = nn.Linear(width, sum(fc1) // tp, bias=False)
     expert.linear_fc2 = nn.Linear(config.ffn // tp, width, bias=False)

@@ -14,7 +14,7 @@ from pytest_trainsafe.reference_models.parallel.regions import join_shards
 
 
 class SequenceParallelRouter(Router):
-    """A router that scores its rank's shard of the sequence, so that its gradients are terms."""
+    """A router that scores its rank's shard of the sequence, so its gradients are partial sums."""
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -23,9 +23,9 @@ class SequenceParallelRouter(Router):
 
 
 class ParallelBalance(Balance):
-    """Counts are summed over cp, and over the shards of the sequence under sp.
+    """The balancing loss, with counts summed over cp and, with sp, over the shards of the sequence.
 
-    The result is that of all tokens of this cp rank: under sp the shards' are joined.
+    The result has all tokens of this cp rank; with sp, the results of the shards are joined.
     """
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
@@ -40,7 +40,7 @@ class ParallelBalance(Balance):
 
 
 class ParallelCapacity(Capacity):
-    """Places are given out in the order of the whole sequence, which no rank holds alone."""
+    """Gives out experts' places in the order of the whole sequence, which is spread over ranks."""
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -53,5 +53,5 @@ class ParallelCapacity(Capacity):
 
 
 def _shards(axes: Axes) -> Axis:
-    """The axis over which a rank's part of the sequence is cut once more."""
+    """The axis over which a cp rank's part of the sequence is split once more: tp with sp."""
     return axes.tp if axes.sp else Axis()

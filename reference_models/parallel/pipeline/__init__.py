@@ -1,7 +1,7 @@
-"""Pipeline parallelism: the layers cut over pp.
+"""Pipeline parallelism: the layers are split over pp.
 
 stages                      which layers a rank has
-schedules                   in which order it runs them
-pipeline  torch_pipeline    running a schedule: our own, and torch.distributed.pipelining's
-tied                        embeddings shared by the first and the last stage
+schedules                   the order in which a rank runs its stages
+pipeline  torch_pipeline    run our own schedules, and those of torch.distributed.pipelining
+tied                        embeddings that the first and the last stage share
 """

@@ -1,6 +1,6 @@
-"""Pipeline parallelism: a rank runs its stages by a schedule and sends their outputs on.
+"""Pipeline parallelism: a rank runs its stages by a schedule and sends outputs to the next stage.
 
-Called by the training loop, once a step.
+The training loop calls it once in each step.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ if TYPE_CHECKING:
 #: The tokens, positions and targets of a micro-batch, by its number in the step.
 Inputs = Callable[[int], list[Tensor]]
 
-#: The loss to differentiate, from that of every token.
+#: Maps the losses of all tokens to the loss to differentiate.
 Objective = Callable[[Tensor], Tensor]
 
-#: Called with the loss of every token and the number of the micro-batch.
+#: Called with the losses of all tokens and the number of the micro-batch.
 Report = Callable[[Tensor, int], None]
 
 
 class Pipeline:
-    """This rank's stages, and the messages between them and those of its neighbours."""
+    """This rank's stages, and their messages to and from the stages of other ranks."""
 
     def __init__(self, stages: Sequence[Stage], axes: Axes, schedule: str) -> None:
         self.stages = stages
@@ -49,7 +49,12 @@ class Pipeline:
         report: Report,
         after_backward: Callable[[], None],
     ) -> None:
-        """Forward and backward the micro-batches `numbers`, so that gradients are accumulated."""
+        """Runs the forward and backward of the micro-batches `numbers`; gradients accumulate.
+
+        `inputs` returns the inputs of a micro-batch; `report` receives the losses of each one on
+        the last stage, and `objective` turns them into the loss to differentiate.  Calls
+        `after_backward` after each backward.
+        """
         pp = self.axes.pp
         for action in actions(self.schedule, pp.rank, pp.size, self.axes.vpp, len(numbers)):
             number, stage = numbers[action.microbatch], self.stages[action.chunk]
@@ -89,11 +94,11 @@ class Pipeline:
             assert entered.grad is not None
             self._send(entered.grad, stage.number - 1, number, forward=False)
 
-    # Through the CPU, for gloo alone tells messages apart by their tags: two ranks that are
-    # neighbours on both sides do not ask for them in the order in which they are sent.
+    # Messages go through the CPU, because only gloo distinguishes messages by their tags.  Two
+    # ranks that are neighbours on both sides do not receive them in the order of sending.
 
     def _send(self, tensor: Tensor, to: int, number: int, *, forward: bool) -> None:
-        """Sends without waiting, because the receiver may have to send first."""
+        """Sends a tensor without waiting, because the receiver may have to send first."""
         message = tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
         tag = self._tag(to, number, forward=forward)
         work = dist.isend(message, self._rank(to), group=self.axes.pp.group, tag=tag)

@@ -1,6 +1,6 @@
-"""Pipeline schedules: in which order a rank forwards and backwards its micro-batches.
+"""Pipeline schedules: the order in which a rank runs forwards and backwards of micro-batches.
 
-Plain data, so that an order can be checked without running it.  `pipeline.py` follows one.
+A schedule is plain data, so it can be checked without running it.  `pipeline.py` runs one.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ from typing import Literal
 
 OURS = ("1f1b", "gpipe")
 
-#: What `torch_pipeline.py` runs on schedules of torch.distributed.pipelining: their names there,
-#: with one chunk a rank and with several ("": it has none).
+#: The schedules that `torch_pipeline.py` takes from torch.distributed.pipelining: their names
+#: there for one chunk on each rank, and for several ("": torch has none).
 TORCHS = {
     "torch-1f1b": ("1F1B", "Interleaved1F1B"),
     "torch-gpipe": ("GPipe", ""),
@@ -22,9 +22,9 @@ TORCHS = {
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """One forward or backward: of which of the rank's chunks, and of which micro-batch.
+    """One forward or backward of one of the rank's chunks for one of its micro-batches.
 
-    Both count from 0 on this rank.
+    `chunk` and `microbatch` are numbers on this rank, counted from 0.
     """
 
     kind: Literal["forward", "backward"]
@@ -33,18 +33,19 @@ class Action:
 
 
 def require_known(schedule: str) -> None:
-    """Raise ValueError, listing the names, where there is no schedule of this name."""
+    """Raises ValueError, which lists the known names, if there is no schedule of this name."""
     known = (*OURS, *TORCHS)
     if schedule not in known:
         raise ValueError(f"there is no schedule {schedule!r}; choose one of {', '.join(known)}")
 
 
 def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> list[Action]:
-    """What rank `rank` of `pp` does with its `vpp` chunks, in order.
+    """The actions of rank `rank` of `pp`, which has `vpp` chunks, in order.
 
-    "gpipe" forwards everything, then backwards everything (Huang et al. 2019).  "1f1b" backwards
-    as early as it can, so that few micro-batches wait (Narayanan et al. 2021, section 2.2); with
-    several chunks it is interleaved, and takes a multiple of `pp` micro-batches.
+    "gpipe" runs all forwards, then all backwards (Huang et al. 2019).  "1f1b" runs each backward as
+    early as it can, so that few micro-batches wait (Narayanan et al. 2021, section 2.2).  With
+    several chunks "1f1b" is interleaved; then it raises ValueError unless `microbatches` is a
+    multiple of `pp`.
     """
     assert schedule in OURS, schedule
     if schedule == "gpipe":
@@ -54,7 +55,7 @@ def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> l
     else:
         if vpp > 1 and microbatches % pp:
             raise ValueError(
-                f"{microbatches} micro-batches per rank are not a multiple of pp={pp}, as the "
+                f"{microbatches} micro-batches per rank are not a multiple of pp={pp}, which the "
                 "interleaved schedule needs; use another number, or schedule='gpipe'"
             )
         forwards = list(_interleaved(pp, vpp, microbatches))
@@ -65,7 +66,10 @@ def actions(schedule: str, rank: int, pp: int, vpp: int, microbatches: int) -> l
 
 
 def _interleaved(pp: int, vpp: int, microbatches: int) -> Iterator[tuple[int, int]]:
-    """Chunk by chunk for every `pp` micro-batches, so that each arrives when it is waited for."""
+    """Yields (chunk, micro-batch): all chunks for `pp` micro-batches, then for the next `pp`.
+
+    In this order, each micro-batch arrives when the next chunk needs it.
+    """
     for first in range(0, microbatches, pp):
         for chunk in range(vpp):
             for index in range(first, min(first + pp, microbatches)):
@@ -75,7 +79,10 @@ def _interleaved(pp: int, vpp: int, microbatches: int) -> Iterator[tuple[int, in
 def _alternating(
     forwards: list[tuple[int, int]], backwards: list[tuple[int, int]], ahead: int
 ) -> Iterator[Action]:
-    """Some forwards ahead, then a forward and a backward in turn, then the other backwards."""
+    """Yields `ahead` forwards, then one forward and one backward in turn, then the rest.
+
+    The rest are backwards.
+    """
     for chunk, index in forwards[:ahead]:
         yield Action("forward", chunk, index)
     for place, (chunk, index) in enumerate(backwards):

@@ -1,7 +1,8 @@
-"""Pipeline stages: which layers of a model a rank computes, and what it does with them.
+"""Pipeline stages: which layers of a model a rank computes, and how.
 
-(GPipe, Huang et al. 2019; several chunks a rank: Narayanan et al. 2021, section 2.2.)  With vpp
-chunks a rank, the layers are cut in pp * vpp stages and stage s is on rank s modulo pp.
+(GPipe, Huang et al. 2019; for several chunks on a rank, Narayanan et al. 2021, section 2.2.)  With
+vpp chunks on each rank, the layers are split into pp * vpp stages, and stage s is on rank s modulo
+pp.
 """
 
 from __future__ import annotations
@@ -18,16 +19,23 @@ from pytest_trainsafe.reference_models.parallel.marks import mark_shared_embeddi
 
 
 def stage_layers(layers: int, stages: int, stage: int, axes: Axes) -> range:
-    """The numbers of the layers of one stage; the first stages have one more if need be."""
+    """The numbers of the layers of one stage.
+
+    If the number of layers is not a multiple of `stages`, the first stages have one layer more.
+    """
     share, more = divmod(layers, stages)
     if axes.planted("pp-stage-division"):
-        more = 0  # As if the layers could always be divided.
+        more = 0  # As if the layers could always be divided evenly.
     first = stage * share + min(stage, more)
     return range(first, first + share + (stage < more))
 
 
 def cut_into_stages(model: GPT | Llama, axes: Axes) -> list[Stage]:
-    """This rank's stages of a whole model, in their order; the model is of no more use."""
+    """This rank's stages of a whole model, in order.
+
+    They use the model's own modules, so the model must not be used any more.  Raises ValueError if
+    there are fewer layers than stages.
+    """
     layers, stages = len(model.decoder.layers), axes.pp.size * axes.vpp
     if layers < stages:
         raise ValueError(
@@ -40,11 +48,11 @@ def cut_into_stages(model: GPT | Llama, axes: Axes) -> list[Stage]:
 
 
 class Stage(nn.Module):
-    """A run of a model's layers, with what comes before the first and after the last.
+    """Consecutive layers of a model; also the embedding on the first stage, the loss on the last.
 
     `stage(inputs, positions, targets)` takes tokens on the first stage and hidden states on the
-    others, and gives hidden states, or on the last stage the loss of every token.  Its modules
-    are the model's own, under the names that they have there.
+    others.  It returns hidden states, or on the last stage the loss of every token.  Its modules
+    are the model's own modules, with the names that they have in the model.
     """
 
     def __init__(self, model: GPT | Llama, axes: Axes, layers: range, number: int) -> None:
@@ -62,7 +70,7 @@ class Stage(nn.Module):
         if self.first:
             self.embedding: nn.Module = model.embedding
         elif self.last and tied:
-            # A copy of the table, under its name, that the output layer alone uses.
+            # A copy of the table, with the same name, that only the output layer uses.
             self.embedding = nn.ModuleDict({"word_embeddings": words})
         if isinstance(model, Llama):
             self.rotary_tables = model.rotary_tables
@@ -80,7 +88,7 @@ class Stage(nn.Module):
         return hidden
 
     def hidden_like(self, tokens: Tensor) -> Tensor:
-        """An empty tensor of the form of the hidden states that this stage is given."""
+        """An uninitialised tensor with the shape and dtype of the hidden states for this stage."""
         batch, length = tokens.shape
         dtype = next(self.parameters()).dtype
         shape = (batch, length // self.shards, self.width)
@@ -112,7 +120,7 @@ class StageDecoder(nn.Module):
 
 
 class NumberedLayers(nn.ModuleList):
-    """Some layers of a list, under the numbers that they have there."""
+    """Some layers of a list, with the numbers that they have in that list as their names."""
 
     def __init__(self, layers: nn.ModuleList, numbers: range) -> None:
         super().__init__()

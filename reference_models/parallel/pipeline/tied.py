@@ -1,7 +1,7 @@
 """Tied embeddings over a pipeline: the group of the first and the last stage.
 
-Both hold a copy of the table.  Each copy's gradient has a term of its own, and their sum is that
-of the table (Megatron-LM's embedding group).
+Both stages hold a copy of the table.  The sum of the two copies' gradients is the gradient of the
+table (Megatron-LM's embedding group).
 """
 
 from __future__ import annotations
@@ -18,7 +18,10 @@ if TYPE_CHECKING:
 
 
 def with_embedding_group(ctx: Context, axes: Axes) -> Axes:
-    """The axes with `embedding`; called on every rank alike, for that is how groups are made."""
+    """The axes, with `embedding` set on ranks of the first and the last stage.
+
+    Must be called on every rank, because it creates process groups.
+    """
     pp = axes.pp
     if pp.size == 1:
         return axes

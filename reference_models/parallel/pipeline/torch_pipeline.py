@@ -1,7 +1,7 @@
-"""The same pipelines on the schedules of torch.distributed.pipelining, instead of our own.
+"""The same pipelines with the schedules of torch.distributed.pipelining, instead of our own.
 
-Nobody here wrote what orders the work and passes it on, so that it can stand for a trusted
-reference of a model that is too large for one device (TTrace, section 6.4).
+Since torch orders the work and sends the messages, such a pipeline can be a trusted reference for
+a model that is too large for one device (TTrace, section 6.4).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
 
 
 class TorchPipeline:
-    """This rank's stages under one of torch's schedules."""
+    """This rank's stages, run by one of torch's schedules.
+
+    Raises ValueError if vpp > 1 and the schedule does not support several chunks on a rank.
+    """
 
     def __init__(
         self, ctx: Context, stages: Sequence[Stage], axes: Axes, schedule: str, microbatches: int
@@ -35,7 +38,7 @@ class TorchPipeline:
         self.name = TORCHS[schedule][axes.vpp > 1]
         if not self.name:
             raise ValueError(
-                f"schedule={schedule!r} has one chunk per rank, but vpp={axes.vpp}; "
+                f"schedule={schedule!r} supports only one chunk per rank, but vpp={axes.vpp}; "
                 "use vpp=1 or another schedule"
             )
         self.wrapped = [
@@ -45,7 +48,7 @@ class TorchPipeline:
         self._schedule: Any = None
         for stage in stages:
             for parameter in stage.parameters():
-                # torch adds micro-batches up in `grad`, which may be narrow.
+                # torch accumulates micro-batches in `grad`, which may be narrower than float32.
                 parameter.register_post_accumulate_grad_hook(lambda each: accumulate([each]))  # type: ignore[no-untyped-call]
 
     def run(
@@ -57,7 +60,10 @@ class TorchPipeline:
         report: Report,
         after_backward: Callable[[], None],
     ) -> None:
-        """Forward and backward the micro-batches `numbers`, so that gradients are accumulated."""
+        """Runs the forward and backward of the micro-batches `numbers`; gradients accumulate.
+
+        See `Pipeline.run`; `after_backward` is called once, after the last backward.
+        """
         if self._schedule is None:
             self._schedule = self._made(len(numbers), objective)
         given = [inputs(number) for number in numbers]

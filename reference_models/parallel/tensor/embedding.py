@@ -1,4 +1,4 @@
-"""Embeddings over tp: the vocabulary is cut, and with sp the result is cut along the sequence."""
+"""Embeddings over tp: the vocabulary is split, and with sp the result along the sequence too."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pytest_trainsafe.reference_models.parallel.regions import reduce_out, split
 
 
 class VocabParallelEmbedding(nn.Module):
-    """Tokens [batch, sequence] to [batch, sequence, hidden], from this rank's part of the table.
+    """An embedding of which each tp rank holds some rows, one row for each of its tokens.
 
-    A rank yields zeros for tokens of other ranks; exactly one rank yields each token's vector,
-    and the sum over tp has them all.
+    Maps tokens [batch, sequence] to vectors [batch, sequence, hidden].  A rank computes the vectors
+    of its own tokens, and zeros for other tokens; the sum over tp has the vectors of all tokens.
     """
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
@@ -32,14 +32,14 @@ class VocabParallelEmbedding(nn.Module):
         foreign = (tokens < first) | (tokens >= first + self.rows)
         rows = (tokens - first).masked_fill(foreign, 0)
         if self.axes.planted("tp-embedding-mask"):
-            # The mask is made anew, but from the rows, which are no tokens any more.
+            # The bug: the mask is computed again, but from row numbers instead of tokens.
             foreign = (rows < first) | (rows >= first + self.rows)
         vectors = F.embedding(rows, self.weight).masked_fill(foreign[..., None], 0)
         return reduce_out(vectors, self.axes.tp)
 
 
 class SequenceParallelEmbedding(Embedding):
-    """The sum of both embeddings, of which this rank keeps its shard of the sequence."""
+    """The sum of both embeddings; each tp rank returns its shard along the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -50,7 +50,7 @@ class SequenceParallelEmbedding(Embedding):
 
 
 class SequenceParallelTokenEmbedding(TokenEmbedding):
-    """The embedding, of which this rank keeps its shard of the sequence."""
+    """The token embedding; each tp rank returns its shard along the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)

@@ -1,7 +1,7 @@
-"""Linear layers cut over tp: by columns to enter a tensor-parallel region, by rows to leave it.
+"""Linear layers split over tp: by columns to enter a tensor-parallel region, by rows to leave it.
 
-(Shoeybi et al. 2019, section 3.)  "Columns" and "rows" are those of the matrix x is multiplied
-with; torch stores its transpose, so a column-parallel weight is cut along dimension 0.
+(Shoeybi et al. 2019, section 3.)  "Columns" and "rows" are those of the matrix A in x A.  torch
+stores the transpose of A, so a column-parallel weight is split along dimension 0.
 """
 
 from __future__ import annotations
@@ -22,9 +22,11 @@ from pytest_trainsafe.reference_models.parallel.tensor.overlap import overlapped
 
 
 class ColumnParallelLinear(nn.Module):
-    """[batch, sequence, inputs] to [batch, sequence, outputs / tp]: this rank's features.
+    """A linear layer of which each tp rank computes some of the output features.
 
-    With sp the input is this rank's shard of the sequence, and is gathered first.
+    Maps [batch, sequence, inputs] to [batch, sequence, outputs / tp].  With sp the input is this
+    rank's shard of the sequence, and is gathered first.  `blocks` are the sizes of fused blocks of
+    outputs that are split separately.
     """
 
     def __init__(
@@ -55,9 +57,10 @@ class ColumnParallelLinear(nn.Module):
 
 
 class RowParallelLinear(nn.Module):
-    """[batch, sequence, inputs / tp], this rank's features, to [batch, sequence, outputs].
+    """A linear layer of which each tp rank has some of the input features.
 
-    With sp the output is this rank's shard of the sequence.
+    Maps [batch, sequence, inputs / tp] to [batch, sequence, outputs].  With sp the output is this
+    rank's shard of the sequence.
     """
 
     def __init__(self, inputs: int, outputs: int, axes: Axes, *, bias: bool = True) -> None:
@@ -70,7 +73,7 @@ class RowParallelLinear(nn.Module):
             mark_sequence_parallel(self.bias)
 
     def forward(self, features: Tensor) -> Tensor:
-        # The bias once, after the sum: added to every rank's term it would count tp times.
+        # Add the bias once, after the sum: added to every rank's term, it would count tp times.
         hidden = self.leave(F.linear(features, self.weight))
         return hidden if self.bias is None else hidden + self.bias
 

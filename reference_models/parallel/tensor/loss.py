@@ -1,4 +1,4 @@
-"""The loss over ranks: cross entropy of logits cut over the vocabulary, and its scale."""
+"""The loss over ranks: cross entropy of logits split over the vocabulary, and its scale."""
 
 from __future__ import annotations
 
@@ -13,25 +13,27 @@ from pytest_trainsafe.reference_models.parallel.collectives import all_reduce
 
 
 def loss_to_differentiate(losses: Tensor, tokens_in_step: int, axes: Axes) -> Tensor:
-    """This rank's term of the step's mean loss per token.
+    """This rank's term of the step's mean loss per token, for one micro-batch.
 
-    Divided by the tokens of the whole step, all micro-batches and ranks together, so that plain
-    sums over micro-batches, dp and cp make the mean.  Where dp and cp average, it is divided by
-    this rank's own tokens.
+    `losses` are the losses of the micro-batch's tokens on this rank.  Their sum is divided by
+    `tokens_in_step`, the tokens of all micro-batches and ranks, so that sums over micro-batches, dp
+    and cp give the mean.  If gradients are averaged over dp and cp instead of summed, the divisor
+    is the number of this rank's own tokens in the step.
     """
     ranks = axes.dp_cp.size if axes.bucketed else 1
     loss = losses.sum() / (tokens_in_step // ranks)
     if axes.planted("cp-loss-scaling"):
-        # Right for a loss averaged over this rank's own tokens, and a mean over cp afterwards.
+        # Correct only for a loss that is averaged over cp afterwards.
         loss = loss * axes.cp.size
     return loss
 
 
 class VocabParallelCrossEntropy(nn.Module):
-    """Logits [batch, sequence, vocabulary / tp] and targets [batch, sequence] to losses.
+    """The cross entropy of each token, of logits that are split over the vocabulary.
 
-    Three numbers a token travel, instead of a row of logits.  Computed in float32, or in
-    float64 where the logits are.
+    Maps logits [batch, sequence, vocabulary / tp] and targets [batch, sequence] to losses [batch,
+    sequence].  Ranks exchange three numbers for each token, instead of a row of logits.  Computes
+    in float32, or in float64 if the logits are float64.
     """
 
     def __init__(self, axes: Axes) -> None:

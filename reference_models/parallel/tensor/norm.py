@@ -1,4 +1,4 @@
-"""Norms under sequence parallelism: each rank normalises its shard of the sequence.
+"""Norms with sequence parallelism: each tp rank normalises its shard of the sequence.
 
 (Korthikanti et al. 2022, section 4.2.2.)
 """
@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.parallel.marks import mark_sequence_paral
 
 
 class SequenceParallelLayerNorm(nn.LayerNorm):
-    """A LayerNorm whose weights are on all tp ranks, and whose gradients are partial sums there."""
+    """A LayerNorm with weights that all tp ranks hold, and gradients that are partial sums."""
 
     def __init__(self, hidden: int, axes: Axes) -> None:
         super().__init__(hidden)
@@ -21,7 +21,7 @@ class SequenceParallelLayerNorm(nn.LayerNorm):
 
 
 class SequenceParallelRMSNorm(RMSNorm):
-    """An RMSNorm whose weights are on all tp ranks, and whose gradients are partial sums there."""
+    """An RMSNorm with weights that all tp ranks hold, and gradients that are partial sums."""
 
     def __init__(self, hidden: int, axes: Axes) -> None:
         super().__init__(hidden)
@@ -29,14 +29,14 @@ class SequenceParallelRMSNorm(RMSNorm):
 
 
 def sequence_parallel(norm: nn.Module, hidden: int, axes: Axes) -> nn.Module:
-    """The sequence-parallel norm that takes the place of a single-device one."""
+    """The sequence-parallel norm that replaces a single-device one."""
     if isinstance(norm, RMSNorm):
         return SequenceParallelRMSNorm(hidden, axes)
     return SequenceParallelLayerNorm(hidden, axes)
 
 
 def mark_norms(model: nn.Module) -> None:
-    """Mark the parameters of every norm: their gradients are to be summed over tp."""
+    """Marks the parameters of every norm as ones whose gradients must be summed over tp."""
     for module in model.modules():
         if isinstance(module, (nn.LayerNorm, RMSNorm)):
             for parameter in module.parameters():
@@ -45,6 +45,6 @@ def mark_norms(model: nn.Module) -> None:
 
 def _mark(norm: nn.Module, axes: Axes) -> None:
     if axes.planted("sp-layernorm-grads"):
-        return  # Without the mark, nothing later knows that a sum is due.
+        return  # Without the mark, the gradients are not summed later.
     for parameter in norm.parameters():
         mark_sequence_parallel(parameter)

@@ -30,10 +30,10 @@ def overlapped_linear(
     axes: Axes,
     enter: Callable[[Tensor], Tensor] | None = None,
 ) -> Tensor:
-    """[batch, sequence, inputs] to [batch, sequence, this rank's outputs].
+    """Maps [batch, sequence, inputs] to [batch, sequence, this rank's outputs].
 
-    With sp the input is this rank's shard of the sequence.  `enter` makes of it what is
-    multiplied; by default it gathers the shards.
+    With sp, `hidden` is this rank's shard of the sequence.  `enter` turns `hidden` into the tensor
+    that is multiplied; by default, with sp, it gathers the shards.
     """
     enter = enter or partial(_whole, axes=axes)
     return cast(Tensor, _Linear.apply(hidden, weight, bias, axes, enter))  # type: ignore[no-untyped-call]
@@ -49,7 +49,7 @@ class _Linear(torch.autograd.Function):
         axes: Axes,
         enter: Callable[[Tensor], Tensor],
     ) -> Tensor:
-        # Of a sequence that is cut, the shard is kept, and gathered once more in the backward.
+        # With sp, keep only the shard of the sequence, and gather again in the backward.
         ctx.save_for_backward(hidden, weight)
         ctx.axes, ctx.biased, ctx.enter = axes, bias is not None, enter
         return F.linear(enter(hidden), weight, bias)
@@ -68,7 +68,7 @@ class _Linear(torch.autograd.Function):
         into_bias = gradient.flatten(0, -2).sum(dim=0) if ctx.biased else None
         total = reduction.wait()
         if axes.planted("tp-overlap-dgrad"):
-            # The buffer that went into the reduction, instead of the one that comes out.
+            # The bug: the input of the reduction instead of its result.
             total = split(own, 1, axes.tp) if axes.sp else own
         return total, into_weight, into_bias, None, None
 

@@ -201,6 +201,6 @@ def planted(name: str, dtype: str) -> WrongTensor:
         dtype=dtype,
         kind=fault.kind,
         noisy=fault.noisy,
-        earlier={"of the step before": like("before", reference)},
+        earlier={"of the previous step": like("before", reference)},
         terms=micro_batches(),
     )

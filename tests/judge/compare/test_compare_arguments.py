@@ -44,7 +44,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: assert_trainsafe(CANDIDATE, None),  # type: ignore[arg-type]
         TypeError,
-        r"was given None as its reference; it takes the fixtures .* call assert_trainsafe\(cand",
+        r"was given None as its reference; it takes the fixtures .* Call assert_trainsafe\(cand",
     ),
     (
         lambda: assert_trainsafe(CANDIDATE, REFERENCE, accept="moved"),

@@ -102,8 +102,16 @@ def test_first_failing_step_is_the_last_that_is_judged(bench: Bench) -> None:
     ("kind", "path", "words"),
     [
         ("activation", "fc1.output", "the module is never called"),
-        ("param_grad", "norm.weight", "the parameter has none, or it has another name"),
-        ("main_grad", "norm.weight", "the parameter has none, or it has another name"),
+        (
+            "param_grad",
+            "norm.weight",
+            "it is missing for this parameter, or the parameter has another name",
+        ),
+        (
+            "main_grad",
+            "norm.weight",
+            "it is missing for this parameter, or the parameter has another name",
+        ),
     ],
 )
 def test_missing_tensor_of_a_kind_that_is_recorded_fails(
@@ -140,7 +148,7 @@ def test_initial_parameters_must_be_equal_bit_by_bit(bench: Bench) -> None:
     assert "1 of 16 values differ" in finding.message
     assert "ctx.initialize(model)" in finding.message
     assert finding.pattern is not None
-    assert "row 11 of dimension 0" in finding.pattern.text
+    assert "row 11 of 16 in dimension 0" in finding.pattern.text
     assert found.compared == {"param": 4}
 
 
@@ -229,7 +237,7 @@ def test_update_whose_sign_rounding_decides_is_not_judged_there(bench: Bench) ->
     assert finding.where is not None
     assert finding.where.kind == "update"
     assert finding.pattern is not None
-    assert "row 5 of dimension 0" in finding.pattern.text
+    assert "row 5 of 8 in dimension 0" in finding.pattern.text
 
 
 def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: Bench) -> None:
@@ -255,7 +263,7 @@ def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: 
     candidate = write(bench.path(), records(0.1), edit=undecayed)
     finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
     assert finding.pattern is not None
-    assert "row 3 of dimension 0" in finding.pattern.text
+    assert "row 3 of 8 in dimension 0" in finding.pattern.text
 
 
 def test_update_of_a_zero_gradient_that_the_candidate_rounds_is_not_judged_there(
@@ -347,7 +355,7 @@ def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench
 
     finding = only_failure(compare(rung(stale)))
     assert (finding.check, finding.where) == ("master-copy", parameter("param", "norm.weight", 1))
-    assert "not the rounded master copy" in finding.message
+    assert "does not equal its rounded master copy" in finding.message
 
     def half(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "master_param" and record.id.path == "norm.weight":
@@ -389,7 +397,8 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     assert (finding.judge, finding.check) == ("align", "replicas")
     assert finding.pattern is not None
     assert finding.pattern.name == "stale"
-    assert finding.pattern.text == "on tp rank 1: the value is the reference's of the step before"
+    stale = "on tp rank 1: the value equals the reference's value of the previous step"
+    assert finding.pattern.text == stale
 
 
 def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
@@ -401,7 +410,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
 
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert finding.pattern is not None
-    assert finding.pattern.text == "micro-batch 3 of 4 is not in it"
+    assert finding.pattern.text == "micro-batch 3 of 4 is missing from the sum"
 
 
 def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
@@ -418,7 +427,8 @@ def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert finding.where == TensorId(0, 1, "activation", "fc2", "output")
     assert finding.pattern is not None
-    assert finding.pattern.text == "the value is the reference's of micro-batch 0, the one before"
+    stale = "the value equals the reference's value of the previous micro-batch, 0"
+    assert finding.pattern.text == stale
 
 
 def test_hole_is_told_by_align_alone(bench: Bench) -> None:
@@ -480,7 +490,9 @@ def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     found = compare(Rung("float32", candidate, rung.reference, rung.perturbed))
     finding = only_failure(found)
     assert finding.check == "steps"
-    assert "the candidate recorded 1 steps and the reference 2" in finding.message
+    assert (
+        "the candidate recorded 1 steps on rank 0, but the reference recorded 2" in finding.message
+    )
 
 
 def test_annotation_that_matches_on_no_rank_is_named(bench: Bench) -> None:
@@ -538,8 +550,8 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
         assert (judged.usable_shadow() is None) == bool(flaw)
         told = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
         said = (
-            "rounding in float32 is measured by noise alone, not by its distance from float64: "
-            f"the reference {flaw} in float64"
+            "rounding in float32 is measured by noise alone, not by the distance from a float64 "
+            f"run: the reference {flaw} in float64"
         )
         assert told == ([said] if flaw else [])
 
@@ -562,7 +574,7 @@ def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> N
     found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
     assert [f.check for f in found.findings] == ["reference"]
     assert (
-        "the parts of the reference do not merge: replicas over dp differ"
+        "the parts of the reference cannot be merged: replicas over dp differ"
         in found.findings[0].message
     )
 

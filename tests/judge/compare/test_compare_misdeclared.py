@@ -73,7 +73,7 @@ def test_the_layout_that_fits_is_told(
     assert "every other tensor agrees" in last[1]
 
 
-def test_what_is_wrong_besides_is_told_with_it(bench: Bench) -> None:
+def test_what_is_still_wrong_with_the_right_layout_is_named(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         id = record.id
         return part * 2 if (id.kind, id.path) == ("main_grad", "norm.weight") else part
@@ -83,7 +83,10 @@ def test_what_is_wrong_besides_is_told_with_it(bench: Bench) -> None:
     assert wrong is not None
     assert wrong.left is not None
     assert str(wrong.left.where).startswith("norm.weight · main_grad")
-    assert "so declared, norm.weight · main_grad" in misdeclared_rows(wrong)[-1][1]
+    assert (
+        "with that layout, norm.weight · main_grad · step 0 is still wrong"
+        in (misdeclared_rows(wrong)[-1][1])
+    )
 
 
 def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -67,4 +67,5 @@ def _unasked(bench: Bench, point: Point, notes: list[NoteEvent]) -> bool:
     """Whether the guard `in-effect` says that the program does not ask for an axis."""
     rung = bench.rung(point, notes=notes)
     found = [f.message for f in guard(rung, compare(rung)) if f.check == "in-effect"]
-    return any("neither takes an argument of that name nor asks for it" in text for text in found)
+    words = "neither takes an argument of that name nor reads the axis"
+    return any(words in text for text in found)

@@ -73,7 +73,7 @@ def test_a_module_that_one_rank_skipped_fails_by_that_rank(bench: Bench) -> None
 
     found = compare(bench.rung(POINT, edit))
     assert found.findings[0].check == "missing"
-    assert "rank 1 should hold a replica and recorded none" in found.findings[0].message
+    assert "rank 1 should hold a replica but recorded none" in found.findings[0].message
 
 
 def test_modules_inside_a_compiled_region_are_named_and_owe_nothing(bench: Bench) -> None:

@@ -46,7 +46,10 @@ TEXTS = {
         "an all-reduce over dp is missing for this gradient",
     ),
     "mean over dp": (
-        "the mean over the ranks of dp (rank0 + rank4, divided) equals the reference",
+        (
+            "the mean over the ranks of dp (rank0 + rank4, divided by their number) equals the "
+            "reference"
+        ),
         "an average over dp is missing for this gradient",
     ),
     "sum over tp and dp": (
@@ -54,46 +57,70 @@ TEXTS = {
         "an all-reduce over tp and dp is missing for this gradient",
     ),
     "times tp": (
-        "the value is 4 times the reference, which is tp",
+        "the value is 4 times the reference, a factor of tp",
         "a division by tp is missing, or a sum over tp counts replicas",
     ),
     "over dp": (
-        "the value is 0.5 times the reference, which is 1/dp",
+        "the value is 0.5 times the reference, a factor of 1/dp",
         "it is divided by dp once too often, or a sum over dp is missing",
     ),
-    "times dp*tp": ("the value is 8 times the reference, which is dp*tp", "a division by dp*tp"),
-    "over micro-batches": ("which is 1/micro-batches", "divided by micro-batches once too often"),
+    "times dp*tp": ("the value is 8 times the reference, a factor of dp*tp", "a division by dp*tp"),
+    "over micro-batches": (
+        "a factor of 1/micro-batches",
+        "divided by micro-batches once too often",
+    ),
     "sign": ("the value is -1 times the reference", "the sign is wrong"),
     "factor": ("the value is 1.37 times the reference", "a factor is wrong"),
     "another shard": (
-        "rank 0 holds the part of tp rank 1 instead of tp rank 0, and 7 more ranks another's",
+        (
+            "rank 0 holds the part of tp rank 1 instead of tp rank 0, and 7 more ranks hold "
+            "another rank's part"
+        ),
         "the order or the offset of the parts along tp is wrong",
     ),
     "rows interleaved": (
-        "22 of 24 rows of dimension 0 are in another order: row 1 holds the values of row 12",
+        (
+            "22 of 24 rows of dimension 0 are in another order: row 1 holds the values of the "
+            "reference's row 12"
+        ),
         "gathered or reordered wrongly along dimension 0",
     ),
     "rows copied": (
-        "12 of 24 rows of dimension 0 are copies of others: row 12 holds the values of row 0",
+        (
+            "12 of 24 rows of dimension 0 are copies of other rows: row 12 holds the values of the "
+            "reference's row 0"
+        ),
         "copied from the wrong places",
     ),
     "one row on": (
-        "the rows of dimension 0 are shifted on by one row: row 1 holds the values of row 0",
+        (
+            "the rows of dimension 0 are shifted forward by one row: row 1 holds the values of the "
+            "reference's row 0"
+        ),
         "an index or an offset along dimension 0 is off by 1",
     ),
-    "stale": ("the value is the reference's of the step before", "not updated in time"),
+    "stale": (
+        "the value equals the reference's value of the previous step",
+        "not updated in time",
+    ),
     "part of tp rank 2 zero": (
-        "rows 12-17 of dimension 0, of 24 (the part of tp rank 2): zero there, and right elsewhere",
+        "zero in rows 12-17 of 24 in dimension 0 (the part of tp rank 2), and right elsewhere",
         "no value reaches this part",
     ),
     "masked": ("of 384 values are zero, and the others are right", "a mask or dropout"),
-    "one left out": ("micro-batch 5 of 6 is not in it", "before all micro-batches are added"),
-    "one twice": ("with other weights than in the reference (1: 2 times)", "counted again"),
+    "one left out": (
+        "micro-batch 5 of 6 is missing from the sum",
+        "before all micro-batches are added",
+    ),
+    "one twice": (
+        "have a wrong weight in the sum (micro-batch 1: 2 times the right one)",
+        "counted again",
+    ),
     "garbage in tp rank 1": (
-        "wrong only in rows 6-11 of dimension 0, of 24 (the part of tp rank 1)",
+        "wrong only in rows 6-11 of 24 in dimension 0 (the part of tp rank 1)",
         "",
     ),
-    "garbage in a row": ("wrong only in row 7 of dimension 0, of 24", ""),
+    "garbage in a row": ("wrong only in row 7 of 24 in dimension 0", ""),
 }
 
 
@@ -189,7 +216,7 @@ def test_sizes_that_are_equal_are_all_named_the_likeliest_first() -> None:
         wrong = wrong_tensor(reference_tensor(), lambda r, at: 2 * r, point=point, kind=kind)
         found = explain(wrong)
         assert found is not None
-        assert f"which is {names}" in found.text
+        assert f"a factor of {names}" in found.text
         assert found.axis == names[:2]
 
 
@@ -263,14 +290,14 @@ def test_shift_of_equal_rows_explains_nothing() -> None:
     wrong = wrong_tensor(reference, lambda r, at: torch.cat([like("x", r)[:1], r[1:]]))
     found = explain(wrong)
     assert found is not None
-    assert (found.name, found.text) == ("confined", "wrong only in row 0 of dimension 0, of 24")
+    assert (found.name, found.text) == ("confined", "wrong only in row 0 of 24 in dimension 0")
 
 
 def test_shifted_elements_of_a_vector_are_told() -> None:
     vector = drawn("vector", 40)
     found = explain(wrong_tensor(vector, lambda r, at: r.roll(-1)))
     assert found is not None
-    assert "shifted back by one row: row 0 holds the values of row 1" in found.text
+    assert "back by one row: row 0 holds the values of the reference's row 1" in found.text
 
 
 def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
@@ -282,8 +309,8 @@ def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
     found = explain(wrong_tensor(reference_tensor(), view, (Shard(1, "tp"),)))
     assert found is not None
     assert found.text == (
-        "wrong only in rows 2-3 of dimension 0, of 24 and "
-        "rows 12-15 of dimension 1, of 16 (the part of tp rank 3)"
+        "wrong only in rows 2-3 of 24 in dimension 0 and "
+        "rows 12-15 of 16 in dimension 1 (the part of tp rank 3)"
     )
     assert found.axis == "tp"
 
@@ -296,7 +323,7 @@ def test_rows_inside_a_part_are_not_called_the_part() -> None:
 
     found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP))
     assert found is not None
-    assert found.text.endswith("rows 13-14 of dimension 0, of 24 (inside the part of tp rank 2)")
+    assert found.text.endswith("rows 13-14 of 24 in dimension 0 (inside the part of tp rank 2)")
 
 
 def test_many_scattered_rows_are_counted() -> None:
@@ -307,7 +334,7 @@ def test_many_scattered_rows_are_counted() -> None:
 
     found = explain(wrong_tensor(reference_tensor(), view))
     assert found is not None
-    assert found.text == "wrong only in 6 of 24 rows of dimension 0 (the first is 1)"
+    assert found.text == "wrong only in 6 of 24 rows in dimension 0 (the first is row 1)"
 
 
 def test_values_that_are_not_finite_are_placed() -> None:
@@ -317,7 +344,7 @@ def test_values_that_are_not_finite_are_placed() -> None:
     found = explain(wrong_tensor(reference_tensor(), view, ROWS_OVER_TP, noisy=False))
     assert found is not None
     assert found.text == (
-        "not finite only in rows 18-23 of dimension 0, of 24 (the part of tp rank 3)"
+        "not finite only in rows 18-23 of 24 in dimension 0 (the part of tp rank 3)"
     )
 
 
@@ -331,7 +358,8 @@ def test_another_mask_is_told_by_what_neither_masks() -> None:
     assert found is not None
     assert found.name == "other mask"
     assert found.text == (
-        "52 values are zero only here and 51 only in the reference; the others are right"
+        "52 values are zero only in the candidate and 51 only in the reference; the others are "
+        "right"
     )
 
 
@@ -403,7 +431,7 @@ def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
     wrong = wrong_tensor(reference, lambda r, at: changed, point=Point.of(), kind="update")
     found = explain(wrong)
     assert found is not None
-    assert (found.text, found.axis) == ("wrong only in rows 3-8 of dimension 0, of 24", "")
+    assert (found.text, found.axis) == ("wrong only in rows 3-8 of 24 in dimension 0", "")
 
 
 @pytest.mark.parametrize("kind", ["update", "optimizer_state"])

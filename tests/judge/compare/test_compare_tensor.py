@@ -52,7 +52,7 @@ def test_error_of_one_slice_that_the_norm_dilutes_is_found_there(dtype: str, dim
     np.moveaxis(wrong, dim, 0)[5] *= 1 + 3 * judged(reference, reference, dtype).allowed
     found = judged(wrong, reference, dtype)
     assert found.check == "slice"
-    assert found.message == f"only index 5 of dimension {dim} is wrong, of 64"
+    assert found.message == f"only index 5 of the 64 in dimension {dim} is wrong"
     assert found.error > found.allowed
 
 
@@ -63,14 +63,14 @@ def test_several_wrong_slices_are_counted_and_the_worst_named() -> None:
     wrong[3] *= 1 + 3 * allowed
     wrong[9] *= 1 + 6 * allowed
     found = judged(wrong, reference)
-    assert found.message == "index 9 of dimension 0 is the worst of 2 wrong of 400"
+    assert found.message == "2 of the 400 indices in dimension 0 are wrong, the worst is 9"
 
 
 def test_scale_error_hidden_by_rounding_shows_in_the_projection() -> None:
     reference = tensor(256, 256)
     found = judged(reference * 1.008, reference, "bfloat16")
     assert found.check == "projection"
-    assert found.message == "the values are scaled by 1.008 as a whole"
+    assert found.message == "on average, the values are 1.008 times the reference's"
     assert found.error == pytest.approx(0.008)
     assert judged(noisy(reference, "bfloat16", np.random.default_rng(3)), reference).ratio > 1
     assert judged(
@@ -90,7 +90,8 @@ def test_integers_and_booleans_are_compared_exactly(array: np.ndarray) -> None:
 
 def test_other_shapes_are_told() -> None:
     found = judged(tensor(4, 6), tensor(4, 5))
-    assert (found.check, found.message) == ("shape", "has shape [4, 6], its reference [4, 5]")
+    shapes = "has shape [4, 6], but its reference has [4, 5]"
+    assert (found.check, found.message) == ("shape", shapes)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

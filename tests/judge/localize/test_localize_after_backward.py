@@ -35,7 +35,7 @@ def test_of_coupled_gradients_the_one_that_is_not_reduced_is_blamed(tmp_path: Pa
     edit = both(norm_wrong({0: 1.5, 1: 1.5}), only("main_grad", "fc1.bias", terms))
     found = rung(tmp_path, DP, edit)
     assert pairs(blamed(found)) == [("reduction", "fc1.bias")]
-    assert "the other 3 gradients differ by the factor of clipping alone" in text_of(said(found))
+    assert "the other 3 gradients differ only by the clipping factor" in text_of(said(found))
 
 
 def inside_the_step(factor: float) -> Edit:

@@ -65,8 +65,8 @@ def test_a_failure_of_a_family_that_was_localised_refers_to_it(
     again = failure(candidate_trace, reference_trace)
 
     assert f"localised in {spent:.1f} s" in first
-    assert "localised not again: " in again
-    known = "starts at the same tensor, and was localised: the forward of the code in blocks.1"
+    assert "localised not repeated: " in again
+    known = "starts at the same tensor; found there: the forward of the code in blocks.1"
     assert known in again
     assert "as in that test" in again
     assert localizing.spent == spent
@@ -125,7 +125,7 @@ def test_a_layer_on_no_stage_is_the_divisions_fault(candidate_trace, reference_t
 
     assert "faulty the initial parameters, before the first step: no rank holds" in text
     assert "no rank holds decoder.layers.2; the division into stages leaves it out" in text
-    assert "of decoder.layers, rank 0 of pp has 0; rank 1 of pp has 1" in text
+    assert "in decoder.layers, rank 0 of pp has 0; rank 1 of pp has 1" in text
     summary = json.loads(dict(request.node.user_properties)["trainsafe"])
     assert summary["faults"] == [["initial", "decoder.layers.2"]]
 
@@ -134,4 +134,4 @@ def test_a_layer_on_no_stage_is_the_divisions_fault(candidate_trace, reference_t
 def test_parameters_that_start_from_other_values_are_named(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
 
-    assert "those of blocks.1.down.bias differ from the reference's" in text
+    assert "the values of blocks.1.down.bias differ from the reference's" in text

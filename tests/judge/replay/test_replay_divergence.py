@@ -152,8 +152,8 @@ def test_memory_that_is_allocated_or_viewed_is_no_difference(tmp_path, passive):
     ("event", "fault"),
     [
         (OperatorEvent("aten.mul.Tensor", 0, "no hash"), "an operator has a malformed hash"),
-        (OperatorEvent("aten.mul.Tensor", 0, at="nowhere"), "names no line of a file"),
-        (OutsideRead("time.time", "nowhere", 0), "names no line of a file"),
+        (OperatorEvent("aten.mul.Tensor", 0, at="nowhere"), "has a malformed file and line"),
+        (OutsideRead("time.time", "nowhere", 0), "has a malformed file and line"),
     ],
 )
 def test_a_malformed_event_is_refused(tmp_path, event, fault):

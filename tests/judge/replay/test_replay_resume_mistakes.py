@@ -102,7 +102,7 @@ def starts_over(ctx: Any) -> None:
         (
             saves_inside,
             2,
-            r"ctx.save was entered inside step 0; enter it after the `with ctx.step\(\):`",
+            r"ctx\.save was entered inside step 0; enter it after the `with ctx\.step\(\):` block",
         ),
         (saves_an_empty_folder, 2, "saves_an_empty_folder saved nothing: it wrote no file into"),
         (loads_nothing, 2, "loads_nothing began a step and has loaded no checkpoint; enter `with"),

@@ -53,7 +53,7 @@ DISAGREE: list[tuple[str, Issued, Issued, str]] = [
 def test_a_disagreement_is_named(a: Issued, b: Issued, why: str) -> None:
     flights = [{WORLD: [issued(1), a]}, {WORLD: [issued(1), b]}]
     (text,) = check_flights(flights, STOPPED)
-    head = "collective mismatch: collective #2 of the group of ranks [0, 1], as torch counts them,"
+    head = "collective mismatch: collective #2 of the group of ranks [0, 1] (numbered by torch)"
     assert text == f"{head} differs {why}: rank 0 {a}; rank 1 {b}"
     assert check_flights(flights, STOPPED, reported=[WORLD]) == []
 
@@ -92,7 +92,7 @@ def test_what_may_differ_is_no_mismatch(a: Issued, b: Issued) -> None:
 def test_what_a_finished_rank_did_not_issue_is_a_mismatch() -> None:
     flights = [{WORLD: [issued(1), issued(2)]}, {WORLD: [issued(1)]}]
     (text,) = check_flights(flights, [False, True])
-    assert "#2 of the group of ranks [0, 1], as torch counts them, is made by rank 0 but" in text
+    assert "#2 of the group of ranks [0, 1] (numbered by torch) is made by rank 0 but" in text
     assert "not by rank 1, which finished after #1: rank 0 all_reduce #2 of 4 float32" in text
     assert check_flights(flights, [True, False]) == []
 

@@ -65,8 +65,8 @@ def test_what_cpp_issues_is_compared_too(launch: Launch) -> None:
     assert [rank.status for rank in result.ranks] == ["ok", "ok"]
     (text,) = result.mismatches
     assert re.fullmatch(
-        r"collective mismatch: collective #(\d+) of the group of ranks \[0, 1\], as torch counts "
-        r"them, differs \(dtype\): rank 0 broadcast #\1 of 20 bfloat16; "
+        r"collective mismatch: collective #(\d+) of the group of ranks \[0, 1\] \(numbered by "
+        r"torch\) differs \(dtype\): rank 0 broadcast #\1 of 20 bfloat16; "
         r"rank 1 broadcast #\1 of 20 float16",
         text,
     )

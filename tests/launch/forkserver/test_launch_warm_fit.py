@@ -17,7 +17,9 @@ from pytest_trainsafe.launch.forkserver.fit import misfits
     "name", ["PYTHONHASHSEED", "LD_PRELOAD", "MKL_DYNAMIC", "TORCHINDUCTOR_CACHE_DIR"]
 )
 def test_a_variable_that_is_read_at_the_start_stands_against_a_fork(name: str) -> None:
-    expected = [f"{name} is read when a process starts"]
+    expected = [
+        f"{name} has another value than in the fork server, and is read only when a process starts"
+    ]
     assert misfits({}, {name: "1"}, []) == expected
     assert misfits({name: "2"}, {name: "1"}, []) == expected
     assert misfits({name: "2"}, {}, []) == expected
@@ -36,7 +38,7 @@ def test_a_module_that_hides_a_preloaded_one_stands_against_a_fork(tmp_path: Pat
     (tmp_path / "pytest.txt").touch()
     assert misfits({}, {}, [str(tmp_path), "/nowhere"]) == []
     (package / "__init__.py").touch()
-    expected = [f"{package} hides a preloaded module"]
+    expected = [f"{package} has the name of a module that the fork server has already imported"]
     assert misfits({}, {}, [str(tmp_path), *sys.path]) == expected
     assert misfits({}, {"PYTHONPATH": str(tmp_path)}, sys.path) == expected
 
@@ -45,13 +47,15 @@ def test_a_copy_of_a_preloaded_module_hides_nothing_until_it_differs(tmp_path: P
     copy = Path(shutil.copy(shutil.__file__, tmp_path))
     assert misfits({}, {}, [str(tmp_path)]) == []
     copy.write_text(copy.read_text() + "\n")
-    assert misfits({}, {}, [str(tmp_path)]) == [f"{copy} hides a preloaded module"]
+    assert misfits({}, {}, [str(tmp_path)]) == [
+        f"{copy} has the name of a module that the fork server has already imported"
+    ]
 
 
 def test_such_a_group_runs_all_the_same(warm: WarmLauncher, tmp_path: Path) -> None:
     task = Task.of("sys:getrecursionlimit", world_size=1, env={"PYTHONHASHSEED": "1"})
     with pytest.warns(
-        TrainsafeWarning, match="instead of forked: PYTHONHASHSEED is read when a process"
+        TrainsafeWarning, match="instead of forked: PYTHONHASHSEED has another value than"
     ):
         result = warm.run(task, timeout=60, workdir=tmp_path)
     assert result.values == [sys.getrecursionlimit()]

@@ -95,7 +95,7 @@ def test_ranks_that_raised_the_same_are_told_in_one_line(tmp_path: Path) -> None
     )
     lines = message(result).splitlines()
     assert lines[0] == "rank 1 of 4 raised ProgramError: ctx.watch was called twice"
-    assert "ranks 0, 3 raised the same" in lines
+    assert "ranks 0, 3 raised the same error" in lines
     assert "rank 2 of 4 raised ProgramError: another" in lines
     assert sum("called twice" in line for line in lines) == 1
 

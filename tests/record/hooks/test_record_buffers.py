@@ -120,7 +120,7 @@ def test_annotations_say_how_a_buffer_is_cut() -> None:
     [
         ({"tp_partial": True}, "`buffers: mask` has the unknown key 'tp_partial'"),
         ({"cp_dim": 0}, "`buffers: mask` has a cp_dim, so the file must declare how cp splits"),
-        ({"tp_dim": "0"}, "`buffers: mask` has tp_dim: '0'; it must be a dimension"),
+        ({"tp_dim": "0"}, "`buffers: mask` has `tp_dim: '0'`; tp_dim must be a dimension"),
     ],
 )
 def test_a_wrong_entry_is_refused(entry: dict[str, object], message: str) -> None:

@@ -128,6 +128,12 @@ def test_a_malformed_state(folder):
         assert "is damaged: a state has the malformed entry" in refused(folder)
 
 
+@pytest.mark.parametrize("known", [{}, {"uint32": (torch.uint32, torch.int16)}])
+def test_an_unsigned_tensor_that_is_not_written_as_expected(folder, monkeypatch, known):
+    monkeypatch.setattr(file, "_SIGNED", known)
+    assert "is damaged: it has no tensor " in refused(folder)
+
+
 def test_calls_that_end_with_a_generator_they_did_not_draw_from(tmp_path):
     replay = ReplayCheckpoint("ours")
     replay.regenerates("order", lambda: torch.randperm(3))()

@@ -45,7 +45,7 @@ def test_one_clipped_step_tells_the_cause(candidate_trace, reference_trace):
     text = " ".join(str(failure.value).split())
     assert "starts at embedding.position_embeddings.weight · param · step 0 · bfloat16" in text
     assert "replicas over tp differ: rank 1 from rank 0" in text
-    assert "tp ranks 0 and 1 had the same gradient when it was reduced" in text
+    assert "tp ranks 0 and 1 had the same gradient after its reduction" in text
     assert "scaled down on tp rank 0 only: clipping acts on this rank" in text
     assert "18 of 18 main gradients" in text
 

@@ -189,7 +189,9 @@ def test_other_runs_are_made_as_ever(record):
 
 def test_a_step_outside_of_the_trace_is_refused(record):
     trace = record("original")
-    with pytest.raises(ArgumentError, match=r"was given step 6, and .* has the steps 0 to 5; name"):
+    with pytest.raises(
+        ArgumentError, match=r"given step 6, but .* has only the steps 0 to 5; name"
+    ):
         read_request(str(trace), 6)
 
 
@@ -212,7 +214,7 @@ def test_a_program_that_draws_otherwise_is_found_in_its_first_step(record, repla
 
     with pytest.raises(
         ReplayMismatchError,
-        match=r"step 4, replayed .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
+        match=r"of step 4 from .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
     ):
         replay(original, 5, draws=2)
 

@@ -48,13 +48,16 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda text: "", "is no plan: .*; make the plan again with pytest --trainsafe-plan json"),
-        (lambda text: "[" * 100_000, "is no plan: "),
+        (
+            lambda text: "",
+            "is not a plan: .*; make the plan again with pytest --trainsafe-plan json",
+        ),
+        (lambda text: "[" * 100_000, "is not a plan: "),
         (lambda text: text.replace("plan 1", "plan 9"), "has the format .*plan 9.*make the plan"),
         (lambda text: text.replace('"b"', '"a"'), "names a point twice"),
-        (lambda text: text.replace('"world_size": 2', '"world_size": -2'), "is no plan: "),
-        (lambda text: text.replace("1.5", "1e300"), "is no plan: "),
-        (lambda text: text.replace("1.5", '"fast"'), "is no plan: "),
+        (lambda text: text.replace('"world_size": 2', '"world_size": -2'), "is not a plan: "),
+        (lambda text: text.replace("1.5", "1e300"), "is not a plan: "),
+        (lambda text: text.replace("1.5", '"fast"'), "is not a plan: "),
     ],
 )
 def test_a_damaged_plan_is_an_error_that_names_the_option_and_the_file(tmp_path, change, message):
@@ -81,19 +84,17 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
 
 def test_a_plan_has_exactly_the_collected_points():
     require_same(plan("a", "b"), "plan.json", ["b", "a"])
-    with pytest.raises(
-        SettingError, match=r"1 of the points of the plan are not collected(.|\n)*  b"
-    ):
+    with pytest.raises(SettingError, match=r"1 of its points are not collected(.|\n)*  b"):
         require_same(plan("a", "b"), "plan.json", ["a"])
-    with pytest.raises(SettingError, match=r"2 of the points are collected but not in the plan"):
+    with pytest.raises(SettingError, match=r"2 of the collected points are not in it"):
         require_same(plan("a"), "plan.json", ["a", "b", "c"])
 
 
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("0/4", "is '0/4', and 4 shards have the numbers 1 to 4"),
-        ("5/4", "is '5/4', and 4 shards have the numbers 1 to 4"),
+        ("0/4", "is '0/4', but 4 shards are numbered from 1 to 4"),
+        ("5/4", "is '5/4', but 4 shards are numbered from 1 to 4"),
         ("1/0", "takes 1 to 1000 shards, not '1/0'"),
         ("1/9999", "takes 1 to 1000 shards, not '1/9999'"),
         ("half", "takes the number of a shard and the count of shards, such as 1/4, not 'half'"),

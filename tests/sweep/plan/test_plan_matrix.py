@@ -55,4 +55,4 @@ def test_the_shards_are_printed_as_json_and_a_bad_plan_is_an_error(tmp_path, cap
 
     (tmp_path / "plan.json").write_text("{")
     assert main([str(tmp_path / "plan.json")]) == 2
-    assert "is no plan" in capsys.readouterr().err
+    assert "is not a plan" in capsys.readouterr().err

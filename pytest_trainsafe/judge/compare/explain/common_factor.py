@@ -1,7 +1,7 @@
-"""Finds the one factor by which all gradients of a step are wrong, as a wrong clip makes them.
+"""Finds a factor by which all gradients of a step are wrong, which wrong clipping causes.
 
-Clipping multiplies every gradient by the same number, which depends on all of them: one wrong
-gradient, or a wrong norm, makes each of the others wrong too.  Called by the ladder and by
+Clipping multiplies every gradient by the same number, which depends on all gradients: one wrong
+gradient, or a wrong norm, makes all others wrong too.  Called by the ladder and by
 `judge.localize.blame`, after a comparison failed at main gradients.
 """
 
@@ -39,7 +39,8 @@ from pytest_trainsafe.judge.compare.tensor import TensorJudgement
 #: How many gradients must have the same factor before it counts as common.
 LEAST = 2
 
-#: Limits: reference gradients checked for clipping, and wrong gradients explained a second time.
+#: How many gradients of the reference are checked for clipping, and how many wrong gradients are
+#: explained a second time.
 FEW = 4
 
 #: The relative error of numbers that are reported once, such as norms.
@@ -47,10 +48,11 @@ BLUR = 1e-5
 
 
 def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
-    """The factor that a step's main gradients share; None if they share none.
+    """The factor by which the main gradients of the failing step are wrong; None if there is none.
 
-    Every main gradient of the step that the factor would change must be wrong, because clipping
-    omits none.  The factor may differ between ranks, as a norm does that is not reduced over them.
+    Clipping omits no gradient, so every main gradient of the step that the factor would visibly
+    change must be wrong.  The factor may differ between ranks, as it does if each rank computes its
+    own norm.
     """
     wrong = _wrong_gradients(comparison)
     if len(wrong) < LEAST:
@@ -74,9 +76,11 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
 
 
 def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
-    """The comparison with the common factor of its main gradients, their cause moved to the front.
+    """A copy of the comparison with the common factor of its main gradients and reordered findings.
 
-    The norm follows from the gradients, although programs may report it before or after the step.
+    If the factor is one of clipping, the findings that cause it come first.  Otherwise a wrong
+    gradient norm is moved behind the wrong gradients from which it is computed; programs may report
+    it earlier.
     """
     factor = common_factor(rung, comparison)
     if factor is None or not factor.clips:
@@ -85,7 +89,7 @@ def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
 
 
 def _norm_after_gradients(comparison: Comparison) -> Comparison:
-    """The comparison with a wrong norm moved behind the wrong main gradients of its step."""
+    """A copy of the comparison in which a wrong norm follows the wrong gradients of its step."""
     wrong = {*_wrong_gradients(comparison)}
     places = [n for n, f in enumerate(comparison.findings) if f.where in wrong]
     if not places:
@@ -98,10 +102,11 @@ def _norm_after_gradients(comparison: Comparison) -> Comparison:
 
 
 def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
-    """Move the findings that a clipping factor does not explain to the front of a comparison.
+    """A copy of a comparison in which the findings that cause a clipping factor come first.
 
-    Gradients that are wrong beyond the factor come first, explained with the factor divided out.
-    If there are none, the norm comes first.
+    These are the gradients that the factor does not explain; their patterns are found anew after
+    dividing the gradients by the factor.  If there are none, the gradient norm comes first, or else
+    the first of the scaled gradients.
     """
     findings = [_explained(rung, f, factor) for f in comparison.findings]
     failing = [f for f in findings if f.verdict == "fail"]
@@ -125,9 +130,10 @@ def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparis
 
 
 def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
-    """By rank, the factor that most parts have; None if none is shared, or all are 1.
+    """By rank, the factor that most parts have in common.
 
-    A factor close to the one in `likely` takes precedence over the most frequent one.
+    None if the parts of some rank have no factor in common, or if all factors are 1.  A factor
+    close to the one that `likely` has for the rank takes precedence over the most frequent one.
     """
     factors: dict[int, float] = {}
     off = False
@@ -170,7 +176,7 @@ def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
 def _others_allow(
     rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
 ) -> bool:
-    """Whether each main gradient of the step that passed is too small to show the factor."""
+    """Whether all main gradients of the step that passed are too small to show the factor."""
     wrong = {*_wrong_gradients(comparison)}
     for id in rung.reference.ids():
         if id.kind != "main_grad" or id.step != step or id in wrong:
@@ -203,7 +209,7 @@ def _clipping(
     factors: Mapping[int, float],
     norms: Mapping[int, tuple[float, float]],
 ) -> Clips:
-    """The evidence that the factor is applied after the reduction: see `Factor.clips`."""
+    """The evidence that clipping applies the factor, as described at `Factor.clips`."""
     if not norms:
         return "reference" if reference_clips(rung, scaled) else ""
 
@@ -222,7 +228,7 @@ def _clipping(
 
 
 def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
-    """Whether the reference's main gradients are smaller than the sums of their terms."""
+    """Whether the reference clips: its main gradients are smaller than the sums of their terms."""
     seen = False
     for id in itertools.islice(gradients, FEW):
         terms = [
@@ -247,7 +253,10 @@ def _is_norm(finding: Finding, step: int) -> bool:
 
 
 def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
-    """A finding on one of the first tensors wrong beyond the factor, explained without it."""
+    """The finding, with a pattern found after dividing the gradient by the factor.
+
+    Unchanged unless its gradient is one of the first that the factor does not explain.
+    """
     if finding.where not in factor.apart[:FEW] or finding.error is None:
         return finding
     found = reference_of(rung, finding.where)

@@ -1,4 +1,4 @@
-"""Finds the wrong optimizer steps that one factor on all gradients explains.
+"""Finds the wrong optimizer steps that a common factor on all gradients explains.
 
 Frameworks clip inside the optimizer's step, after the main gradients are recorded.  An optimizer's
 first moment is linear in the gradient of its step, so a factor on all gradients changes every first
@@ -28,15 +28,15 @@ from pytest_trainsafe.judge.compare.explain.part_ratio import (
 from pytest_trainsafe.judge.compare.patterns.uneven import FIRST_MOMENTS
 from pytest_trainsafe.judge.compare.rung import Rung
 
-#: The names of the second moment, which is quadratic in the gradient, in optimizers.
+#: The names that optimizers give to the second moment, which is quadratic in the gradient.
 SECOND_MOMENTS = ("exp_avg_sq",)
 
 
 def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
-    """The paths of parameters whose steps are wrong only by a common factor on all gradients.
+    """The paths of the parameters whose steps are wrong only by a common factor on all gradients.
 
-    `gradients` are the main gradients, all correct, of the parameters with wrong steps.  Empty if
-    they share no such factor.
+    `gradients` are the main gradients of the parameters with wrong steps; the gradients themselves
+    are correct.  The result is empty if the steps share no such factor.
     """
     moved: Ratios = {}
     for id in gradients:
@@ -113,7 +113,10 @@ def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | No
 
 
 def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
-    """The same as `_moved` for an optimizer without moments, from the parameter's update."""
+    """By rank, the error of a parameter's update as a multiple of the gradient; else None.
+
+    For optimizers without a first moment.
+    """
     for kind in ("master_param", "param"):
         id = msgspec.structs.replace(gradient, kind=kind)
         if not (rung.candidate.holders(id) and rung.reference.holders(id)):

@@ -10,7 +10,7 @@ from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, nor
 
 
 def confined(wrong: WrongTensor) -> Pattern | None:
-    """All errors are within some rows, and the rest of the tensor is correct."""
+    """Matches if all errors are within some rows and the rest of the tensor is correct."""
     difference = wrong.value - wrong.reference
     region = _wrong_rows(difference, wrong)
     words, axis = name_region(region, wrong)
@@ -25,7 +25,7 @@ def confined(wrong: WrongTensor) -> Pattern | None:
 
 
 def non_finite(wrong: WrongTensor) -> Pattern | None:
-    """All values that are not finite are within some rows."""
+    """Matches if all values that are not finite are within some rows."""
     words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
     return Pattern("confined", f"not finite only in {words}", axis) if words else None
 

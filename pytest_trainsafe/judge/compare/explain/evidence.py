@@ -26,7 +26,10 @@ from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
 def explain_tensor(
     rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
 ) -> Pattern | None:
-    """The relation of a wrong tensor to its reference; None if no pattern matches."""
+    """The pattern that relates a wrong tensor to its reference; None if no pattern matches.
+
+    None, too, if the shapes differ.
+    """
     assert merged.tensor is not None
     if merged.tensor.shape != reference.shape:
         return None
@@ -41,7 +44,11 @@ def explain_replicas(
     reference: torch.Tensor,
     others: Sequence[torch.Tensor],
 ) -> Pattern | None:
-    """The relation to the reference of the replicas that differ from the first, correct one."""
+    """The pattern that relates wrong replicas to the reference; None if no pattern matches.
+
+    For tensors whose first replica is correct.  The text names the axis and the coordinate of the
+    first group of ranks whose replica matches a pattern.
+    """
     uneven = unevenly_scaled(rung, id)
     if uneven is not None:
         return uneven
@@ -109,13 +116,13 @@ def _microbatches(rung: Rung, step: int) -> int:
 
 
 def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
-    """The reference's values of the previous step and of the previous micro-batch."""
+    """The reference's values of the previous step and the previous micro-batch, by description."""
     before = {}
     if id.step > INITIAL and id.kind != "update":
-        before["of the step before"] = msgspec.structs.replace(id, step=id.step - 1)
+        before["of the previous step"] = msgspec.structs.replace(id, step=id.step - 1)
     if id.microbatch:
         earlier = msgspec.structs.replace(id, microbatch=id.microbatch - 1)
-        before[f"of micro-batch {earlier.microbatch}, the one before"] = earlier
+        before[f"of the previous micro-batch, {earlier.microbatch}"] = earlier
     found = {}
     for when, other in before.items():
         if rung.reference.holders(other):
@@ -126,7 +133,7 @@ def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
 
 
 def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
-    """The reference's gradients of each micro-batch, if `id` is their sum."""
+    """The reference's gradient of each micro-batch if `id` is their sum; {} if one is missing."""
     if id.kind not in ("main_grad", "unclipped_grad"):
         return {}
     found = {}

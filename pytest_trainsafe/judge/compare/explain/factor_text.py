@@ -17,13 +17,16 @@ MAX_RANKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Factor:
-    """By rank, the factor of the main gradients `scaled` of one step.
+    """A factor by which main gradients of one step are wrong.
 
-    The gradients `apart` are wrong beyond the factor.  `clips` is the evidence that the factor is
-    applied after the reduction, as clipping is: "norms" (it is the ratio of the reported norms),
-    "wrong norm" and "right norm" (the reported norm does not match it), "reference" (the reference
-    clips, and no norm is reported), or "" for no evidence: then the reduction, or the loss, may be
-    scaled.
+    `factors` has the factor for each rank, `scaled` the gradients that it explains, and `apart` the
+    wrong gradients that it does not explain.  `clips` is the evidence that clipping applies it:
+
+    - "norms": the factor is the ratio of the gradient norms that reference and candidate report;
+    - "wrong norm", "right norm": the reference clips, and the norm that the candidate reports does
+      not explain the factor; the norm itself is wrong or right;
+    - "reference": the reference clips, and no norm is reported;
+    - "": there is no evidence of clipping, so the reduction or the loss may be scaled instead.
     """
 
     step: int
@@ -34,17 +37,17 @@ class Factor:
 
     @property
     def description(self) -> str:
-        """The factor in words: `1.02973 times their reference`."""
+        """The factor in words, for "the gradients are ...": `1.02973 times their reference`."""
         values = list(dict.fromkeys(f"{value:.6g}" for value in self.factors.values()))
         if len(values) == 1:
             return f"{values[0]} times their reference"
         each = [f"{value:.6g} times on rank {rank}" for rank, value in self.factors.items()]
         more = f" and {len(each) - MAX_RANKS} more" if len(each) > MAX_RANKS else ""
-        return f"their reference, {', '.join(each[:MAX_RANKS])}{more}"
+        return f"multiples of their reference, {', '.join(each[:MAX_RANKS])}{more}"
 
 
 def factor_text(factor: Factor) -> str:
-    """The row of a report on the common factor."""
+    """The sentence on the common factor in a report."""
     count = len(factor.scaled)
     if not factor.apart:
         return (
@@ -58,30 +61,30 @@ def factor_text(factor: Factor) -> str:
     if not factor.clips:
         return text
     return (
-        f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all. "
-        "The gradients above are explained after division by this factor"
+        f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all "
+        "others. The patterns of the gradients above hold after dividing them by this factor"
     )
 
 
 def factor_pattern(factor: Factor) -> Pattern:
-    """The pattern of a report's first tensor if only a common factor is wrong."""
+    """The pattern for the first tensor of a report if nothing but a common factor is wrong."""
     return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor))
 
 
 def factor_cause(factor: Factor) -> str:
-    """The cause if only a clipping factor is wrong."""
+    """The likely cause if nothing but a common factor is wrong."""
     match factor.clips:
         case "norms" | "wrong norm":
             return "the gradient norm is wrong, and clipping scales every gradient by it"
         case "right norm":
             return (
-                "the factor by which gradients are clipped is wrong, though the reported norm is "
-                "right: its limit, or how often it is applied"
+                "the factor by which gradients are clipped is wrong (the clipping limit, or how "
+                "often clipping is applied), although the reported norm is right"
             )
         case "reference":
             return (
                 "the factor by which gradients are clipped is wrong, or the norm from which it is "
-                "computed is; report the norm with ctx.grad_norm to distinguish the two"
+                "computed is wrong; report the norm with ctx.grad_norm to distinguish the two"
             )
     return "every gradient is scaled by the same factor"
 

@@ -12,10 +12,10 @@ _TORCH = f"{os.sep}site-packages{os.sep}torch{os.sep}"
 
 
 def module_code(modules: Mapping[str, ModuleEvent], path: str) -> tuple[str, str]:
-    """The class and "file:line" of a module, or of its nearest parent that is not torch's.
+    """The class and the "file:line" of a module, or of its nearest parent that is not torch's own.
 
-    If a forward replaces that of the class, it is the module's code.  Both are "" if neither the
-    module nor a parent has known code.
+    If the module's forward was replaced, the "file:line" is that of the replacement.  Both are ""
+    if neither the module nor a parent has known code.
     """
     while True:
         event = modules.get(path)

@@ -1,7 +1,7 @@
-"""Finds micro-batches that dp ranks skipped or computed twice, compared with the reference.
+"""Finds micro-batches of the reference that the dp ranks skipped or computed twice.
 
-A micro-batch is compared with the reference's of the same number, so every number must be computed
-by one coordinate of dp, or by all if they share each batch.  Called by the judge.
+A micro-batch is compared with the reference's micro-batch of the same number.  So every number must
+be computed by one dp coordinate, or by all if they share each batch.  Called by the judge.
 """
 
 from __future__ import annotations
@@ -21,7 +21,11 @@ _Owners = dict[int, set[int]]
 
 
 def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
-    """A finding on the first step that does not have each of the reference's micro-batches once."""
+    """A finding on the first step in which a micro-batch is missing or was computed twice.
+
+    None if there is no such step, at dp=1, and if dp ranks share micro-batches.  Computing the same
+    data twice is allowed.
+    """
     if candidate.sizes["dp"] == 1 or shares_batches(candidate):
         return None
     found, due = _owners(candidate), _owners(reference)
@@ -54,7 +58,7 @@ def _owners(trace: Trace) -> dict[int, _Owners]:
 
 
 def _entered(rank: RankTrace) -> Iterable[tuple[int, int]]:
-    """The (step, number) of each micro-batch with an input or a tensor on a rank."""
+    """The (step, number) of each micro-batch of which a rank recorded an input or a tensor."""
     if rank.note("level"):
         return set()  # with level="step" the numbers count calls
     given = {(event.step, event.microbatch) for event in rank.inputs}
@@ -101,7 +105,7 @@ def _message(step: int, missing: list[int], twice: list[int], owners: _Owners) -
         parts.append(f"no rank computed {_numbered(missing)}{of}, which the reference has")
     advice = (
         "Number micro-batches over all dp ranks, as ctx.microbatches(total) does; its argument "
-        "`order` determines which rank computes which"
+        "`order` determines which rank computes which micro-batch"
     )
     if len(twice) == len(owners):
         advice += (

@@ -56,7 +56,7 @@ Ratios = dict[TensorId, dict[int, Ratio]]
 
 
 def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
-    """By rank, the ratio of its part of a tensor to the reference's; None if not comparable."""
+    """By rank, the ratio of its part of a tensor to the reference's; None if they have none."""
     found = reference_of(rung, id)
     if found is None or not is_whole(rung.candidate, id):
         return None
@@ -71,7 +71,7 @@ def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
 
 
 def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
-    """A value as a multiple of `basis`, which has its shape."""
+    """The multiple of `basis` that is closest to `value`; both have the same shape."""
     size = norm(basis.numpy())
     factor = float((value * basis).sum()) / size**2 if size else 0.0
     return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)
@@ -89,7 +89,8 @@ def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.
 def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
     """The reference's tensor in float64 and the norm of the error that rounding explains.
 
-    None if the tensor is sketched, inconsistent, not floating-point or not finite.
+    None if the tensor was recorded only as a sketch, has inconsistent parts, or is not
+    floating-point or not finite.
     """
     if not is_whole(rung.reference, id):
         return None

@@ -33,7 +33,10 @@ def region_of(marked: torch.Tensor) -> Region:
 
 
 def name_region(region: Region, wrong: WrongTensor) -> tuple[str, str]:
-    """The region in words and its mesh axis; ("", "") if it is no proper part of the tensor."""
+    """The region in words, and the mesh axis whose ranks hold it ("" if no axis does).
+
+    ("", "") if the region covers most of the tensor.
+    """
     words, axes = [], []
     for dim, mask in enumerate(region):
         most = MOST if wrong.reference.numel() > len(mask) else MAX_ELEMENTS
@@ -49,14 +52,17 @@ def _rows(dim: int, mask: torch.Tensor) -> str:
     found = mask.nonzero().flatten().numpy()
     spans = [(start, start + length - 1) for start, length in contiguous_ranges(found)]
     if len(spans) > MAX_RUNS:
-        return f"{len(found)} of {len(mask)} rows of dimension {dim} (the first is {found[0]})"
+        return f"{len(found)} of {len(mask)} rows in dimension {dim} (the first is row {found[0]})"
     listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
     rows = "row" if len(found) == 1 else "rows"
-    return f"{rows} {listed} of dimension {dim}, of {len(mask)}"
+    return f"{rows} {listed} of {len(mask)} in dimension {dim}"
 
 
 def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
-    """The ranks of one axis that hold these rows; ("", "") if all ranks of every axis do."""
+    """The ranks of one axis that hold these rows, in words, and the axis.
+
+    ("", "") if the rows are spread over all ranks of every axis.
+    """
     hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
     for axis in _axes(wrong.parts, dim):
         there = sorted({part.coordinates[axis] for part in hit})

@@ -15,10 +15,10 @@ from pytest_trainsafe.judge.compare.errors import norm as array_norm
 #: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01
 
-#: Tensors of fewer elements easily match a pattern by chance.
+#: Tensors of fewer elements than this easily match a pattern by chance.
 FEW = 4
 
-#: So do those whose norm comes from fewer elements than this (by participation ratio).
+#: Tensors whose norm comes from fewer elements than this (by participation ratio) do so too.
 CARRIERS = 2
 
 
@@ -27,11 +27,12 @@ class WrongTensor:
     """A wrong logical tensor and the evidence on it.
 
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
-    ranks' parts, `sizes` the sizes of the mesh axes, `factors` other numbers that may scale a value
-    ("micro-batches").  `allowed` is the absolute norm of the error that rounding explains, `slices`
-    the same by index of each dimension (empty if unknown).  `dtype` is the dtype in which the
-    reference recorded the tensor.  `earlier` maps descriptions ("of step 0") to the reference's
-    earlier values; `terms` maps micro-batches to the gradients whose sum the tensor is.
+    ranks' parts, `sizes` the sizes of the mesh axes, and `factors` other numbers that may scale a
+    value ("micro-batches").  `allowed` is the absolute norm of the error that rounding explains,
+    `slices` the norm that it explains at every index of each dimension (empty if unknown).  `dtype`
+    is the dtype in which the reference recorded the tensor.  `earlier` maps descriptions ("of the
+    previous step") to the reference's earlier values.  `terms` maps micro-batches to gradients, if
+    the tensor is their sum.
     """
 
     value: torch.Tensor
@@ -62,7 +63,10 @@ class WrongTensor:
 
 
 def by_few(tensor: torch.Tensor) -> bool:
-    """Whether a few elements carry the tensor's norm; then it may match a pattern by chance."""
+    """Whether most of the tensor's norm comes from a few elements.
+
+    Such a tensor may match a pattern by chance.
+    """
     return spread(tensor.numpy()).few > 1 / math.sqrt(CARRIERS)
 
 

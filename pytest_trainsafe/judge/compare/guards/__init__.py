@@ -1,1 +1,1 @@
-"""Guards against checks that could not have failed, and lists what was not compared."""
+"""Detects checks that could not have failed, and lists what was not compared."""

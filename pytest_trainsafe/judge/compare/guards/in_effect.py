@@ -1,8 +1,8 @@
 """Finds axes of a Point that a program reads but that had no effect on its Run.
 
-An axis named by the layout of a compared tensor had an effect.  This file covers axes that may
-leave no placement: each has another effect, which is absent if the program ignores the axis.
-Called by the guards (`judge/compare/guards/vacuity.py`).
+An axis that the layout of a recorded tensor names had an effect.  This file covers axes that no
+layout may name, such as recompute: each has another effect, which is absent if the program ignores
+the axis.  Called by the guards (`judge/compare/guards/vacuity.py`).
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from pytest_trainsafe.trace.schema import TensorEvent
 
 
 def why_without_effect(rung: Rung, axis: str) -> str | None:
-    """Why an axis had no effect on the candidate; None if it had one, or this is unknown."""
+    """Why an axis had no effect on the candidate; None if it had one, or if that is unknown."""
     judge = _JUDGES.get(axis)
     return judge(rung) if judge is not None else None
 
 
 def _experts(rung: Rung) -> str | None:
-    """With ep, each rank holds only some of the parameters."""
+    """Why ep had no effect: every rank holds all parameters of its stage; else None."""
     ranks = rung.candidate.ranks
     held = {rank.rank: _parameters_of(rank) for rank in ranks}
     if not any(held.values()):
@@ -46,7 +46,10 @@ def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str
 
 
 def _sequence(rung: Rung) -> str | None:
-    """With sp, activations are sharded along the sequence, and gradients are partial sums."""
+    """Why sp had no effect: no activation is sharded along the sequence; else None.
+
+    A parameter gradient that is a partial sum over tp also shows an effect of sp.
+    """
     candidate, role = rung.candidate, rung.candidate.sizes.mesh.role
     activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]
     gradients = list(_events(candidate, "param_grad"))
@@ -75,7 +78,7 @@ def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[
 
 
 def _chunks(rung: Rung) -> str | None:
-    """With vpp, a pp rank computes several model chunks that are not adjacent."""
+    """Why vpp had no effect: no rank computes several separate parts of the model; else None."""
     order: list[str] = []
     for id in in_dataflow(rung.reference):
         if id.kind == "activation" and id.module not in order:

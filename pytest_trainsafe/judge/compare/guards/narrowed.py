@@ -1,8 +1,9 @@
 """Finds passing gradients and optimizer states whose values were rounded to a narrower dtype.
 
-In half precision a sum accumulated in bfloat16 instead of float32 has no larger error than a single
-kernel, so no tolerance detects it.  Its values do: all of them are representable in the narrower
-dtype, unlike a sum of many terms in float32.  Called by the compare judge for tensors that pass.
+A sum that is accumulated in bfloat16 instead of float32 has no larger error than a single bfloat16
+kernel, so no tolerance detects it.  But its values show it: all of them are representable in the
+narrower dtype, unlike those of a sum of many terms in float32.  Called by the compare judge for
+tensors that pass.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 
-#: The kinds that recipes keep wide while parameters are narrow.  Clipping multiplies by a factor
-#: that no narrow dtype represents, so unclipped gradients are checked.
+#: The kinds that recipes keep in a wide dtype while parameters are in a narrow one.  After clipping
+#: by a factor, values are no longer representable in the narrow dtype, so unclipped gradients are
+#: included.
 KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 
 #: The dtypes in which these kinds are kept.
@@ -28,17 +30,19 @@ WIDE = frozenset({"float32", "float64"})
 #: have at least this many values that are not.
 LEAST = 4
 
-#: The first values decide for most tensors.
+#: How many values are tested first; for most tensors they suffice.
 HEAD = 64
 
 
 def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
     """The recipe's dtype if a passing tensor's values were rounded to it; otherwise None.
 
-    Both sides must store the tensor in a wider dtype, and the reference's values must need that
-    dtype.  The sum of the candidate's own gradient terms must need it too: the gradient of a single
-    backward has its parameter's precision in any dtype, and with ep a single backward may replace
-    several of the reference's.
+    Both sides must store the tensor in a wider dtype.  All of the candidate's values must be
+    exactly representable in the recipe's dtype, and the reference's must not.  The sum of the
+    candidate's own gradient terms must not be representable either: a gradient from a single
+    backward has only its parameter's precision, whatever dtype stores it, so it looks rounded
+    without being wrong.  With ep, the candidate may run one backward where the reference runs
+    several.  None, too, if a framework is configured to reduce gradients in the recipe's dtype.
     """
     recipe = rung.candidate.manifest.dtype
     if id.kind not in KINDS or not precision(recipe).low:
@@ -63,7 +67,7 @@ def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
 def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:
     """Whether the sum of a gradient's terms in this trace is not representable in a dtype.
 
-    For an optimizer state, the gradient of its parameter.
+    For an optimizer state, the gradient is that of its parameter.
     """
     if any(isinstance(p, Owned) for _, event in trace.holders(id) for p in event.layout):
         return False

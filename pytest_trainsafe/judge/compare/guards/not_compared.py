@@ -1,7 +1,7 @@
 """Lists what a comparison did not cover, whatever its verdict.  Called by the ladder.
 
-These messages fail no test.  The guards doubt a comparison that lacks most of a kind
-(`judge/compare/guards/vacuity.py`).
+These messages fail no test.  If most tensors of a kind were not compared, the guards make the test
+inconclusive (`judge/compare/guards/vacuity.py`).
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
 
-#: Limits: names listed per kind, and notes listed per trace.
+#: How many names are listed for each kind of tensor, and how many notes for each kind of note.
 MAX_NAMED = 3
 MAX_LISTED = 4
 
 
 def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
-    """Sentences about what was not compared: unrecorded tensors, and those of one side only."""
+    """Sentences about what was not compared, such as tensors that only one side recorded."""
     notes = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
     notes += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
     notes += _noted([rung.candidate], "unused_annotation", "")
@@ -36,8 +36,8 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     ]
     if rung.shadow_flaw() == OTHER_DRAWS:
         notes.append(
-            f"rounding in {rung.dtype} is measured by noise alone, not by its distance from "
-            f"float64: the reference {OTHER_DRAWS} in float64"
+            f"rounding in {rung.dtype} is measured by noise alone, not by the distance from a "
+            f"float64 run: the reference {OTHER_DRAWS} in float64"
         )
     if comparison.flipped:
         notes.append(
@@ -62,7 +62,8 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     notes += _one_sided(lacking, "reference", "candidate", last)
     if count := comparison.local.total():
         notes.append(
-            f"not compared: {count} of the reference's tensors, which are local at this Point"
+            f"not compared: {count} of the reference's tensors, which annotations declare local "
+            "(without a counterpart) at this Point"
         )
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     notes += _one_sided(extra, "candidate", "reference", last)
@@ -70,7 +71,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
 
 
 def _clipped(rung: Rung) -> list[str]:
-    """A sentence if candidate and reference clip gradients by different functions."""
+    """A sentence if candidate and reference clip gradients with different functions."""
     ours, theirs = (
         {function for rank in trace.ranks for function in rank.note("clipped")}
         for trace in (rung.candidate, rung.reference)
@@ -86,7 +87,7 @@ def _clipped(rung: Rung) -> list[str]:
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
-    """The clip functions, with torch's two ways to clip by the norm taken as one."""
+    """The set of clip functions, in which torch's two functions that clip by the norm are one."""
     by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
     return {by_norm[0] if function in by_norm else function for function in functions}
 
@@ -120,7 +121,7 @@ def _listed(paths: Sequence[str]) -> str:
 
 
 def _whole_steps(candidate: Trace) -> list[str]:
-    """A sentence if only whole steps were compared, because no micro-batch was marked."""
+    """A sentence if only whole steps were compared, because no micro-batch was recorded."""
     if any(rank.note("level") for rank in candidate.ranks):
         why = "ctx.watch has level='step'"
     elif any(step.microbatches for rank in candidate.ranks for step in rank.steps):
@@ -128,12 +129,15 @@ def _whole_steps(candidate: Trace) -> list[str]:
     else:
         why = "the program entered no micro-batch"
     return [
-        f"only whole steps were compared, no activations and no gradients of micro-batches: {why}"
+        (
+            "only whole steps were compared, no activations and no gradients of micro-batches, "
+            f"because {why}"
+        )
     ]
 
 
 def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
-    """A sentence on the modules without activations, because torch.compile compiled their calls."""
+    """A sentence on the modules whose activations are missing because of torch.compile."""
     compiled, held = compiled_modules(rung.candidate), set(rung.candidate.ids())
     lacking = (id for id in rung.reference.ids() if id not in held and is_compiled(id, compiled))
     names = list(dict.fromkeys(id.module for id in lacking))

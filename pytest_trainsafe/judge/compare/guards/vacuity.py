@@ -1,7 +1,6 @@
-"""Guards against checks that could not have failed.  Each gives `inconclusive`, by name.
+"""Detects checks that could not have failed; each makes a test inconclusive, by its name.
 
-If a test passes, something was compared that a bug would have changed.  Called by the ladder for a
-comparison that found nothing wrong.
+So if a test passes, something was compared that a bug would have changed.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -29,11 +28,11 @@ from pytest_trainsafe.trace.schema import TensorEvent
 #: cannot, the kind's check is vacuous.
 MAX_INSENSITIVE = 0.5
 
-#: A kind is unchecked if more than this share of its tensors has no counterpart.
+#: A kind counts as unchecked if more than this share of its tensors has no counterpart.
 MAX_UNCOVERED = 0.5
 
-#: Scaling, summing and permuting do not change zeros.  If more than this share of the activations
-#: is zero, the forward pass is unchecked.
+#: Errors such as a wrong scale or order do not change zeros.  If more than this share of the
+#: activations is zero, the forward pass counts as unchecked.
 MAX_ZERO = 0.75
 
 #: The kinds that a candidate must record wherever the reference does.  Others are optional:
@@ -41,7 +40,7 @@ MAX_ZERO = 0.75
 #: copies or a gradient norm.
 COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update", "loss")
 
-#: The checks of a run's setup.  If another check fails, these may show the cause.
+#: The checks of a run's setup.  If the comparison fails, these may show the cause.
 SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
 
 #: Axes that may take effect without sharding a tensor, and their values that have no effect.
@@ -61,7 +60,7 @@ Guard = Iterator[tuple[str, str]]
 
 
 def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
-    """A finding for every guard that doubts the comparison."""
+    """The inconclusive findings of all guards on a comparison."""
     checks = (
         _compared(comparison),
         _coverage(comparison),
@@ -89,7 +88,7 @@ def _doubt(check: str, message: str, dtype: str) -> Finding:
 
 def _compared(comparison: Comparison) -> Guard:
     if not comparison.compared:
-        yield "compared", "no tensor was compared: reference and candidate have none in common"
+        yield "compared", "no tensor was compared: candidate and reference have none in common"
     elif not comparison.compared["main_grad"] and not comparison.compared["param_grad"]:
         text = "no gradient was compared, and a loss alone shows few bugs; record gradients "
         yield "gradients-compared", f"{text}(--trainsafe-record-kinds)"
@@ -102,9 +101,8 @@ def _coverage(comparison: Comparison) -> Guard:
             missing += comparison.local[kind]
         if missing > MAX_UNCOVERED * (missing + compared):
             text = (
-                "most of the reference's tensors of this kind have no counterpart in the "
-                f"candidate, so they were not compared: {missing} of {missing + compared} of kind "
-                f"{kind}"
+                f"{missing} of the reference's {missing + compared} tensors of kind {kind} have no "
+                "counterpart in the candidate, so they were not compared"
             )
             yield f"coverage:{kind}", text
     lost = comparison.undetermined
@@ -130,19 +128,19 @@ def _gradients(rung: Rung) -> Guard:
 
 
 def _weights(rung: Rung) -> Guard:
-    """Weights, not only biases and scales, must be non-zero and move.
+    """Doubts a reference whose weights are zero, or of which only biases and scales move.
 
-    If all weights are zero, every layer returns its bias, and only biases have gradients: then an
-    error in what a layer does to its input has no effect.
+    If all weights are zero, every layer returns its bias, and only biases have gradients.  Then an
+    error in a layer's computation has no effect.
     """
     start = [id for id in rung.reference.ids() if id.kind == "param" and id.step == INITIAL]
     weights = [id for id in start if _is_matrix(rung.reference, id)]
     zero = [id for id in weights if _is_zero(rung.reference, id)]
     if len(zero) > MAX_ZERO * len(weights):
         text = (
-            f"{len(zero)} of {len(weights)} weights of the reference start as zeros, "
-            f"{zero[0].path} for one, so an error in a layer would not show. Initialize the "
-            "parameters, as ctx.initialize does"
+            f"{len(zero)} of {len(weights)} weights of the reference start as zeros, such as "
+            f"{zero[0].path}, so an error in a layer would not show. Initialize the parameters, as "
+            "ctx.initialize does"
         )
         yield "zeros", text
         return
@@ -152,7 +150,7 @@ def _weights(rung: Rung) -> Guard:
         others = [id for id in trained if not _is_zero(rung.reference, id)]
         if others:
             text = (
-                f"only biases and scales moved, {others[0].path} for one: the gradient of every "
+                f"only biases and scales moved, such as {others[0].path}: the gradient of every "
                 "weight of the reference is zero"
             )
             yield "moved", text
@@ -204,14 +202,15 @@ def _moved(comparison: Comparison) -> Guard:
         yield "moved", "no update of a parameter was compared, so the optimizer was not checked"
     elif compared["param_grad"]:
         text = (
-            "no update was compared, and no gradient after its reduction, so a missing reduction "
-            "would not show: give ctx.watch the optimizer, and record these kinds"
+            "neither updates nor gradients after their reduction were compared, so a missing "
+            "reduction would not show: pass ctx.watch the optimizer, and record the kinds param "
+            "and main_grad"
         )
         yield "moved", text
 
 
 def _inputs(candidate: Trace) -> Guard:
-    """dp ranks must receive different data, tp ranks the same."""
+    """Doubts a candidate whose dp ranks receive equal data, or whose tp ranks different data."""
     work = _work_of(candidate)
     for here, there in _neighbours(candidate, "dp", work):
         if work(here) == work(there):
@@ -225,13 +224,16 @@ def _inputs(candidate: Trace) -> Guard:
     for here, there in _neighbours(candidate, "tp", _data_of):
         if _data_of(here) != _data_of(there):
             over = " and ".join(_apart(here, there))
-            text = f"ranks {here.rank} and {there.rank} of {over} saw different data"
+            text = (
+                f"ranks {here.rank} and {there.rank} of {over} saw different data, but ranks of "
+                f"{over} must see the same data"
+            )
             yield "tp-inputs", text
             break
 
 
 def _in_effect(candidate: Trace) -> Guard:
-    """Each axis of the Point must shard a tensor or distribute the work."""
+    """Doubts axes of the Point that neither shard a tensor nor distribute the work."""
     mesh = candidate.sizes.mesh
     named = {
         axis
@@ -267,7 +269,7 @@ def _in_effect(candidate: Trace) -> Guard:
         if axis in _TRIVIAL and value not in _TRIVIAL[axis] and read and axis not in read:
             text = (
                 f"{axis}={value} had no effect: the program neither takes an argument of that name "
-                f"nor asks for it (ctx.point.get({axis!r}, ...))"
+                f"nor reads the axis (ctx.point.get({axis!r}, ...))"
             )
             yield "in-effect", text
     zero = candidate.point.get("zero", 0)
@@ -277,7 +279,7 @@ def _in_effect(candidate: Trace) -> Guard:
 
 
 def _consequences(rung: Rung) -> Guard:
-    """An axis that the program reads must have its effect."""
+    """Doubts axes that the program reads but that had no effect on its Run."""
     read = {axis for rank in rung.candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in rung.candidate.point:
         if value in _TRIVIAL.get(axis, (value,)) or (read and axis not in read):
@@ -288,9 +290,9 @@ def _consequences(rung: Rung) -> Guard:
 
 
 def _keep_all_states(candidate: Trace) -> bool:
-    """Whether all dp ranks hold the same optimizer states, none of them sharded over dp.
+    """Whether all dp ranks hold the same optimizer states, none of them sharded over dp or cp.
 
-    False if no states are recorded: some optimizers keep them out of the recorder's reach.
+    False if no states are recorded: the recorder cannot read those of some optimizers.
     """
     pairs = list(_neighbours(candidate, "dp", _states_of))
     return bool(pairs) and all(
@@ -365,18 +367,24 @@ def _modules_of(rank: RankTrace) -> frozenset[str]:
 
 
 def _skipped(rung: Rung) -> Guard:
-    """Optimizer steps that the candidate skipped and the reference did not."""
+    """Doubts a candidate that skipped an optimizer step that the reference did not skip."""
     expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
     found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
     for why in dict.fromkeys(why for why in found if why not in expected):
-        yield "skipped-step", f"the candidate left out the optimizer's step: {why}"
+        yield (
+            "skipped-step",
+            f"the candidate skipped an optimizer step, unlike the reference: {why}",
+        )
 
 
 def _dropout(candidate: Trace) -> Guard:
     for rank in candidate.ranks:
         rates = rank.note("dropout")
         if rates and rank.steps and all(s.rng_before == s.rng_after for s in rank.steps):
-            yield "dropout", f"dropout {rates[0]} is on, but drew no numbers on rank {rank.rank}"
+            yield (
+                "dropout",
+                f"dropout {rates[0]} is on, but drew no random numbers on rank {rank.rank}",
+            )
             return
 
 
@@ -386,7 +394,7 @@ def _sensitive(comparison: Comparison) -> Guard:
         if len(blind) > MAX_INSENSITIVE * compared:
             text = (
                 f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
-                f"large as themselves, {blind[0].path} for one: rounding hides any bug there"
+                f"large as themselves, such as {blind[0].path}: rounding hides any bug there"
             )
             yield f"sensitive:{kind}", text
 
@@ -410,7 +418,8 @@ def _decided(comparison: Comparison) -> Guard:
     suspects = comparison.suspects
     if suspects:
         text = (
-            f"{len(suspects)} tensors, {suspects[0]} for one, differ by their sketches from the "
-            "reference, and their values were not kept; record with --trainsafe-record full"
+            f"{len(suspects)} tensors, such as {suspects[0]}, differ from the reference by their "
+            "sketches (random projections), but were not judged, because their values were not "
+            "recorded; record all values with --trainsafe-record full"
         )
         yield "sketched", text

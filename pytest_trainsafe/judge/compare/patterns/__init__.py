@@ -1,1 +1,1 @@
-"""Relations of a wrong value to the correct one, one per file."""
+"""Known relations of a wrong value to the correct one, such as a partial sum; one in each file."""

@@ -1,8 +1,8 @@
-"""Finds the relation of a wrong value to the correct one.
+"""Finds how a wrong value is related to the correct one.
 
-Each pattern is a function of a WrongTensor that returns a Pattern or None.  A pattern must explain
-the error: what remains of the error after undoing it is rounding, or at most 1 %. Called by the
-judge for the first tensors of a report.
+Each pattern is a function of a WrongTensor that returns a Pattern or None.  It matches only if it
+explains the error: once the pattern is undone, the error that remains must be rounding or at most
+1 % of the original.  Called by the judge for the first tensors of a report.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
 
 
 def explain(wrong: WrongTensor) -> Pattern | None:
-    """The first pattern that explains a wrong tensor, or the region of the error; else None."""
+    """The first pattern that explains a wrong tensor; None if no pattern does.
+
+    If values are not finite, only the region in which they are is described.
+    """
     if not bool(torch.isfinite(wrong.value).all()):
         return non_finite(wrong)
     for pattern in PATTERNS:

@@ -1,6 +1,7 @@
-"""Another mask: zeros at other positions than the reference's, and correct values elsewhere.
+"""Recognises another mask: zeros at other positions than in the reference, all else correct.
 
-If both keep the same number of values in each row, as a router's top-k does, the choice differs.
+If both sides keep the same number of values in every row, as a router's top-k does, the cause is
+not a mask but another choice.
 """
 
 from __future__ import annotations
@@ -12,10 +13,10 @@ from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, nor
 
 
 def other_mask(wrong: WrongTensor) -> Pattern | None:
-    """Some values are zero only here, others only in the reference; most are shared and correct.
+    """Matches if some values are zero only in the candidate and others only in the reference.
 
-    The majority is required because a tensor of mostly zeros would match any other.  If whole rows
-    are masked differently, `confined` names the rows instead.
+    Most values must be non-zero on both sides, and correct: a tensor of mostly zeros would match
+    any other.  If whole rows are masked differently, `confined` names the rows instead.
     """
     kept, due = wrong.value != 0, wrong.reference != 0
     here, there, shared = ~kept & due, kept & ~due, kept & due
@@ -30,8 +31,8 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
     if few := _chosen(kept, due):
         return _other_choice(other, few)
     text = (
-        f"{int(here.sum())} values are zero only here and {int(there.sum())} only in the "
-        "reference; the others are right"
+        f"{int(here.sum())} values are zero only in the candidate and {int(there.sum())} only in "
+        "the reference; the others are right"
     )
     cause = (
         "the mask differs from the reference's. Dropout draws a different mask if ranks divide the "
@@ -41,7 +42,7 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
 
 
 def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
-    """The number of values that both keep in every row; 0 if the rows differ in it."""
+    """The number of values that both sides keep in each row; 0 if it is not always the same."""
     if due.ndim < 2 or not due.numel():
         return 0
     counts, few = due.sum(-1), int(due.reshape(-1, due.shape[-1])[0].sum())
@@ -53,7 +54,8 @@ def _other_choice(other: torch.Tensor, few: int) -> Pattern:
     rows = other.any(-1)
     text = (
         f"{int(rows.sum())} of {rows.numel()} rows have their non-zero values in other places than "
-        f"the reference, {few} in every row as there; the others are right"
+        f"the reference, though every row has {few} of them on both sides; all other values are "
+        "right"
     )
     cause = (
         "a choice, such as a router's top-k, differs from the reference's. Rounding changes "

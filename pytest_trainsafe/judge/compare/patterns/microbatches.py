@@ -1,4 +1,4 @@
-"""Gradients that sum other micro-batches than the reference's."""
+"""Recognises gradients in which micro-batches are missing, repeated or weighted wrongly."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ ELEMENTS_PER_WEIGHT = 4
 
 
 def other_weights(wrong: WrongTensor) -> Pattern | None:
-    """A sum over micro-batches in which some are missing or counted twice.
+    """Matches a sum over micro-batches in which some are missing or have another weight.
 
-    Fits the value as a weighted sum of the reference's micro-batch gradients, and the reference
-    likewise.  Both must fit, and the weights of some micro-batches must differ.
+    Fits the value, and the reference too, as a weighted sum of the reference's micro-batch
+    gradients.  Both must fit, and the weights of some micro-batches must differ.
     """
     count = len(wrong.terms)
     if count < 2 or wrong.value.is_complex():
@@ -45,11 +45,11 @@ def other_weights(wrong: WrongTensor) -> Pattern | None:
         return None
     if missing:
         batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
-        text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} not in it"
+        text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} missing from the sum"
         cause = "gradients are cleared, reduced or used before all micro-batches are added"
     elif right and len(right) < count:
-        listed = ", ".join(f"{i}: {r:.3g}" for i, r in named.items() if i not in right)
-        text = f"micro-batches count with other weights than in the reference ({listed} times)"
+        listed = ", ".join(f"micro-batch {i}: {r:.3g}" for i, r in named.items() if i not in right)
+        text = f"some micro-batches have a wrong weight in the sum ({listed} times the right one)"
         cause = "a micro-batch is counted again, or weighted by the wrong number of tokens"
     else:
         return None

@@ -1,4 +1,4 @@
-"""Values that were rounded to a narrower dtype."""
+"""Recognises values that were rounded to a narrower dtype."""
 
 from __future__ import annotations
 
@@ -12,12 +12,15 @@ _NARROWER = {
     "float32": (torch.bfloat16, torch.float16),
 }
 
-#: A value of fewer significant bits (0, 1, 0.5) is representable in every dtype.
+#: Values of at most this many significant bits (0, 1, 0.5) are representable in every dtype.
 PLAIN_BITS = 4
 
 
 def narrower(wrong: WrongTensor) -> Pattern | None:
-    """Every value is exactly representable in a narrower dtype, unlike the reference's."""
+    """Matches if all values are exactly representable in a narrower dtype.
+
+    The reference's values must not be, and the error must be that of rounding to the dtype.
+    """
     if wrong.value.is_complex() or _plain(wrong.value):
         return None
     for dtype in _NARROWER.get(wrong.dtype, ()):
@@ -30,7 +33,7 @@ def narrower(wrong: WrongTensor) -> Pattern | None:
         return Pattern(
             "narrower dtype",
             f"every value fits {name} exactly, and the error is that of rounding to it",
-            cause=f"the value is converted to {name} in between",
+            cause=f"the value is computed in {name}, or converted to {name} and back",
         )
     return None
 

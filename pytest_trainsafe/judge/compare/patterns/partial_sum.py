@@ -1,4 +1,4 @@
-"""Ranks that hold partial sums instead of the sum."""
+"""Recognises ranks that hold partial sums instead of the sum."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient nor
 
 
 def partial_sum(wrong: WrongTensor) -> Pattern | None:
-    """The sum (or mean) of the ranks' values along some axes is the reference.
+    """Matches if the sum (or mean) of the ranks' values along some axes is the reference.
 
-    Tries every set of axes that the layout does not name, the smallest first, and divides the sum
-    by the sizes of some of them.
+    Tries every set of axes that the layout does not name, the smallest set first.  For each, it
+    tries the sum itself, and the sum divided by the sizes of some of the axes.
     """
     sets = list(_sets(wrong))
     first = _summed(wrong, ()) if sets else None
@@ -45,9 +45,9 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
 
 
 def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:
-    """Whether a sum is the reference plus one row that is the same everywhere.
+    """Whether a sum equals the reference plus one row that is added everywhere.
 
-    If ranks add a bias to their terms before the reduction, the sum contains it too often.
+    If ranks add a bias to their terms before the reduction, the sum contains the bias too often.
     """
     leading = tuple(range(total.ndim - 1))
     if math.prod(total.shape[:-1]) < 2:
@@ -107,7 +107,10 @@ def _pattern(
     close = f"(to {left / (norm(wrong.reference) or 1.0):.1e})"
     noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
     if divided == axes:
-        text = f"the mean over the ranks of {along} ({terms}, divided) equals the reference"
+        text = (
+            f"the mean over the ranks of {along} ({terms}, divided by their number) equals the "
+            "reference"
+        )
         cause = f"an average over {along} is missing for this {noun}"
     elif divided:
         text = f"the ranks of {along} hold partial sums: {terms}, divided by the size of "

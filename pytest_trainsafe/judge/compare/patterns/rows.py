@@ -1,4 +1,4 @@
-"""Rows of the reference in wrong positions: shifted, permuted, or copied over others."""
+"""Recognises rows of the reference in wrong positions: shifted, permuted, or copied over others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import torch
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import LEFT_OVER, WrongTensor, norm
 
-#: The largest number of rows that are matched; the matrix of their distances is kept.
+#: The largest number of rows that are matched; it limits the matrix of their distances.
 MAX_ROWS = 2048
 
 #: How many elements of a row are used to find its match; the match is verified in full.
@@ -21,16 +21,19 @@ FARTHEST = 4
 
 
 def shifted(wrong: WrongTensor) -> Pattern | None:
-    """Row i along one dimension is the reference's row i - k; rows at the edge may be anything."""
+    """Matches if row i along one dimension equals the reference's row i - k, for some shift k.
+
+    The rows at the edge, which have no counterpart, may have any values.
+    """
     for dim, length in enumerate(wrong.reference.shape):
         for size in range(1, min(FARTHEST, length - 2) + 1):
             for by in (size, -size):
                 if _shifts(wrong, dim, by):
                     rows = "one row" if size == 1 else f"{size} rows"
-                    where = "on" if by > 0 else "back"
+                    where = "forward" if by > 0 else "back"
                     text = (
                         f"the rows of dimension {dim} are shifted {where} by {rows}: row "
-                        f"{max(by, 0)} holds the values of row {max(-by, 0)}"
+                        f"{max(by, 0)} holds the values of the reference's row {max(-by, 0)}"
                     )
                     cause = f"an index or an offset along dimension {dim} is off by {size}"
                     return Pattern("shifted", text, cause=cause)
@@ -55,7 +58,7 @@ def _shifts(wrong: WrongTensor, dim: int, by: int) -> bool:
 
 
 def permuted(wrong: WrongTensor) -> Pattern | None:
-    """The wrong rows along one dimension are rows of the reference, permuted or copied."""
+    """Matches if the wrong rows along one dimension are other rows of the reference."""
     for dim in range(wrong.reference.ndim):
         found = _sources(wrong, dim)
         if found is None:
@@ -68,17 +71,20 @@ def permuted(wrong: WrongTensor) -> Pattern | None:
         length = wrong.reference.shape[dim]
         first, source = int(rows[0]), int(sources[0])
         what = f"{len(rows)} of {length} rows of dimension {dim}"
-        where = f"row {first} holds the values of row {source}"
+        where = f"row {first} holds the values of the reference's row {source}"
         if sorted(sources.tolist()) == rows.tolist():
             cause = f"parts are gathered or reordered wrongly along dimension {dim}"
             return Pattern("permuted rows", f"{what} are in another order: {where}", cause=cause)
         cause = f"rows are gathered or copied from the wrong places along dimension {dim}"
-        return Pattern("misplaced rows", f"{what} are copies of others: {where}", cause=cause)
+        return Pattern("misplaced rows", f"{what} are copies of other rows: {where}", cause=cause)
     return None
 
 
 def _sources(wrong: WrongTensor, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
-    """The wrong rows along a dimension and the closest rows of the reference, or None."""
+    """The indices of the wrong rows along a dimension and of the reference's rows closest to them.
+
+    None if rows cannot be matched, or if a wrong row is closest to its own row.
+    """
     length = wrong.reference.shape[dim]
     reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)
     width = reference.shape[1]

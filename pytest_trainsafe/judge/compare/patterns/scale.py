@@ -1,4 +1,4 @@
-"""Values that are a multiple of the correct ones."""
+"""Recognises values that are a multiple of the correct ones."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few, norm
 
-#: The allowed relative error of a measured factor against the size that names it.
+#: The largest relative difference between a measured factor and the axis size that it is named by.
 BLUR = 0.02
 
-#: What usually scales each kind, most likely first; this decides between equal sizes.
+#: The axes that usually scale each kind, most likely first; this decides between equal sizes.
 _REDUCED = ("dp", "cp", "micro-batches", "tp", "pp")
 _LIKELY = {
     "activation": ("tp", "cp", "dp", "pp", "micro-batches"),
@@ -30,10 +30,10 @@ MAX_NAMES = 3
 
 
 def scaled(wrong: WrongTensor) -> Pattern | None:
-    """The value is a multiple of the reference.
+    """Matches if the value is a multiple of the reference.
 
-    A few elements, or a few that outweigh the others, are always close to some multiple.  For them
-    the factor must be the size of an axis, or its inverse.
+    A tensor whose norm comes from a few elements is always close to some multiple.  For such a
+    tensor the factor must be close to an axis size, its inverse, or a product of these.
     """
     power = float(wrong.reference.abs().square().sum())
     if power == 0:
@@ -54,11 +54,11 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
         cause = "a factor is wrong, missing, or applied twice"
     else:
         cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
-    return Pattern("scaled", text, cause=cause)
+    return Pattern("scaled", text, cause=cause, factor=factor)
 
 
 def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
-    text = f"the value is {_digits(factor, wrong)} times the reference, which is {_or(names)}"
+    text = f"the value is {_digits(factor, wrong)} times the reference, a factor of {_or(names)}"
     sizes = _or([name.removeprefix("1/").strip("()") for name in names])
     if wrong.kind in _STEPPED:
         cause = (
@@ -70,11 +70,11 @@ def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
     else:
         cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"
     first = names[0].removeprefix("1/")
-    return Pattern("scaled", text, first if first in wrong.sizes else "", cause)
+    return Pattern("scaled", text, first if first in wrong.sizes else "", cause, factor)
 
 
 def _digits(factor: float, wrong: WrongTensor) -> str:
-    """The factor, with only the digits that rounding leaves."""
+    """The factor as text, with only the digits that rounding does not change."""
     blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
     return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
 
@@ -84,7 +84,10 @@ def _or(names: list[str]) -> str:
 
 
 def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
-    """The sizes close to a factor, each with its names: single axes, or else products."""
+    """The axis sizes close to a factor, each with its names, such as "tp" or "1/dp".
+
+    Products and quotients of sizes are tried only if no single size is close.
+    """
     order = _LIKELY.get(wrong.kind, _REDUCED)
     every = {**wrong.sizes, **wrong.factors}
     mesh = mesh_of(wrong.sizes)
@@ -92,7 +95,7 @@ def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     divided = mesh.expand(p.axis for p in layout if isinstance(p, Scaled))
 
     def likely(name: str) -> tuple[int, bool]:
-        """Sort key: the role's position in the order, then axes that are already divided by."""
+        """Sort key: the position of the axis' role, then whether the layout divides by the axis."""
         role = mesh.role(name)
         return order.index(role) if role in order else len(order), name in divided
 
@@ -115,7 +118,7 @@ def _single(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
 
 
 def _products(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Products of different sizes, squares, and quotients of two."""
+    """Names and values of products of sizes, squares, their inverses, and quotients of two."""
     for count in range(2, len(sizes) + 1):
         for names in itertools.combinations(sizes, count):
             product = math.prod(sizes[name] for name in names)

@@ -1,4 +1,4 @@
-"""Ranks that hold each other's shards."""
+"""Recognises ranks that hold other ranks' shards."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from pytest_trainsafe.judge.compare.explain.wrong_tensor import FEW, LEFT_OVER, 
 
 
 def other_shard(wrong: WrongTensor) -> Pattern | None:
-    """Every rank along an axis holds a shard of the reference, and some hold another rank's."""
+    """Matches if all ranks hold shards of the reference, but some hold another rank's shard.
+
+    Tries each axis along which the layout shards the tensor.
+    """
     for axis, size in wrong.sizes.items():
         if size == 1 or not wrong.parts or not all(_splits(part, axis) for part in wrong.parts):
             continue
@@ -25,7 +28,7 @@ def other_shard(wrong: WrongTensor) -> Pattern | None:
                 f"{axis} rank {first.coordinates[axis]}"
             )
             if len(moved) > 1:
-                text += f", and {len(moved) - 1} more ranks another's"
+                text += f", and {len(moved) - 1} more ranks hold another rank's part"
             cause = f"the order or the offset of the parts along {axis} is wrong"
             return Pattern("another shard", text, axis, cause)
     return None
@@ -37,7 +40,7 @@ def _splits(part: Part, axis: str) -> bool:
 
 
 def _whose(part: Part, axis: str, wrong: WrongTensor) -> int | None:
-    """The coordinate along `axis` whose shard of the reference a rank holds; None if none fits."""
+    """The coordinate along `axis` whose shard of the reference equals a rank's part, or None."""
     mine = part.tensor.to(wrong.reference.dtype)
     own = part.coordinates[axis]
     others = [other for other in range(wrong.sizes[axis]) if other != own]

@@ -1,9 +1,9 @@
-"""Replicas updated from unevenly scaled gradients, as by clipping on only some ranks.
+"""Recognises replicas whose gradients were scaled on only some ranks, for example by clipping.
 
 Called if replicas differ after an optimizer's step.  An optimizer's first moment is linear in the
-gradient of its step.  So if one of two replicas' gradients was scaled between the reduction and the
-step, their first moments differ by a multiple of the gradient.  The layer norms of BLOOM-176B
-diverged in this way (DeepSpeed #1801).
+gradient of its step.  So if the gradient of one of two replicas was scaled between the reduction
+and the step, their first moments differ by a multiple of the gradient.  The layer norms of
+BLOOM-176B diverged in this way (DeepSpeed #1801).
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judge.compare.rung import Rung
 
-#: The names of the first moment in optimizers.
+#: The names that optimizers give to the first moment.
 FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 
-#: The share of a difference that need not be a multiple of the gradient: rounding in bfloat16.
+#: The share of a difference that need not be a multiple of the gradient, to allow for rounding in
+#: bfloat16.
 UNEXPLAINED = 0.02
 
 
 def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
-    """The pattern of replicas whose gradients were equal, and then scaled on only some ranks.
+    """The pattern of replicas whose equal gradients were then scaled on only some ranks.
 
-    `id` is a parameter or one of its optimizer states; None if the pattern does not match.
+    `id` is a parameter, its update or one of its optimizer states.  None if the pattern does not
+    match.
     """
     name = id.name
     if id.kind == "optimizer_state":
@@ -63,8 +65,9 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
             more = "plus" if share > 0 else "minus"
             scaled = 0 if share > 0 else place
             text = (
-                f"{axis} ranks 0 and {place} had the same gradient when it was reduced, and "
-                f"{moment} on rank {place} is that of rank 0 {more} {abs(share):.3g} times it"
+                f"{axis} ranks 0 and {place} had the same gradient after its reduction, but "
+                f"{moment} on {axis} rank {place} is that of {axis} rank 0 {more} "
+                f"{abs(share):.3g} times this gradient"
             )
             cause = (
                 "between its reduction and the optimizer's step, this gradient is scaled down on "
@@ -88,9 +91,10 @@ def _at(
 def _multiple(
     first: torch.Tensor, other: torch.Tensor, gradient: torch.Tensor, same: torch.Tensor
 ) -> float | None:
-    """The difference of two replicas as a multiple of the gradient; None if it is no multiple.
+    """The factor by which the gradient must be multiplied to give the difference of two replicas.
 
-    None, too, if the two gradients differ.
+    `gradient` and `same` are the gradients of the two replicas.  None if these differ, or if the
+    difference is not a multiple of the gradient.
     """
     power = float(gradient.square().sum())
     if first.shape != gradient.shape or not torch.equal(gradient, same) or power == 0:

@@ -1,4 +1,4 @@
-"""Values that are wrongly zero: all of them, a region, or scattered elements."""
+"""Recognises values that are wrongly zero: all of them, a region, or scattered elements."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, nor
 
 
 def zero(wrong: WrongTensor) -> Pattern | None:
-    """Every value is zero."""
+    """Matches if all values are zero and the reference's are not."""
     if bool(wrong.value.any()) or not bool(wrong.reference.any()):
         return None
     if wrong.kind == "update":
@@ -21,7 +21,7 @@ def zero(wrong: WrongTensor) -> Pattern | None:
 
 
 def zero_in_part(wrong: WrongTensor) -> Pattern | None:
-    """Some values are zero, and the others are correct."""
+    """Matches if some values are wrongly zero and all others are correct."""
     cleared = (wrong.value == 0) & (wrong.reference != 0)
     if not bool(cleared.any()):
         return None
@@ -31,7 +31,7 @@ def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     region = region_of(cleared)
     words, axis = name_region(region, wrong)
     if words and not bool(_within(wrong.value, region).any()):
-        text = f"{words}: zero there, and right elsewhere"
+        text = f"zero in {words}, and right elsewhere"
         cause = "no value reaches this part: it is masked, not gathered or not copied"
     else:
         count = int(cleared.sum())

@@ -1,1 +1,1 @@
-"""Judges tensors by random projections if their values were not recorded."""
+"""Judges tensors by sketches (random projections) if their values were not recorded."""

@@ -1,4 +1,4 @@
-"""Selects the tensors to record again, with their values, if sketches leave suspects.
+"""Selects the tensors to record again, with their values, if the comparison of sketches is unclear.
 
 Called by the judge and the ladder.
 """
@@ -15,9 +15,9 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
-    """The main gradients (`main_grad`) of every step up to those of the suspected parameters.
+    """The main gradients of the suspected parameters, in every step up to the suspected one.
 
-    Their signs determine which elements of an update may have either sign because of rounding.
+    Where a gradient is close to zero, rounding decides the sign of an element of the update.
     """
     return {
         msgspec.structs.replace(id, kind="main_grad", step=step)
@@ -28,7 +28,7 @@ def gradients_behind(suspects: Collection[TensorId]) -> set[TensorId]:
 
 
 def tensors_to_record(suspects: Collection[TensorId], candidate: Trace) -> tuple[TensorId, ...]:
-    """The tensors, sorted, whose values a candidate must record to judge its suspects."""
+    """The tensors, sorted, whose values a candidate must record so that suspects can be judged."""
     wanted = {*suspects, *gradients_behind(suspects)}
     for id in suspects:
         if id.kind not in ("param", "master_param") or id.step == INITIAL:

@@ -1,8 +1,8 @@
-"""Judges tensors by their sketches: clears them, or makes them suspects.
+"""Judges tensors by their sketches (random projections): clears them, or makes them suspects.
 
-A sketch is an estimate, so it never fails a tensor.  A suspect is recorded again with its values
-and judged by those.  Called by the compare judge for tensors without recorded values.
-docs/tolerances.md derives how likely a wrong tensor is to be cleared.
+Sketches only give an estimate of the error, so they never fail a tensor.  A suspect is recorded
+again with its values, and judged by those.  Called by the compare judge for tensors without
+recorded values.  docs/tolerances.md derives how likely a wrong tensor is to be cleared.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 #: covers the errors of both estimates.
 CLEARED = 0.5
 
-#: Tensors whose relative difference is below this are equal: float64 sums in another order differ
-#: by as much.
+#: Tensors whose relative difference is below this count as equal: float64 sums in different orders
+#: may differ by as much.
 EQUAL = 1e-13
 
 #: The standard deviation of an estimated projection, relative to the error's norm.
@@ -30,10 +30,10 @@ _PROJECTION_DEVIATION = math.sqrt(1 / ROWS + 1 / COLUMNS)
 
 @dataclass(frozen=True, slots=True)
 class SketchJudgement:
-    """The result of screening.
+    """The result of screening one tensor.
 
-    `ratio` is the estimated error divided by its allowance, `allowed` that allowance relative to
-    the reference's norm.
+    `cleared` says whether the tensor passes; if not, it is a suspect.  `ratio` is the estimated
+    error divided by its allowance, and `allowed` the allowance relative to the reference's norm.
     """
 
     cleared: bool
@@ -53,7 +53,10 @@ def screen_tensor(
     loosened: float = 1.0,
     least: float = 0.0,
 ) -> SketchJudgement:
-    """Screen a tensor by the measured rounding, as `judge_tensor` judges it by the whole norm.
+    """Screen a tensor: estimate its error, and compare it with the error that rounding explains.
+
+    `others` are the sketches in the runs that measure rounding; `loosened` and `least` are as in
+    `allowance`.
 
     A tensor that cannot be screened (no sketch, another shape, values that are not finite, no
     measured rounding) is a suspect, unless candidate and reference are equal.

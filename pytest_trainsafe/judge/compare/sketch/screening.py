@@ -1,4 +1,4 @@
-"""Clears tensors by their sketches, or makes them suspects that are judged again."""
+"""Screens tensors by their sketches: clears them, or makes them suspects that are judged again."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import (
     flipped,
 )
 
-#: The dtypes of counts, for which rounding allows no difference.
+#: The dtypes of integers and booleans, for which rounding allows no difference.
 COUNTS = frozenset(
     ["bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))]
 )
@@ -73,7 +73,7 @@ class Screening(Results):
         *others: Sketched | None,
         least: float = 0.0,
     ) -> bool:
-        """Whether the sketches clear a tensor, which is then counted as compared."""
+        """Whether the sketches clear a tensor; if so, it is counted as compared."""
         loosened = self.loosening(id)
         found = screen_tensor(
             candidate,

@@ -16,7 +16,10 @@ _made = ByteLRU[tuple[Sketched | None]](KEPT, lambda _: SIZE + 600)
 
 
 def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
-    """`logical_sketch`, cached: every Point needs the sketches of its reference."""
+    """The sketch of a logical tensor, as `logical_sketch` returns it, from a cache.
+
+    Sketches are cached because all Points with the same reference need them.
+    """
     found = _made.get((trace.serial, id))
     if found is None:
         found = (logical_sketch(trace, id),)
@@ -25,7 +28,10 @@ def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
 
 
 def update_sketch(trace: Trace, id: TensorId) -> Sketched | None:
-    """The sketch of a parameter's update in one step; None if an end of the step has no sketch."""
+    """The sketch of a parameter's update in one step: the sketch after minus the sketch before.
+
+    None if one of the two is missing.
+    """
     both = ends(trace, id)
     if both is None:
         return None

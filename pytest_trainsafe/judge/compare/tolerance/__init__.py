@@ -1,1 +1,1 @@
-"""Determines how large an error rounding explains, measured on the reference."""
+"""Determines how large an error rounding can explain; rounding is measured on the reference."""

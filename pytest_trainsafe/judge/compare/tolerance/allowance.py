@@ -1,9 +1,10 @@
-"""Determines the error that rounding explains: measured on the reference, times a safety factor.
+"""Determines the largest error that rounding explains: a measured response times a safety factor.
 
-The measure is the larger of two responses of the reference itself: to noise of the size of rounding
-(TTrace 4.5), and its distance from its own float64 run.  Each detects what the other misses: the
-noise shows amplification, and the float64 run shows kernels that round more than once.  The factors
-were calibrated on clean programs; `docs/tolerances.md` has the figures.
+The response is measured on the reference in two ways, and the larger one counts: its change under
+noise of the size of rounding (TTrace 4.5), and its distance from its own float64 run.  Each detects
+what the other misses: the noise shows amplification, and the float64 run shows kernels that round
+more than once.  The factors were calibrated on clean programs; `docs/tolerances.md` has the
+figures.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ def allowance(
     loosened: float = 1.0,
     least: float = 0.0,
 ) -> Allowance:
-    """The error that rounding in `dtype` explains in `reference`, given its measured responses.
+    """The largest error that rounding in `dtype` explains in `reference`.
+
+    `responses` are the measured differences of the reference under noise and from float64.
 
     `loosened` multiplies every allowance; it is 1 unless the user gave a reason.  `least` is a
     response (an absolute norm) that is known without measuring, such as that of a difference of
@@ -69,17 +72,20 @@ def allowance(
 
 
 def least_response(size: float, measured: Sequence[float], dtype: str, least: float) -> float:
-    """The response, an absolute norm: the largest measured one, or the floor if that is larger."""
+    """The response to use, an absolute norm: the largest of `measured`, `least` and the floor.
+
+    The floor is a dtype's smallest plausible response, as a share of `size`, the reference's norm.
+    """
     return max(*measured, precision(dtype).floor * precision(dtype).epsilon * size, least)
 
 
 def _slices(
     own: Norms, few: Norms, measured: Sequence[Norms], response: float, relative: float
 ) -> Norms:
-    """The allowed error of each slice: the measured one, but at least its share of the whole.
+    """The allowed error of each slice: the measured one, but at least its share of `response`.
 
-    The share is proportional to the slice's norm, since large values have larger rounding errors,
-    or equal for all slices, whichever is larger.
+    The share is the larger of two: one proportional to the slice's norm, since large values have
+    larger rounding errors, and one that is equal for all slices.
     """
     share = np.maximum(own * relative, response / math.sqrt(max(own.size, 1)))
     allowed: Norms = np.maximum(np.max(measured, axis=0), share) * (1 + SLICE_FLUCTUATION * few)

@@ -1,7 +1,7 @@
-"""Estimates how far rounding moves the total gradient norm from its effect on each gradient.
+"""Estimates how much rounding changes the total gradient norm.
 
-The total norm is one number, and one sample of its response may be small by chance.  Each gradient
-contributes a sample of its own, and together they give the expected response.  Called by the
+The total norm is one number, and a single sample of its change may be small by chance.  Each
+gradient contributes a sample of its own, and together they give the expected change.  Called by the
 tolerances.
 """
 
@@ -17,10 +17,10 @@ from pytest_trainsafe.judge.compare.values import Values
 
 
 def response_of_norm(reference: Values, other: Values, step: int) -> float:
-    """The relative response of the total gradient norm to the change between the two runs.
+    """The expected relative change of the total gradient norm between the two runs, in one step.
 
-    It is the root of the sum of the squared contributions, because those of different gradients are
-    as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
+    It is the root of the sum of the squared contributions of all gradients, because contributions
+    are as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
     """
     power = shares = 0.0
     of_step = [id for id in reference.trace.ids() if id.step == step]
@@ -36,7 +36,10 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
 
 
 def _moved(reference: Values, other: Values, id: TensorId) -> tuple[float, float] | None:
-    """A gradient's norm, and the relative change of the gradient along itself."""
+    """A gradient's norm, and its relative change between the runs, projected on the gradient.
+
+    None if the gradients cannot be compared or are not finite.
+    """
     if all(is_whole(values.trace, id) for values in (reference, other)):
         own, moved = reference.tensor(id), other.tensor(id)
         if own is None or moved is None or own.shape != moved.shape:

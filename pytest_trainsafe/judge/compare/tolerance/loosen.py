@@ -18,11 +18,11 @@ _UPDATED = ("param", "master_param")
 
 @dataclass(frozen=True, slots=True)
 class Loosen:
-    """Multiply the allowance of matching tensors by `factor`, because of `reason`.
+    """Multiplies the allowed error of matching tensors by `factor`; reports show the `reason`.
 
-    `tensors` is an `fnmatch` pattern over a tensor's path ("*.router.weight"); `kind` limits it
-    to kinds of tensors ("main_grad", "*_grad"; a parameter's move in a step is an "update").
-    ArgumentError for a factor that is not finite or below 1, or an empty reason.
+    `tensors` is an `fnmatch` pattern for the path of a tensor ("*.router.weight").  `kind` is a
+    pattern for its kind ("main_grad", "*_grad"); the change of a parameter in a step has the kind
+    "update".  Raises ArgumentError if the factor is not finite or below 1, or the reason is empty.
     """
 
     tensors: str
@@ -62,5 +62,5 @@ def require_used(loosen: Sequence[Loosen], ids: Iterable[TensorId]) -> None:
         if not any(entry.matches(id) for id in known | updates):
             raise ArgumentError(
                 f"Loosen({entry.tensors!r}, kind={entry.kind!r}) matches no tensor of the "
-                "reference; correct its pattern (fnmatch, of a full dotted name) or remove it"
+                "reference; correct its pattern (fnmatch syntax, for full names) or remove it"
             )

@@ -1,7 +1,7 @@
-"""Determines tolerances from a reference: which tensors are comparable, and how precisely.
+"""Determines, for each tensor of a reference, whether and how precisely it can be compared.
 
-They do not depend on the candidate, so they are cached for all candidates of a reference.  Called
-by the compare judge.
+These tolerances do not depend on the candidate, so they are cached for all candidates of a
+reference.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ KEPT = 64 * 2**20
 #: The sign of a gradient element is uncertain below this multiple of its share of the allowance.
 UNDETERMINED = 2.0
 
-#: It is also uncertain below this share of the gradient's root mean square: near zero, Adam's
+#: The sign is also uncertain below this share of the gradient's root mean square: near zero, Adam's
 #: epsilon makes the step sensitive to rounding.
 NEARLY_ZERO = 1e-3
 
@@ -44,11 +44,12 @@ FLIPPED = 1e-3
 class Tolerance:
     """The tolerance of one tensor of a reference, with the properties that the judge needs.
 
-    `size` is its norm, `moves` whether any element is not zero.  `unmeasured` is true if none of
-    the runs that measure rounding has a usable value of it.  If `allowed` is None, only equal
-    values pass.  `undetermined` masks the elements of a main gradient whose sign rounding may flip,
-    and `zero` those that are zero in the reference and in every measuring run; None if there are
-    none.
+    `finite` says whether all its values are finite, `elements` is their number, `size` the norm,
+    and `moves` says whether any value is not zero.  `unmeasured` is true if none of the runs that
+    measure rounding has a usable value of the tensor.  If `allowed` is None, only equal values
+    pass.  `undetermined` masks the elements of a main gradient whose sign rounding may flip, and
+    `zero` the elements that are zero in the reference and in every measuring run; each is None if
+    there are no such elements.
     """
 
     finite: bool
@@ -61,10 +62,10 @@ class Tolerance:
     zero: torch.Tensor | None = None
 
     def rounding_of_zero(self, candidate: torch.Tensor) -> torch.Tensor | None:
-        """A mask of the candidate's gradient elements that are rounding of a zero, or None.
+        """A mask of the candidate's non-zero gradient elements that are zero in the reference.
 
-        Terms that cancel exactly in one order of summation may leave a rounding error in another,
-        and Adam turns it into a full step.
+        Terms that cancel exactly in one order of summation may leave a rounding error in another
+        order, and Adam turns this error into a full step.  None if there are no such elements.
         """
         if self.zero is None or candidate.shape != self.zero.shape:
             return None
@@ -84,7 +85,7 @@ _cache = ByteLRU[Tolerance](KEPT, _bytes)
 
 
 class ReferenceTolerances:
-    """A rung's reference and the runs that measure its rounding, in the rung's dtype."""
+    """Computes and caches the tolerances of a rung's reference."""
 
     def __init__(self, rung: Rung) -> None:
         self.dtype = rung.dtype
@@ -97,7 +98,11 @@ class ReferenceTolerances:
     def tolerance(
         self, id: TensorId, loosened: float, reference: torch.Tensor | None = None
     ) -> Tolerance:
-        """The tolerance of a recorded tensor; `reference` is its value if already loaded."""
+        """The tolerance of a recorded tensor.
+
+        `loosened` multiplies the allowance.  `reference` is the tensor's value if it is already
+        loaded.
+        """
         key = *self._key, id, loosened
         found = _cache.get(key)
         if found is None:
@@ -152,10 +157,11 @@ class ReferenceTolerances:
         undetermined: Undetermined | None,
         expected: torch.Tensor | None = None,
     ) -> Tolerance | None:
-        """The tolerance of the update that `id` completes, without undetermined elements.
+        """The tolerance of a parameter's update in one step, without undetermined elements.
 
-        `id` is a parameter after a step.  `expected` is the update if already computed.  None if
-        the reference has no update.
+        `id` is the parameter after the step.  `loosened` multiplies the allowance, `undetermined`
+        masks the elements whose sign rounding decides, and `expected` is the update if it is
+        already computed.  None if the reference has no update.
         """
         key = *self._key, id, loosened, undetermined.key if undetermined else ()
         found = _cache.get(key)
@@ -233,8 +239,8 @@ class ReferenceTolerances:
 class Undetermined:
     """A mask of a parameter's elements whose gradients had an uncertain sign in some step.
 
-    `key` identifies the steps and the elements that the candidate added.  For one reference and
-    parameter, equal keys have equal masks.
+    `key` identifies the steps, and the elements that were marked because of the candidate's values.
+    For the same reference and parameter, equal keys mean equal masks.
     """
 
     mask: torch.Tensor
@@ -248,7 +254,10 @@ class Undetermined:
         before: Undetermined | None,
         own: torch.Tensor | None = None,
     ) -> Undetermined:
-        """Add one step's mask to those `before`; `own` are elements of the candidate alone."""
+        """The mask of one step joined with the masks of the steps `before`.
+
+        `own` marks further elements, because of the candidate's values.
+        """
         key: tuple[int, ...] = (step,)
         if own is not None:
             mask = mask | own
@@ -268,12 +277,12 @@ def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Te
 def _undetermined(
     gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Masks of the elements whose sign rounding may flip, and of those that stay zero.
+    """Masks of a gradient's elements whose sign rounding may flip, and of those that stay zero.
 
     Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
     update may have either sign in a correct program, in this step and, through the moments, in
-    later ones.  An element that is zero in every run probably stays so, as in a row that no token
-    selected.
+    later ones.  An element that is zero in every run probably stays zero, such as those in the row
+    of an embedding that no token selects.  The second mask is None if it is empty.
     """
     root = gradient.numel() ** 0.5
     limit = max(UNDETERMINED * rounding / root, NEARLY_ZERO * norm(gradient.numpy()) / root)

@@ -1,9 +1,9 @@
 """Decides when a failure needs more samples of noise, and which failures stay undecided.
 
-One sample of the response to noise can be small by chance, especially that of a single number or of
-a gradient whose true value is zero.  A difference that only exceeds a small sample is no bug, and
-one that exceeds every sample by orders of magnitude needs no second measurement.  Called by the
-ladder.
+A single sample of the response to noise can be small by chance, especially for a tensor of one
+number or a gradient whose true value is zero.  So a failure that is close to its allowance is
+measured again with more samples.  A difference that exceeds the allowance by orders of magnitude
+needs no second measurement.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 
 @dataclass(frozen=True, slots=True)
 class SamplingRound:
-    """A round of measurement: the total number of samples, and the failures that need it.
+    """A round of measurement: the total number of noise samples, and the failures that need them.
 
-    A failure needs the round if its ratio to its allowance is below `near_float64` in float64, or
-    `near` in other dtypes.
+    A failure needs the round if its error divided by the allowance is below `near_float64` in
+    float64, or below `near` in other dtypes.
     """
 
     samples: int
@@ -30,7 +30,7 @@ class SamplingRound:
     near: float
 
     def is_for(self, dtype: str, ratio: float) -> bool:
-        """Whether a failure with this ratio to its allowance in `dtype` needs the round."""
+        """Whether a failure in `dtype` with this ratio of error to allowance needs the round."""
         return ratio < (self.near_float64 if dtype == "float64" else self.near)
 
 
@@ -56,7 +56,7 @@ _OF_GRADIENTS = _GRADIENTS | {"unclipped_grad", "main_grad", "grad_norm", "optim
 
 
 def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
-    """Whether the first failure of the report may be due to small samples of rounding."""
+    """Whether the first failure of the report may be caused by noise samples that are too small."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)
     if lead is None:
@@ -69,8 +69,8 @@ def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
 def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
     """Whether the failing tensor may be a sum of gradients that are mostly rounding.
 
-    A single element of such gradients may by chance be equal with and without noise: behind a
-    normalisation of one element it is a few multiples of the last bit.
+    A single element of such a gradient may by chance be equal with and without noise.  For example,
+    after the normalisation of a single element it is only a few multiples of the last bit.
     """
     where = lead.where
     if where is None or where.kind not in _OF_GRADIENTS or lead.check not in _MEASURED:
@@ -79,7 +79,7 @@ def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
 
 
 def undecided(comparison: Comparison) -> None:
-    """Make small failures inconclusive in the steps after rounding flipped elements of an update.
+    """Make small failures inconclusive if rounding flipped elements of an earlier update.
 
     In a correct program of low precision, an update may have the opposite sign where the sign of
     its gradient is uncertain.  Later differences may exceed every sample of noise.
@@ -98,9 +98,9 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
     if not finding.allowed or not ratio < LAST_NEAR:
         return finding
     message = (
-        f"differs by {ratio:.2g} times what rounding allows. In the earlier step {flipped_in}, "
-        "rounding changed the direction of elements of an update, which may explain it. Use a "
-        "smaller learning rate, or test a single step"
+        f"the error is {ratio:.2g} times as large as rounding allows. In the earlier step "
+        f"{flipped_in}, rounding changed the sign of some elements of an update, which may explain "
+        "the error. Use a smaller learning rate, or test a single step"
     )
     return msgspec.structs.replace(
         finding, verdict="inconclusive", check="diverged", message=message, pattern=None
@@ -110,7 +110,7 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
 def _ratio(finding: Finding) -> float:
     """The error divided by its allowance; infinite if the check does not use measured rounding.
 
-    An allowance of zero means that the noise did not change the tensor by chance; the ratio is 1.
+    If the allowance is zero, the noise did not change the tensor by chance, and the ratio is 1.
     """
     if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
         return math.inf

@@ -1,0 +1,133 @@
+"""Draws that were noted while something drew, and the events that are made of them later.
+
+A draw happens amid the work of a step, when nothing of the ledger's is in the processor's caches.
+So only what is known then alone is noted then, and events are made of many draws together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import msgspec
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.rng.frames import Place
+from pytest_trainsafe.record.rng.unseen import LastState, as_text
+from pytest_trainsafe.trace.rng.events import TORCH_CPU, DrawEvent, Phase
+
+#: Draws that are held until their events are made, at most.
+MAX_HELD = 256
+
+
+class Draw(NamedTuple):
+    """What is noted while something draws.
+
+    `generator` is one of torch's, or the name of another.  States of torch's default generator on
+    the CPU are as `LastState` reads them, others are texts.  `draws` is the number of draws of one
+    line that are noted together.
+    """
+
+    generator: object
+    name: str
+    operator: str
+    before: bytes | str
+    after: bytes | str
+    place: Place
+    phase: Phase
+    step: int
+    microbatch: int | None
+    training: bool
+    shape: tuple[int, ...]
+    seed: int | None
+    stream: str
+    thread: str
+    shared: str
+    draws: int = 1
+
+
+class EventSink(Protocol):
+    """What takes the ledger's events: a trace's writer, or a list of them in memory."""
+
+    def add(self, event: msgspec.Struct) -> None:
+        """Take one event."""
+
+
+class NullSink:
+    """Takes events and keeps none."""
+
+    def add(self, event: msgspec.Struct) -> None:
+        """Take one event."""
+
+
+class TeeSink(NamedTuple):
+    """Two sinks that take the same events."""
+
+    first: EventSink
+    second: EventSink
+
+    def add(self, event: msgspec.Struct) -> None:
+        """Take one event."""
+        self.first.add(event)
+        self.second.add(event)
+
+
+class NotedDraws:
+    """The draws of a rank in their order, which `sink` gets as events.
+
+    `last` is told the states of torch's default generator on the CPU that draws left.
+    """
+
+    def __init__(self, sink: EventSink, last: LastState) -> None:
+        self.sink = sink
+        #: The names of the watched modules.
+        self.names: Mapping[nn.Module, str] = {}
+        self._last = last
+        self._held: list[Draw] = []
+
+    def hold(self, draw: Draw) -> None:
+        """Make the event of this draw later."""
+        self._held.append(draw)
+        if len(self._held) >= MAX_HELD:
+            self.write()
+
+    def write(self) -> None:
+        """Make the events of all draws that are held."""
+        held, self._held = self._held, []
+        for draw in held:
+            self.sink.add(self._event(draw))
+
+    def _event(self, draw: Draw) -> DrawEvent:
+        before, after, place = draw.before, draw.after, draw.place
+        if draw.name == TORCH_CPU:
+            before, after = as_text(before), self._last.know(after)
+        assert isinstance(before, str)
+        assert isinstance(after, str)
+        return DrawEvent(
+            draw.name,
+            draw.phase,
+            before,
+            after,
+            draw.operator,
+            step=draw.step,
+            microbatch=draw.microbatch,
+            module=None if place.module is None else self.names[place.module],
+            training=draw.training,
+            at=place.at,
+            user=place.user,
+            shape=draw.shape,
+            seed="" if draw.seed is None else str(draw.seed),
+            stream=draw.stream,
+            thread=draw.thread,
+            shared=draw.shared,
+            count=draw.draws,
+        )
+
+
+def shape_of(args: Sequence[Any], made: Any) -> tuple[int, ...]:
+    """The shape of what an operator drew for."""
+    for value in (made, *args[:1]):
+        if isinstance(value, torch.Tensor):
+            return tuple(value.shape)
+    return ()

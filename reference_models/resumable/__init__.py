@@ -1,0 +1,92 @@
+"""Training programs of different kinds that save all of their state and go on from it.
+
+Most are small programs of their own, in `single` (networks and their data), `games` (two losses
+that work against each other) and `parallel` (torch's data parallelism); `training` is the loop
+that they share.  The others are the reference models, which functions of `files` save and load.
+
+Nothing here imports torch; the modules that are named do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["KINDS", "STEPS", "Kind"]
+
+#: Steps of each training: two epochs of those that read a data set, and a part of a third.
+STEPS = 8
+
+_HERE = "pytest_trainsafe.reference_models.resumable"
+_MODELS = "pytest_trainsafe.reference_models"
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One program: its import path, its Point, its arguments, and what is special about it.
+
+    `by_functions` says that it has no code that saves: `files.save` and `files.load` do.
+    """
+
+    name: str
+    program: str
+    what: str
+    point: Mapping[str, object] = field(default_factory=dict)
+    arguments: Mapping[str, object] = field(default_factory=dict)
+    by_functions: bool = False
+
+
+_SMALL: Mapping[str, object] = {"layers": 2, "hidden": 16, "heads": 2, "seq_len": 8}
+
+KINDS = (
+    Kind("MLP", f"{_HERE}.single:mlp", "dropout, Adam, gradient clipping"),
+    Kind(
+        "CNN with augmentation",
+        f"{_HERE}.single:cnn",
+        "a shuffling DataLoader; torch, NumPy and Python draw the augmentation",
+    ),
+    Kind("ResNet", f"{_HERE}.single:resnet", "BatchNorm, SGD with momentum, cosine schedule"),
+    Kind("LSTM", f"{_HERE}.single:lstm", "two layers, dropout between them, clipping"),
+    Kind("GPT", f"{_HERE}.single:gpt", "dropout in attention and MLP, AdamW, warm-up"),
+    Kind(
+        "GPT, accumulation and recompute",
+        f"{_HERE}.single:gpt",
+        "two micro-batches, layers recomputed with their dropout",
+        arguments={"microbatches": 2, "recompute": True},
+    ),
+    Kind(
+        "MoE",
+        f"{_MODELS}.moe:train",
+        "top-2 of 4 experts, balancing loss",
+        arguments={**_SMALL, "ffn": 16},
+        by_functions=True,
+    ),
+    Kind("adversarial training", f"{_HERE}.games:adversarial", "PGD from noise of its own stream"),
+    Kind("GAN", f"{_HERE}.games:gan", "two Adam optimizers, BatchNorm"),
+    Kind("DDP", f"{_HERE}.parallel:ddp", "another dropout on each rank", {"dp": 2}),
+    Kind("FSDP2", f"{_HERE}.parallel:fsdp2", "sharded weights and moments, dropout", {"dp": 2}),
+    Kind(
+        "GPT, TP and SP",
+        f"{_MODELS}.gpt:train",
+        "sharded over tp, sequence parallel",
+        {"tp": 2, "sp": True},
+        _SMALL,
+        by_functions=True,
+    ),
+    Kind(
+        "GPT, PP",
+        f"{_MODELS}.gpt:train",
+        "two stages, 1F1B",
+        {"pp": 2},
+        _SMALL,
+        by_functions=True,
+    ),
+    Kind(
+        "GPT, CP and ZeRO-1",
+        f"{_MODELS}.gpt:train",
+        "sequences cut, moments sharded",
+        {"cp": 2, "zero": 1},
+        _SMALL,
+        by_functions=True,
+    ),
+)

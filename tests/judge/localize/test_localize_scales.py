@@ -1,0 +1,105 @@
+"""The values that tensors are rewritten with have the scale of the reference's."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import torch
+from call_traces import Flow, flow, values, write
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.localize.scales import LEAST_SPREAD, scales
+from pytest_trainsafe.record.inject.rewrite import rewrite_key
+
+OUTPUT, GRADIENT = flow("fc1"), flow("fc1", kind="activation_grad")
+PP = Point.of(pp=2)
+
+
+def rewrites(tmp_path, *reference, candidate=None):
+    """The rewrites for a reference, whose candidate records the same if none is given."""
+    return scales(
+        write(tmp_path / "reference", reference),
+        write(tmp_path / "candidate", reference if candidate is None else candidate),
+    )
+
+
+def test_an_output_keeps_its_mean_spread_and_bounds(tmp_path):
+    tensor = 3.0 + 0.5 * values("output", 40, 8)
+
+    found = rewrites(tmp_path, Flow(OUTPUT, tensor))[rewrite_key(OUTPUT)]
+
+    assert found.shape == (40, 8)
+    assert abs(found.mean - tensor.mean()) < 0.01
+    assert abs(found.std - tensor.std()) < 0.01
+    assert found.low is not None
+    assert found.high is not None
+    # Powers of two: every dtype represents them.
+    assert found.low <= tensor.min()
+    assert found.low in {0.5, 1.0, 2.0}
+    assert found.high >= tensor.max()
+    assert found.high in {4.0, 8.0}
+
+
+def test_a_bound_below_zero_is_on_the_other_side(tmp_path):
+    found = rewrites(tmp_path, Flow(OUTPUT, torch.linspace(-3, -1, 32)))[rewrite_key(OUTPUT)]
+    assert (found.low, found.high) == (-4.0, -1.0)
+
+
+def test_equal_gradients_are_spread_and_have_no_bounds(tmp_path):
+    """Equal gradients, as those of a mean, would hide one in the wrong place."""
+    found = rewrites(tmp_path, Flow(GRADIENT, torch.full((6, 4), 0.5)))[rewrite_key(GRADIENT)]
+    assert (found.mean, found.std) == (0.5, 0.5 * LEAST_SPREAD)
+    assert found.low is None
+    assert found.high is None
+
+
+def test_outputs_that_differ_in_rounding_have_one_scale(tmp_path):
+    tensor = values("output", 40, 8)
+    one = rewrites(tmp_path / "one", Flow(OUTPUT, tensor))
+    assert one == rewrites(tmp_path / "two", Flow(OUTPUT, tensor * (1 + 1e-9)))
+
+
+def test_masks_integers_and_values_that_are_not_finite_stay(tmp_path):
+    dropped = values("dropout", 10, 10)
+    dropped[:2] = 0  # a fifth
+    nan = torch.full((4,), torch.nan)
+    flows = [
+        Flow(flow("dropout"), dropped),
+        Flow(flow("tokens"), torch.arange(4)),
+        Flow(flow("nan"), nan),
+        Flow(flow("empty"), torch.zeros(0, 4)),
+    ]
+    assert rewrites(tmp_path, *flows) == {}
+
+
+def test_what_one_side_lacks_stays(tmp_path):
+    """Such as the parts of a module that the candidate fuses."""
+    gate = Flow(flow("gate"), values("gate", 4))
+    output = Flow(OUTPUT, values("output", 4))
+    loss = Flow(flow("", "loss", "loss"), torch.tensor(1.0))
+
+    found = rewrites(tmp_path, gate, output, loss, candidate=[output, loss])
+
+    assert set(found) == {rewrite_key(OUTPUT)}
+
+
+def test_what_each_pipeline_stage_hands_on_under_one_name_stays(tmp_path):
+    tensor = values("output", 4)
+    flows = [Flow(flow("decoder"), tensor), Flow(flow("decoder.0"), tensor, stage=0)]
+    modules = {"": None, "decoder": None, "decoder.0": 0, "decoder.1": 1}
+
+    found = scales(
+        write(tmp_path / "reference", [dataclasses.replace(f, stage=None) for f in flows]),
+        write(tmp_path / "candidate", flows, PP, modules),
+    )
+
+    assert set(found) == {rewrite_key(flow("decoder.0"))}
+
+
+def test_the_scale_is_that_of_the_first_step(tmp_path):
+    later = msgspec.structs.replace(OUTPUT, step=1)
+    found = rewrites(
+        tmp_path, Flow(OUTPUT, values("output", 64)), Flow(later, 100 * values("later", 64))
+    )
+    assert found[rewrite_key(OUTPUT)].std < 2

@@ -1,4 +1,4 @@
-"""Whole reports, word for word; each within 100 columns."""
+"""Whole reports as their snapshots, in `__snapshots__`; each within 100 columns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from syrupy.assertion import SnapshotAssertion
 
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -79,10 +80,6 @@ def report(*entries: RungJudgement, point: str = "tp=2 sp=True", node: str = NOD
     return text
 
 
-def expected(text: str) -> str:
-    return text.strip("\n")
-
-
 SUM = Pattern(
     "partial sum",
     "the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)",
@@ -91,27 +88,14 @@ SUM = Pattern(
 )
 
 
-def test_failure_with_a_pattern() -> None:
+def test_failure_with_a_pattern(snapshot: SnapshotAssertion) -> None:
     text = report(judged(dtype="float64"), judged(difference(pattern=SUM)))
-    assert text == expected(
-        """
-trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
-
-  starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
-                float32
-                error 4.1e-01, rounding allows 3.2e-06    (130 000 times too large)
-  pattern       the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)
-  so            an all-reduce over tp is missing for this gradient
-  not affected  46 of 46 forward activations, 45 of 46 micro-batch gradients, 46 of 46 main
-                gradients
-  look at       models/norm.py:41 (module class ParallelLayerNorm)
-  compared      138 tensors in float64, 138 in float32, with a single device
-  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
-"""
-    )
+    assert text == snapshot
 
 
-def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None:
+def test_failure_without_a_pattern_says_where_it_lies_and_what_follows(
+    snapshot: SnapshotAssertion,
+) -> None:
     confined = Pattern("confined", "wrong only in row 7 of 24 in dimension 0")
     replicas = difference(
         judge="align",
@@ -136,34 +120,10 @@ def test_failure_without_a_pattern_says_where_it_lies_and_what_follows() -> None
         pattern=confined,
     )
     text = report(judged(replicas, first, *later))
-    assert text == expected(
-        """
-trainsafe: gpt.train at tp=2 sp=True differs from its single-device reference
-
-  starts at     decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0 ·
-                float32
-                error 4.1e-05, rounding allows 3.2e-06    (13 times too large)
-  detail        only index 7 of the 24 in dimension 0 is wrong
-  where         wrong only in row 7 of 24 in dimension 0
-  also          replicas over tp differ: ranks 1 from rank 0; layout from attribute: whole on every
-                rank
-  then          decoder.layers.0.input_layernorm.weight · main_grad · step 0
-                the ranks of tp hold partial sums: rank0 + rank1 equals the reference (to 2.1e-07)
-  then          decoder.layers.0.mlp.linear_fc1.weight · main_grad · step 0
-                error 1.0e-03, rounding allows 3.2e-06    (310 times too large)
-  then          layer0.weight · main_grad · step 0
-                error 4.1e-01, rounding allows 3.2e-06    (130 000 times too large)
-                and 2 more tensors
-  not affected  46 of 46 forward activations, 45 of 46 micro-batch gradients, 41 of 46 main
-                gradients
-  look at       models/norm.py:41 (module class ParallelLayerNorm)
-  compared      138 tensors in float32, with a single device
-  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
-"""
-    )
+    assert text == snapshot
 
 
-def test_inconclusive_names_each_doubt_once_with_its_dtypes() -> None:
+def test_inconclusive_names_each_doubt_once_with_its_dtypes(snapshot: SnapshotAssertion) -> None:
     same = doubt("dp-inputs", "ranks 0 and 2 of dp saw the same data")
     nans = [
         doubt("reference-finite", "3 of 8 values of the reference are not finite", id)
@@ -172,23 +132,7 @@ def test_inconclusive_names_each_doubt_once_with_its_dtypes() -> None:
     text = report(
         judged(dtype="float64", doubts=(same,)), judged(doubts=(same, *nans)), point="dp=2"
     )
-    assert text == expected(
-        """
-trainsafe: gpt.train at dp=2: inconclusive, so not a pass
-
-  dp-inputs     ranks 0 and 2 of dp saw the same data (float64, float32)
-  reference-finite
-                decoder.layers.0.input_layernorm.weight · param_grad · step 0 · micro-batch 0: 3 of
-                8 values of the reference are not finite (float32)
-                and decoder.layers.0.input_layernorm.weight · main_grad · step 0
-                and decoder.layers.0.mlp.linear_fc1.weight · main_grad · step 0
-                and decoder.layers.0.mlp.linear_fc2.weight · main_grad · step 0
-                and 2 more like it
-  to accept     accept=['dp-inputs', 'reference-finite'] in the marker, if this is meant
-  compared      138 tensors in float64, 138 in float32, with a single device
-  rerun         pytest 'tests/test_gpt.py::test_gpt[tp2-sp]'
-"""
-    )
+    assert text == snapshot
 
 
 def test_accepted_and_loosened_are_shown_with_what_failed() -> None:

@@ -54,7 +54,7 @@ def test_watch_refuses_a_shard_that_initialize_filled_as_a_whole(record: Any) ->
         ctx.watch(model, annotations={"parameters": {"weight": {"tp_dim": 1}}})
 
     with pytest.raises(
-        ProgramError, match=r"weight with the layout whole on every rank, but ctx\.watch has .*"
+        ProgramError, match=r"weight as whole on every rank, but ctx\.watch has the layout .*"
     ) as e:
         record(train, point={"tp": 2})
     assert "dimension 1 cut over tp" in str(e.value)

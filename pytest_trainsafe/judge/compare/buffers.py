@@ -147,8 +147,8 @@ class Buffers:
         if shapes:
             rank, event = shapes[0]
             return (
-                f"it has shape {list(event.shape)} on rank {rank.rank} and {list(due.shape)} in "
-                "the reference; declare its layout under `buffers:`"
+                f"it has shape {list(event.shape)} on rank {rank.rank}, but shape "
+                f"{list(due.shape)} in the reference; declare its layout under `buffers:`"
             )
         if all(self._close(id, rank, event) for rank, event in odd):
             return ""

@@ -109,7 +109,7 @@ TEXTS = {
     ),
     "masked": ("of 384 values are zero, and the others are right", "a mask or dropout"),
     "one left out": (
-        "micro-batch 5 of 6 is missing from the sum",
+        "micro-batch 5 of 6 (counted from 0) is missing from the sum",
         "before all micro-batches are added",
     ),
     "one twice": (

@@ -375,7 +375,8 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         return (
             f"{id.path}: no layout cuts a tensor of shape {whole} into parts of shape {shapes[0]}"
             if all(shape == shapes[0] for shape in shapes)
-            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of {shapes}"
+            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of the shapes "
+            f"{shapes}"
         )
     near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
     if inferred.left == 0:

@@ -41,7 +41,7 @@ def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
     for dim, (array, length) in enumerate(zip(arrays, whole, strict=True)):
         if len(array) < length:
             spans = ", ".join(_span(*each) for each in contiguous_ranges(array))
-            words.append(f"rows {spans} of dimension {dim}, of {length}")
+            words.append(f"rows {spans} of {length} in dimension {dim}")
     return " and ".join(words) or "any of it"
 
 

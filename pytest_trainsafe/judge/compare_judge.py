@@ -33,5 +33,5 @@ class CompareJudge:
         ]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
-        """Judge the test on the ladder."""
+        """Compare the candidate with its reference, dtype by dtype, down to the first failure."""
         return climb(runs.candidate, runs.reference, options.loosen, tuple(options.accept))

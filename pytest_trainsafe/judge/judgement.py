@@ -86,7 +86,7 @@ class LadderJudgement:
 
     @property
     def verdict(self) -> Verdict:
-        """`fail` if a rung differs, `inconclusive` if one has doubts, else `pass`."""
+        """`fail` if a rung's comparison fails, `inconclusive` if a rung has doubts, else `pass`."""
         if any(rung.comparison.failed for rung in self.rungs):
             return "fail"
         return "inconclusive" if any(rung.doubts for rung in self.rungs) else "pass"

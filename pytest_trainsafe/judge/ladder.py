@@ -249,7 +249,7 @@ def make_rung(
 ) -> Rung:
     """The traces of one rung; those not yet recorded are launched together.
 
-    `launched` is called after all of them are launched, before the candidate's is awaited.
+    `launched` is called when all of them are launched, before the candidate's trace is awaited.
     """
     candidate.prefetch(dtype)
     for needed in (dtype, "float64") if shadowed else (dtype,):

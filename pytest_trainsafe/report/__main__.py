@@ -21,7 +21,7 @@ from pytest_trainsafe.report.run.outcome import outcomes
 def main(arguments: list[str] | None = None) -> int:
     """Writes the report and returns the exit status: 2 if a file cannot be read, otherwise 0.
 
-    The report then covers the other files.
+    Files that cannot be read are named on stderr and left out of the report.
     """
     parser = argparse.ArgumentParser(
         prog="python -m pytest_trainsafe.report",

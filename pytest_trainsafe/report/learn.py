@@ -24,7 +24,7 @@ MAX_LISTED = 12
 
 
 def learn_message(judgement: LearnJudgement, what: str) -> str:
-    """The report of a judgement that is not a pass; `what` names the run."""
+    """The message for a judgement of invariants that is not a pass; `what` names the run."""
     wrong = judgement.verdict == "fail"
     verdict = "breaks learned invariants" if wrong else "is inconclusive, so not a pass"
     lines = head(f"trainsafe: {what} {verdict}")

@@ -96,7 +96,7 @@ def test_absent_term_of_a_sum_is_missing() -> None:
 def test_absent_part_is_a_hole_of_named_rows_and_is_not_a_number() -> None:
     layout = (ZigZag(0, "cp"), Shard(0, "tp"))
     merged = merge(parts_of(layout)[:3], POINT.sizes)
-    expect(only(merged), "hole", "rank 3", "rows 4-5 of dimension 0, of 8")
+    expect(only(merged), "hole", "rank 3", "rows 4-5 of 8 in dimension 0")
     assert merged.tensor is not None
     assert merged.tensor.isnan().any(dim=1).tolist() == [False] * 4 + [True] * 2 + [False] * 2
 
@@ -259,6 +259,6 @@ def test_absent_part_of_an_uneven_cut_is_placed_by_the_reference_shape() -> None
     point = Point.of(tp=2)
     parts = parts_of((Shard(0, "tp"),), torch.arange(5.0), point)[1:]
     merged = merge(parts, point.sizes, shape=(5,))
-    expect(only(merged), "hole", "rank 0", "rows 0-2 of dimension 0, of 5")
+    expect(only(merged), "hole", "rank 0", "rows 0-2 of 5 in dimension 0")
     assert merged.tensor is not None
     assert merged.tensor[3:].tolist() == [3, 4]

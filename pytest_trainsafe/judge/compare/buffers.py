@@ -116,8 +116,8 @@ class Buffers:
     def reduced(self, id: TensorId) -> bool:
         """Whether dp ranks have equal states after equally many micro-batches.
 
-        Then the program reduces the states over dp: dp ranks process different data, so states that
-        are not reduced differ.
+        If so, the program reduces the states over dp: dp ranks process different data, so states
+        that are not reduced differ.
         """
         at = id.step, id.microbatch
         if self.rung.candidate.sizes["dp"] == 1 or at not in self._seen:
@@ -147,8 +147,8 @@ class Buffers:
         if shapes:
             rank, event = shapes[0]
             return (
-                f"it has shape {list(event.shape)} on rank {rank.rank} and {list(due.shape)} in "
-                "the reference; declare its layout under `buffers:`"
+                f"it has shape {list(event.shape)} on rank {rank.rank}, but shape "
+                f"{list(due.shape)} in the reference; declare its layout under `buffers:`"
             )
         if all(self._close(id, rank, event) for rank, event in odd):
             return ""

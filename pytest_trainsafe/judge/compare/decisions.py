@@ -48,7 +48,9 @@ def judge_decision(
     """
     options, total = scores.shape[-1], expected[..., 0].numel()
     if chosen.shape != expected.shape:
-        message = f"has shape {list(chosen.shape)}, but its reference has {list(expected.shape)}"
+        message = (
+            f"has shape {list(chosen.shape)}, but its reference has shape {list(expected.shape)}"
+        )
         return DecisionJudgement(total, total, total, float("inf"), message=message)
     if chosen.numel() and not 0 <= int(chosen.min()) <= int(chosen.max()) < options:
         message = (

@@ -119,7 +119,7 @@ class _Judge(Parameters):
         self.result.suspects = []
 
     def annotations(self) -> None:
-        """Fail for each annotation that matches nothing on any rank."""
+        """Add a failing finding for each annotation that matches nothing on any rank."""
         ranks = self.rung.candidate.ranks
         unmatched = set.intersection(*(set(rank.note("unmatched_annotation")) for rank in ranks))
         for pattern in sorted(unmatched):
@@ -131,7 +131,7 @@ class _Judge(Parameters):
             self.add(-1, finding)
 
     def tensor(self, order: int, id: TensorId) -> None:
-        """Judge one tensor of the reference, or the update that it completes."""
+        """Judge one tensor of the reference; for a parameter after a step, judge its update."""
         if id.kind == "buffer":
             self.buffer(order, id)
             return

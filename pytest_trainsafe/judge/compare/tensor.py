@@ -156,7 +156,9 @@ def _over_each(errors: Norms, allowed: Norms) -> Norms:
 
 
 def _shape(candidate: Wide, reference: Wide) -> TensorJudgement:
-    message = f"has shape {list(candidate.shape)}, but its reference has {list(reference.shape)}"
+    message = (
+        f"has shape {list(candidate.shape)}, but its reference has shape {list(reference.shape)}"
+    )
     return TensorJudgement("shape", message, float("inf"), 0.0, float("inf"))
 
 

@@ -11,7 +11,7 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def determinism_message(judgement: FindingsJudgement, program: str, point: str) -> str:
-    """The report of a judgement that is not a pass."""
+    """The message for a judgement of `assert_deterministic` that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = "is not deterministic" if wrong else "is inconclusive, so not a pass"
     lines = head(f"trainsafe: {program} at {point} {what}")

@@ -18,7 +18,7 @@ _MOST = 2000
 
 
 def write_replays(reporter: pytest.TerminalReporter) -> None:
-    """Write the section; writes nothing if the option is not given."""
+    """Write the section on replayed Runs; writes nothing if the option is not given."""
     requested = reporter.config.stash[SETTINGS].replay
     if requested is None:
         return

@@ -13,7 +13,7 @@ from pytest_trainsafe.report.rows import head, row
 
 
 def resume_message(judgement: ResumedJudgement, program: str, resumption: Resumption) -> str:
-    """The report of a judgement that is not a pass."""
+    """The message for a judgement of `assert_resumable` that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = (
         "does not continue as if it were never interrupted"

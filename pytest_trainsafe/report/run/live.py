@@ -94,7 +94,7 @@ def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
 
 
 class Live:
-    """Shows the lines during each test, from its own thread.
+    """Shows a line for each running Point during each test, from its own thread.
 
     `rows` returns the Runs in progress, and `clock` the current time, from which their ages are
     computed. `file` is pytest's uncaptured output, and `column` returns the width of pytest's

@@ -74,7 +74,7 @@ class WorkersLive:
 
 
 def start_for_workers(config: pytest.Config) -> None:
-    """Starts to show the lines if a worker of this controller has trainsafe tests.
+    """Starts to show live lines if a worker of this controller has trainsafe tests.
 
     Has no effect if they are shown already.
     """

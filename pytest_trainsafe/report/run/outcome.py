@@ -149,7 +149,7 @@ def _of_test(nodeid: str, test: _Test) -> list[Outcome]:
 
 
 def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
-    """The Outcome of a test that failed although its Point passed, or without a verdict."""
+    """The Outcome of a test that failed although its Point passed, or that has no verdict."""
     point = test.values.get(f"{PROPERTY}_point", "")
     plain = Outcome(
         nodeid,

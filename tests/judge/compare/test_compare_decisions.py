@@ -54,7 +54,7 @@ def test_numbers_of_no_option_and_other_shapes_are_named() -> None:
     fewer = judge_decision(EXPECTED[:, :1], EXPECTED, SCORES, OTHERS, "bfloat16")
 
     assert "numbered from 3 to 4, but the valid numbers are 0 to 3" in beyond.message
-    assert "has shape [2, 1], but its reference has [2, 2]" in fewer.message
+    assert "has shape [2, 1], but its reference has shape [2, 2]" in fewer.message
 
 
 def test_rounding_that_explains_every_choice_makes_the_check_blind() -> None:

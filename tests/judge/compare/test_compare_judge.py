@@ -410,7 +410,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
 
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert finding.pattern is not None
-    assert finding.pattern.text == "micro-batch 3 of 4 is missing from the sum"
+    assert finding.pattern.text == "micro-batch 3 of 4 (counted from 0) is missing from the sum"
 
 
 def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:

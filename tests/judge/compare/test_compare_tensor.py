@@ -90,7 +90,7 @@ def test_integers_and_booleans_are_compared_exactly(array: np.ndarray) -> None:
 
 def test_other_shapes_are_told() -> None:
     found = judged(tensor(4, 6), tensor(4, 5))
-    shapes = "has shape [4, 6], but its reference has [4, 5]"
+    shapes = "has shape [4, 6], but its reference has shape [4, 5]"
     assert (found.check, found.message) == ("shape", shapes)
 
 

@@ -72,7 +72,7 @@ def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
 
 
 def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
-    """The axes over which gradients, and the loss, are declared means."""
+    """The axes over which gradients are declared means, and those over which losses are."""
     gradients: dict[str, None] = {}
     loss: dict[str, None] = {}
     for rank in candidate.ranks:
@@ -86,7 +86,7 @@ def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
 
 
 def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
-    """Other means than the declared ones; those that change only the gradients come first."""
+    """Other axes of means than the declared ones; those that change only gradients come first."""
     axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
     every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]
     for its in dict.fromkeys([loss, (), ("dp",)]):

@@ -267,13 +267,13 @@ def _open(candidate: Trace, id: TensorId) -> bool:
 
 
 def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
-    """The axes over which a layout may be declared; dp is one if dp ranks share micro-batches."""
+    """The axes over which a layout may be declared, with dp if dp ranks share micro-batches."""
     split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
     return ("dp", *AXES) if split else AXES
 
 
 def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
-    """This tensor and others of its name and step, each with its allowed rounding."""
+    """Samples of the tensor `id` and of a few others with its name and step."""
     named = [
         other
         for other in rung.reference.ids()
@@ -349,7 +349,7 @@ def _need(
 
 
 def order_at(candidate: Trace) -> str:
-    """The axis that likely causes a permutation: sp if on, else the first axis of several ranks."""
+    """The axis that likely causes a permutation: sp if it is on, else the first axis in use."""
     role = candidate.sizes.mesh.role
     in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
@@ -375,7 +375,8 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         return (
             f"{id.path}: no layout cuts a tensor of shape {whole} into parts of shape {shapes[0]}"
             if all(shape == shapes[0] for shape in shapes)
-            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of {shapes}"
+            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of the shapes "
+            f"{shapes}"
         )
     near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
     if inferred.left == 0:

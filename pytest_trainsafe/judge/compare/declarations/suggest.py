@@ -72,7 +72,7 @@ def inexpressible(need: MissingLayout, order: str) -> str:
 
 
 def cp_order(needs: Iterable[MissingLayout]) -> str:
-    """The order in which most of the tensors are cut over cp; "" if none is."""
+    """The order in which most tensors are cut over cp, "contiguous" or "zigzag"; "" if none is."""
     found = [
         _order(placement)
         for need in needs

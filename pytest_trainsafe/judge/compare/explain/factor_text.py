@@ -62,7 +62,7 @@ def factor_text(factor: Factor) -> str:
         return text
     return (
         f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all "
-        "others. The patterns of the gradients above hold after dividing them by this factor"
+        "others. The patterns of the gradients above apply after division by this factor"
     )
 
 

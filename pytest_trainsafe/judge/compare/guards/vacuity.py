@@ -128,7 +128,7 @@ def _gradients(rung: Rung) -> Guard:
 
 
 def _weights(rung: Rung) -> Guard:
-    """Doubts a reference whose weights are zero, or of which only biases and scales move.
+    """Yields a doubt if the reference's weights are zero, or only its biases and scales move.
 
     If all weights are zero, every layer returns its bias, and only biases have gradients.  Then an
     error in a layer's computation has no effect.
@@ -210,7 +210,7 @@ def _moved(comparison: Comparison) -> Guard:
 
 
 def _inputs(candidate: Trace) -> Guard:
-    """Doubts a candidate whose dp ranks receive equal data, or whose tp ranks different data."""
+    """Yields a doubt if dp ranks receive the same data, or tp ranks different data."""
     work = _work_of(candidate)
     for here, there in _neighbours(candidate, "dp", work):
         if work(here) == work(there):
@@ -233,7 +233,7 @@ def _inputs(candidate: Trace) -> Guard:
 
 
 def _in_effect(candidate: Trace) -> Guard:
-    """Doubts axes of the Point that neither shard a tensor nor distribute the work."""
+    """Yields a doubt for each axis that neither shards a tensor nor divides the work."""
     mesh = candidate.sizes.mesh
     named = {
         axis
@@ -279,7 +279,7 @@ def _in_effect(candidate: Trace) -> Guard:
 
 
 def _consequences(rung: Rung) -> Guard:
-    """Doubts axes that the program reads but that had no effect on its Run."""
+    """Yields a doubt for each axis that the program reads but that had no effect on its Run."""
     read = {axis for rank in rung.candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in rung.candidate.point:
         if value in _TRIVIAL.get(axis, (value,)) or (read and axis not in read):
@@ -367,7 +367,7 @@ def _modules_of(rank: RankTrace) -> frozenset[str]:
 
 
 def _skipped(rung: Rung) -> Guard:
-    """Doubts a candidate that skipped an optimizer step that the reference did not skip."""
+    """Yields a doubt for each optimizer step that the candidate skipped, unlike the reference."""
     expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
     found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
     for why in dict.fromkeys(why for why in found if why not in expected):

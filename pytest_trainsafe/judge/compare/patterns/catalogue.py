@@ -44,7 +44,7 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
 def explain(wrong: WrongTensor) -> Pattern | None:
     """The first pattern that explains a wrong tensor; None if no pattern does.
 
-    If values are not finite, only the region in which they are is described.
+    If some values are not finite, the pattern only says where they are.
     """
     if not bool(torch.isfinite(wrong.value).all()):
         return non_finite(wrong)

@@ -45,7 +45,10 @@ def other_weights(wrong: WrongTensor) -> Pattern | None:
         return None
     if missing:
         batches = f"micro-batch{'es' if len(missing) > 1 else ''} {', '.join(missing)}"
-        text = f"{batches} of {count} {'are' if len(missing) > 1 else 'is'} missing from the sum"
+        text = (
+            f"{batches} of {count} (counted from 0) {'are' if len(missing) > 1 else 'is'} missing "
+            "from the sum"
+        )
         cause = "gradients are cleared, reduced or used before all micro-batches are added"
     elif right and len(right) < count:
         listed = ", ".join(f"micro-batch {i}: {r:.3g}" for i, r in named.items() if i not in right)

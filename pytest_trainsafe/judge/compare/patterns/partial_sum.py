@@ -123,7 +123,7 @@ def _pattern(
 
 
 def _terms(parts: list[Part], axes: Sequence[str]) -> str:
-    """The ranks that differ from the first only in their coordinates along `axes`, as a sum."""
+    """The sum in words, `rank0 + rank1`: the first rank and those that differ only along `axes`."""
 
     def elsewhere(part: Part) -> dict[str, int]:
         """The rank's coordinates along all other axes."""

@@ -56,7 +56,7 @@ _OF_GRADIENTS = _GRADIENTS | {"unclipped_grad", "main_grad", "grad_norm", "optim
 
 
 def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
-    """Whether the first failure of the report may be caused by noise samples that are too small."""
+    """Whether too few samples of noise may be the cause of the first failure of the report."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)
     if lead is None:

@@ -56,6 +56,7 @@ class Idle:
 
     def __init__(self) -> None:
         self.seconds = 0.0
+        self._pids: list[int] = []
         self._ticks: list[int] = []
         self._ready: list[bool] = []
         self._since = self._measured = 0.0
@@ -67,17 +68,19 @@ class Idle:
 
         `ranks` are those that still run, and `now` is the monotonic time.
         """
-        if now < self._measured + _MEASURED and len(ranks) == len(self._ticks):
+        pids = [rank.pid for rank in ranks]
+        same = pids == self._pids
+        if same and now < self._measured + _MEASURED:
             return
+        self._pids = pids
         self._measured = now
-        ticks = [_ticks(rank.pid) for rank in ranks]
-        ready = [_ready(rank.pid) for rank in ranks]
+        ticks = [_ticks(pid) for pid in pids]
+        ready = [_ready(pid) for pid in pids]
         starved = any(map(operator.and_, self._ready, ready))
         self._ready = ready
         allowed = 2 + _IDLE_SHARE * os.sysconf("SC_CLK_TCK") * (now - self._since)
-        same = len(ticks) == len(self._ticks)
         if (
-            not same
+            not same  # a rank that begins has not been idle, however long it took to begin
             or starved
             or any(b - a > allowed for a, b in zip(self._ticks, ticks, strict=True))
         ):

@@ -82,6 +82,20 @@ def test_a_process_that_sleeps_is_idle(child: int) -> None:
     assert idle_seconds(child, iter([])) == 3.0
 
 
+def test_a_rank_that_took_long_to_begin_has_not_been_idle(child: int) -> None:
+    """A group that disagrees on a collective is ended after some idle seconds, and not earlier."""
+    idle, ranks = Idle(), [SimpleNamespace(pid=0), SimpleNamespace(pid=0)]
+    idle.update(ranks, 0.0)
+    ranks[0].pid = child
+    idle.update(ranks, 5.0)
+    assert idle.seconds == 0.0
+    ranks[1].pid = child
+    idle.update(ranks, 9.0)
+    assert idle.seconds == 0.0
+    idle.update(ranks, 12.0)
+    assert idle.seconds == 3.0
+
+
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc/*/schedstat")
 def test_a_process_that_waits_for_a_processor_is_not_idle() -> None:
     cpu = min(os.sched_getaffinity(0))
@@ -91,7 +105,12 @@ def test_a_process_that_waits_for_a_processor_is_not_idle() -> None:
             os.sched_setaffinity(0, {cpu})
             os.sched_setscheduler(0, policy, os.sched_param(0))
 
-        spin = "print(flush=True)\nwhile True: pass"
+        # In a thread: the main one sleeps, as one does that waits for gloo's.
+        spin = (
+            "import threading\n"
+            "def spin():\n    print(flush=True)\n    while True: pass\n"
+            "thread = threading.Thread(target=spin)\nthread.start()\nthread.join()"
+        )
         command = [sys.executable, "-c", spin]
         return subprocess.Popen(command, preexec_fn=confine, stdout=subprocess.PIPE)
 

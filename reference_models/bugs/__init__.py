@@ -1,11 +1,11 @@
-"""The bugs that can be planted in the parallel models: real ones, each by its real mechanism.
+"""Real bugs that can be planted in the parallel models, each by its real mechanism.
 
-`gpt.train(..., bug=name)`, or the program that the entry names, plants one.  An entry names the
-first wrong tensor, so that tests can check that a detector reports it.  There is one file per axis;
-nothing here imports torch.
+`gpt.train(..., bug=name)` plants one, or `train` of another program if the bug's entry names one.
+An entry also names the first wrong tensor, so that tests can check that a detector reports it.
+There is one file per axis; nothing here imports torch.
 
-The numbers are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking and
-Diagnosis for Distributed Training").
+The numbers `ttrace` are those of TTrace, Table 1 (Jiang et al., "TTrace: Lightweight Error Checking
+and Diagnosis for Distributed Training").
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ NAMES = tuple(bug.name for bug in BUGS)
 
 
 def find(name: str) -> Bug:
-    """The bug of this name.  Raises ValueError, listing the names, where there is none."""
+    """The bug of this name. Raises ValueError, which lists the names, if there is none."""
     for bug in BUGS:
         if bug.name == name:
             return bug

@@ -1,4 +1,4 @@
-"""The catalogue's entry of one planted bug.  Does not import torch."""
+"""The catalogue's entry of one bug that can be planted. Does not import torch."""
 
 from __future__ import annotations
 
@@ -13,14 +13,16 @@ from pytest_trainsafe.core.tensor_id import Kind
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """One bug: what goes wrong, where it came from, at which Points, and where it shows first.
+    """One bug: what goes wrong, where it was reported, where it acts, and where it shows first.
 
-    `program` is the module of `reference_models` whose `train(..., bug=name)` plants it, called
-    with `arguments` as well.  `category` is TTrace's: WD wrong data, WC wrong communication, MC
-    missing communication.  `module`, `tensor` and `kind` name the first wrong tensor, in step
-    `step` and, where the kind has one, micro-batch 0; `pattern` names what it is in relation to
-    the right one, "" for nothing simple.  `phase` and `faults` are where a localisation must end:
-    `fnmatch` patterns of the modules or parameters at fault, of which each found one matches one.
+    `what` describes the bug, `origin` is its report, `when` describes the Points at which it acts,
+    and `triggers` is whether it acts at a Point. `program` is the module of `reference_models`
+    whose `train(..., bug=name)` plants it; `arguments` are passed to `train` as well. `category`
+    is TTrace's: WD (wrong data), WC (wrong communication) or MC (missing communication).
+    `module`, `tensor` and `kind` name the first wrong tensor, in step `step` and, if its kind
+    belongs to a micro-batch, in micro-batch 0. `pattern` is its relation to the correct tensor,
+    such as "scaled", or "" if there is no simple one. A localisation is correct if it finds the
+    phase `phase` and only modules or parameters that match one of the `fnmatch` patterns `faults`.
     """
 
     name: str

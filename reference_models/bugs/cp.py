@@ -50,8 +50,9 @@ BUGS = (
         origin="https://github.com/NVIDIA/TransformerEngine/issues/1677",
         what=(
             "Under cp the parameters of the layer norms are marked `sequence_parallel`, since "
-            "the sequence is cut. The mark asks for a sum over tp, where every rank has the "
-            "whole gradient already, so it is multiplied by tp. AdamW hides it from the updates."
+            "the sequence is sharded. The mark requests a sum of their gradients over tp. But "
+            "every tp rank already has the whole gradient, so the sum is tp times too large. "
+            "AdamW hides the error from the updates."
         ),
         when="tp > 1 and cp > 1 without sp",
         triggers=lambda point: (

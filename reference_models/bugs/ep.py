@@ -12,8 +12,8 @@ BUGS = (
         origin="https://github.com/NVIDIA/Megatron-LM/issues/599",
         what=(
             "The router's weight lacks the mark `sequence_parallel`, so its gradients are never "
-            "summed over tp: each rank keeps the term of its shard of the sequence, the ranks' "
-            "routers drift apart, and with them where tokens go."
+            "summed over tp: each rank keeps the term of its shard of the sequence, and the ranks' "
+            "routers and their choices of experts drift apart."
         ),
         when="sp with tp > 1, in a mixture of experts",
         triggers=lambda point: bool(point.get("sp", False)) and point.size("tp") > 1,

@@ -11,9 +11,9 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/335",
         what=(
-            "The largest values that make the scales are reduced over the group of data "
-            "parallelism, so tp ranks quantise their parts of one tensor with scales of their "
-            "own. With sp, parts are gathered as codes and read with the wrong scale."
+            "The largest absolute values (amax) that determine the FP8 scales are reduced over the "
+            "data-parallel group, so tp ranks quantise their shards of one tensor with different "
+            "scales. With sp, shards are gathered in FP8 and read with the wrong scale."
         ),
         when="fp8 with tp > 1",
         triggers=lambda point: point.size("tp") > 1,
@@ -30,9 +30,9 @@ BUGS = (
         category="WD",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/539",
         what=(
-            "The weight is cast to FP8 anew only where autograd is on. The first pass through a "
-            "recomputed layer is without, so it computes with the weight of the step before; "
-            "recomputation then casts it, and the gradients are those of another forward."
+            "The weight is cast to FP8 again only if autograd is on. It is off in the first "
+            "forward of a recomputed layer, which therefore uses the weight of the previous step. "
+            "The recomputation casts the new weight, so the gradients are those of another forward."
         ),
         when="fp8 with recompute=full, from the second step on",
         triggers=lambda point: point.get("recompute", "none") in ("full", True),

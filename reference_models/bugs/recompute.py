@@ -11,10 +11,10 @@ BUGS = (
         category="WD",
         origin="https://github.com/NVIDIA/Megatron-LM/issues/371",
         what=(
-            "Each layer of a recomputed chunk is given the chunk's input instead of what the "
-            "layer before it yields, so of every chunk only the last layer has an effect."
+            "Each layer of a recomputed chunk receives the chunk's input instead of the previous "
+            "layer's output, so only the last layer of every chunk has an effect."
         ),
-        when="recompute=full with recompute_num_layers > 1, of stages with several layers",
+        when="recompute=full with recompute_num_layers > 1, in stages with several layers",
         triggers=lambda point: (
             point.get("recompute", "none") in ("full", True) and point.size("pp") <= 2
         ),

@@ -1,8 +1,8 @@
 """Faults that a reference and a candidate share: `masked.train(..., fault=name)` plants one.
 
-What a comparison of the two says depends on how micro-batches are divided: it passes with more than
-half of them.  An entry names the metamorphic relation that finds the fault, and the first tensor
-that differs under it.
+A comparison of the two passes with more than half of these faults; its result depends on how
+micro-batches are divided. An entry names the metamorphic relation that finds the fault, and the
+first tensor that differs under it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pytest_trainsafe.core.tensor_id import Kind
 class SharedFault:
     """One fault: what goes wrong, the relation that finds it, and where it shows first.
 
-    `point` and `arguments` are those of the Run in which it shows; `where` is the path of the first
-    wrong tensor, of kind `kind`.
+    `point` and `arguments` are the Point and the program's arguments of a Run in which it shows.
+    `where` is the path and `kind` the kind of the first wrong tensor.
     """
 
     name: str
@@ -41,28 +41,28 @@ FAULTS = (
     ),
     SharedFault(
         name="auxiliary-loss-per-sample",
-        what="The z-loss, a mean over tokens already, is divided by the batch size as well.",
+        what="The z-loss, which is already a mean over tokens, is divided by the batch size too.",
         relation="split",
         kind="loss",
         where="loss",
     ),
     SharedFault(
         name="z-loss-counts-padding",
-        what="The z-loss is summed over all entries, padded ones too.",
+        what="The z-loss is summed over all entries, including padded ones.",
         relation="padding",
         kind="loss",
         where="loss",
     ),
     SharedFault(
         name="z-loss-counts-unused-ids",
-        what="The normaliser in the z-loss is that of all logits, those of unused ids too.",
+        what="The normaliser in the z-loss is that of all logits, including those of unused ids.",
         relation="vocabulary",
         kind="loss",
         where="loss",
     ),
     SharedFault(
         name="clip-before-unscale",
-        what="Gradients are clipped while they still have the loss scale.",
+        what="Gradients are clipped before they are divided by the loss scale.",
         relation="loss-scale",
         kind="unclipped_grad",
         where="embedding.weight",
@@ -76,8 +76,8 @@ FAULTS = (
     ),
     SharedFault(
         name="fp8-scale-of-last-microbatch",
-        what="The scale of an FP8 tensor follows the last micro-batch of a step instead of the "
-        "largest value of all.",
+        what="The scale of an FP8 tensor is determined by the last micro-batch of a step instead "
+        "of the largest value in all micro-batches.",
         relation="order",
         kind="activation",
         where="layers.0.fc1.output",
@@ -101,21 +101,21 @@ FAULTS = (
     SharedFault(
         name="recompute-draws-again",
         what="The dropout mask depends on how often the layer ran, so a recomputed forward has "
-        "another one.",
+        "another mask.",
         relation="recompute",
         kind="activation_grad",
         where="layers.0.fc2.output",
     ),
     SharedFault(
         name="gradient-overwritten",
-        what="The gradient of a micro-batch replaces those before it instead of being added.",
+        what="The gradient of a micro-batch replaces the earlier ones instead of being added.",
         relation="order",
         kind="unclipped_grad",
         where="embedding.weight",
     ),
     SharedFault(
         name="mean-per-rank",
-        what="Each dp rank divides by its own tokens, and the ranks' gradients are averaged.",
+        what="Each dp rank divides its loss by its own tokens, and the gradients are averaged.",
         relation="order",
         kind="loss",
         where="loss",
@@ -128,7 +128,7 @@ NAMES = tuple(fault.name for fault in FAULTS)
 
 
 def find(name: str) -> SharedFault:
-    """The fault of this name.  Raises ValueError, listing the names, where there is none."""
+    """The fault of this name. Raises ValueError, which lists the names, if there is none."""
     for fault in FAULTS:
         if fault.name == name:
             return fault

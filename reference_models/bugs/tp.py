@@ -30,9 +30,9 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/TransformerEngine/issues/1616",
         what=(
-            "The gradient of a column-parallel layer's input is reduced over tp while that of "
-            "its weight is computed, and then the buffer that went into the reduction is handed "
-            "on instead of the one that comes out: each rank goes on with its own term."
+            "The gradient of a column-parallel layer's input is reduced over tp while the gradient "
+            "of its weight is computed. Then the input buffer of the reduction is passed on "
+            "instead of its output, so each rank continues with its own term."
         ),
         when="tp > 1 with tp_overlap",
         triggers=lambda point: point.size("tp") > 1,

@@ -1,4 +1,4 @@
-"""Bugs of ZeRO, the optimizer that is shared out over dp and cp."""
+"""Bugs of ZeRO, which shards the optimizer over dp and cp."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ BUGS = (
         origin="https://github.com/NVIDIA/Megatron-LM/issues/656",
         what=(
             "The two copies of a tied embedding lie at different places in the buckets of the "
-            "first and the last pipeline stage, so that a rank's shares of them are different "
-            "elements. The sum over both, which is taken after the reduce-scatter, adds averages "
-            "to terms that are not reduced, and the copies drift apart."
+            "first and the last pipeline stage, so a rank's shards of the two copies are different "
+            "elements. The gradients of the copies are summed after the reduce-scatter, which "
+            "adds averages to terms that are not reduced, and the copies drift apart."
         ),
         when="zero with pp > 1 and dp * cp > 1, and a tied embedding",
         triggers=lambda point: (
@@ -35,9 +35,9 @@ BUGS = (
         category="WC",
         origin="https://github.com/NVIDIA/Megatron-LM/issues/663",
         what=(
-            "The all-gathers of updated parameters are started, and the list of them is made anew "
-            "before anybody has waited for one: what arrives is copied nowhere, and the model "
-            "goes on with the parameters it started from."
+            "The all-gathers of updated parameters are started, but their list is emptied before "
+            "any of them is waited for. The gathered values are never copied, and the model keeps "
+            "the parameters that it started from."
         ),
         when="zero with overlap_param_gather",
         triggers=lambda point: int(point.get("zero", 0)) > 0,

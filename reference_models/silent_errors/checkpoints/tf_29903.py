@@ -19,7 +19,7 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class ByStorage(Checkpointer):
-    """The saving code as it was released: whatever shares a storage is the same."""
+    """The saving code as it was released: tensors that share a storage are taken for the same."""
 
     def unshared(self, state: object) -> list[str]:
         """The first name of every storage."""
@@ -56,7 +56,7 @@ class Tagger(nn.Module):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Train, save, load into a new model; `missing` has what the file lacks."""
+    """Train, save, load into a new model; `missing` has the names that the file lacks."""
     torch.manual_seed(seed)
     model = Tagger(vocabulary=12, width=16)
     flatten_weights(model.lstm)

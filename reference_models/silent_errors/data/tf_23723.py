@@ -19,7 +19,7 @@ class Whisper(Generator):
     """Generation as it was released."""
 
     def fit(self, prompt: Tensor, max_new_tokens: int) -> tuple[Tensor, int]:
-        """The end of the prompt, and a length computed with the whole prompt."""
+        """The end of the prompt, and a length limit computed with the whole prompt."""
         kept, _ = super().fit(prompt, max_new_tokens)
         return kept, prompt.shape[1] + max_new_tokens
 

@@ -1,4 +1,4 @@
-"""Bugs of DeepSpeed's releases that the sweeps know: by a Point and words of the report."""
+"""Known bugs of DeepSpeed releases, recognised by their Point and by words of the report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from pytest_trainsafe.sweep.case import Case
 
 UNEXPLAINED = "unexplained"
 
-#: The program of the catalogue, whose axes are not those of the others.
+#: The catalogue's program, whose axes differ from those of the other programs.
 _CATALOGUE = "program.train"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A bug: the first and the last release it was seen in, its Points, words of its reports."""
+    """A bug: the first and the last release with it, axes of its Points, words of its reports.
+
+    `catalogued` is whether it applies only to the catalogue's program, at exactly this Point.
+    """
 
     name: str
     first: str
@@ -31,7 +34,7 @@ class Known:
     catalogued: bool = False
 
     def explains(self, case: Case, report: str) -> bool:
-        """Whether a Case fails by this bug in the installed release."""
+        """Whether this bug explains the report on a Case in the installed release."""
         installed = Version(importlib.metadata.version("deepspeed"))
         here = Version(self.first) <= installed <= Version(self.last)
         there = all(case.point.get(axis, 1) == value for axis, value in self.point.items())
@@ -102,7 +105,7 @@ KNOWN = (
 
 _WARM_UP = {"dp": 2, "zero": 1, "groups": True, "steps": 4}
 
-#: What the catalogue's Points show of other bugs than theirs, or of what was documented once.
+#: Failures at the catalogue's Points that other bugs cause, or behaviour that was documented then.
 KNOWN_THERE = (
     *(
         Known(
@@ -135,7 +138,7 @@ KNOWN_THERE = (
 
 
 def catalogued_points() -> list[dict[str, object]]:
-    """Where the catalogue's bugs act that were in a supported release, each Point once."""
+    """The Points at which catalogued bugs of supported releases act, each Point once."""
     points = [
         dict(bug.triggers)
         for bug in BUGS
@@ -145,7 +148,7 @@ def catalogued_points() -> list[dict[str, object]]:
 
 
 def _catalogued(bug: DeepSpeedBug) -> Known:
-    """A bug of docs/deepspeed-bugs.md, in the releases that its entry names."""
+    """A catalogued bug as a Known bug of the releases that its entry names."""
     seen = re.findall(r"\d+\.\d+\.\d+", bug.wrong)
     words = f"{bug.tensor} · {bug.kind} · step {bug.step}"
     name = f"{bug.name}: {bug.what}"
@@ -153,7 +156,7 @@ def _catalogued(bug: DeepSpeedBug) -> Known:
 
 
 def known_by(case: Case, report: str) -> str:
-    """The name of the bug by which a Case fails, UNEXPLAINED where none is known."""
+    """The name of the first bug that explains the report on a Case; UNEXPLAINED if none does."""
     catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
     found = [bug.name for bug in (*KNOWN, *KNOWN_THERE, *catalogued) if bug.explains(case, report)]
     return found[0] if found else UNEXPLAINED

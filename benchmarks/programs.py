@@ -1,4 +1,4 @@
-"""The functions that benchmarks run in ranks. As a script under torchrun, this file runs `empty`."""
+"""Functions that benchmarks run in ranks. As a script under torchrun, this file runs `empty`."""
 
 from __future__ import annotations
 

@@ -190,8 +190,8 @@ def page(found: list[Found], facts: dict[str, object]) -> str:
     rows = "\n".join(_row(one) for one in found)
     stories = "\n".join(_story(one) for one in found)
     return f"""\
-Bugs that DeepSpeed had and mended, none of which crashed anything, judged beside plain PyTorch.
-Most are shown in the release that had them, which runs beside the torch of today.
+Bugs that DeepSpeed had and fixed, all of them silent, compared with plain PyTorch training.
+Most are shown in the release that had them, which runs with a current torch.
 Some are planted in the installed DeepSpeed as well, in the code that the fix changed.
 
 Written by `python benchmarks/bench_deepspeed_bugs.py --write`, two ranks on CPUs.
@@ -223,17 +223,20 @@ def section(found: list[Found], facts: dict[str, object]) -> str:
         "## The bugs of DeepSpeed",
         "",
         (
-            "Bugs that DeepSpeed had and mended, judged in the release that had them, or planted "
+            "Bugs that DeepSpeed had and fixed, judged in the release that had them, or planted "
             f"in the installed one: {right} of {len(found)} are found where they should be."
         ),
-        f"What they are, and what is said of them, is in [{PAGE.name}]({PAGE.name}).",
+        f"The bugs and the reports on them are described in [{PAGE.name}]({PAGE.name}).",
         "",
         (
             f"Written by `python benchmarks/{Path(__file__).name} --write` on {facts['cores']} "
             f"cores, load {facts['load']} before, with torch {facts['torch']} and DeepSpeed "
             f"{facts['deepspeed']}, 2 ranks."
         ),
-        "Seconds are those to the verdict; some have a reference to make, others share it.",
+        (
+            "Seconds are measured until the verdict; some include the Run of a reference that "
+            "others share."
+        ),
         "",
         f"| {head.replace('|', ' | ')} |",
         "|---" * (head.count("|") + 1) + "|",

@@ -166,8 +166,8 @@ An error is caught if the faulty variant breaks a rule that the healthy variant 
 Healthy variants raise {control} blocks, and healthy programs raise {alarms} with a pack from the \
 others.
 A report has {median} block in the median and at most {most}.
-"Found" is the step of the record that breaks the rule; what runs after an optimizer's step \
-belongs to the next one.
+"Found" is the step of the record that breaks the rule; records after an optimizer's step \
+belong to the next step.
 
 Written by `python benchmarks/bench_learn.py --write`.
 

@@ -45,14 +45,14 @@ class Known:
 
 KNOWN = (
     Known(
-        "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
+        "stage 0 in bfloat16 creates its optimizer's states by a step, which changes the weights",
         "0.17.6",
         "0.19.8",
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
     ),
     Known(
-        "a pipeline in float32 clips the gradients of all stages by the norm of the first stage's",
+        "a pipeline in float32 clips the gradients of all stages by the first stage's norm",
         "0.19.8",
         "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
@@ -66,28 +66,28 @@ KNOWN = (
         ("activation_grad · step 0", "times the reference, which is 1/micro-batches"),
     ),
     Known(
-        "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
+        "stage 0 in float32 clips by the norm of one rank's experts instead of all experts",
         "0.19.8",
         "0.19.8",
         {"zero": 0, "ep": 2},
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
+        "under Ulysses, stage 3 averages gradients over the sequence's ranks; others sum them",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "zero": 3},
         ("main_grad · step 0", "0.5 times the reference"),
     ),
     Known(
-        "under Ulysses stages 0 to 2 add up gradients that the documented loss asks to average",
+        "under Ulysses, stages 0 to 2 sum gradients that the documented loss requires averaged",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "ulysses_loss": "documented"},
         ("main_grad · step 0", "2 times the reference"),
     ),
     Known(
-        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
+        "if a device mesh declares Ulysses, stages 0 to 2 do not reduce gradients over its ranks",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "ulysses": "mesh"},
@@ -119,7 +119,7 @@ KNOWN_THERE = (
         for schedule in ("WarmupLR", "WarmupCosineLR")
     ),
     Known(
-        "#8588: without ZeRO in half precision, the norm that is reported has the loss scale in it",
+        "#8588: without ZeRO in half precision, the reported norm includes the loss scale",
         "0.17.6",
         "0.18.2",
         {"dp": 2, "zero": 0, "dtype": "bfloat16"},

@@ -126,7 +126,7 @@ class NotedDraws:
 
 
 def shape_of(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of an operator's result or, if that is no tensor, of its first argument, or ()."""
+    """The shape of an operator's result, else of its first argument; () if neither is a tensor."""
     for value in (made, *args[:1]):
         if isinstance(value, torch.Tensor):
             return tuple(value.shape)

@@ -1,7 +1,7 @@
 """Notes draws when they happen, and makes events of them later, of many at a time.
 
-In the middle of a step, nothing of the ledger is in the processor's caches, so that its code is
-slow. When something draws, only what is not known later is therefore noted.
+In the middle of a step, the code and data of the ledger are not in the processor's caches, so it
+runs slowly. When something draws, only what cannot be found out later is therefore noted.
 """
 
 from __future__ import annotations

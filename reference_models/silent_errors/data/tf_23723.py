@@ -1,6 +1,6 @@
 """Transformers 23723 (TrainCheck's B5): generation goes on after its limit.
 
-https://github.com/huggingface/transformers/issues/23723, mended by pull request 23724: Whisper's
+https://github.com/huggingface/transformers/issues/23723, fixed by pull request 23724: Whisper's
 `generate` adds the length of the prompt to `max_new_tokens` before it trims the prompt to the
 window.  With a prompt that is too long, more tokens than allowed are generated.
 """

@@ -1,6 +1,6 @@
 """DeepSpeed 6772 (TrainCheck, Table 5): the engine overwrites an attribute of the user's modules.
 
-https://github.com/deepspeedai/DeepSpeed/issues/6772, mended by pull request 6847: ZeRO-3 numbers
+https://github.com/deepspeedai/DeepSpeed/issues/6772, fixed by pull request 6847: ZeRO-3 numbers
 modules in their attribute `id`.  A program that uses this attribute to place its experts then finds
 them on the wrong devices.
 """

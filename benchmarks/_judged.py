@@ -1,6 +1,6 @@
-"""Judges a Case at every rung, as a test does with the default settings, and gives rows of data.
+"""Judges a Case at every rung with the default settings, and yields rows of data.
 
-A test stops at the first rung that fails; here every rung is judged.
+Unlike a test, it does not stop at the first rung that fails.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 
-#: Findings that a row keeps of a failed rung.
+#: The most findings that a row keeps.
 MAX_FINDINGS = 5
 
 Row = dict[str, Any]
 
 
 def judged_rows(session: Session, case: Case) -> Iterator[Row]:
-    """A row of each rung; what goes wrong in one is its row's "error", and the others go on."""
+    """Yields a row for each rung. If judging a rung raises, its row has the "error"."""
     candidate, reference = session.candidate(case), session.reference(case)
     try:
         for dtype in case.rungs:
@@ -44,7 +44,7 @@ def judged_rows(session: Session, case: Case) -> Iterator[Row]:
                 row |= judged_row(rung, dtype, reference)
             except GroupFailure as failure:
                 row |= {"verdict": "error", "error": str(failure)}
-            except Exception:  # a benchmark's row must say what the tool could not do
+            except Exception:  # a row must show errors of the judge itself
                 row |= {"verdict": "error", "error": traceback.format_exc()}
             yield {**row, "seconds": round(time.perf_counter() - began, 3)}
     finally:
@@ -52,9 +52,9 @@ def judged_rows(session: Session, case: Case) -> Iterator[Row]:
 
 
 def judged_row(rung: Rung, dtype: str, reference: Traces) -> Row:
-    """The verdict of a rung, and what led to it.
+    """The verdict of a rung, with its findings.
 
-    The worst ratios are those of the first comparison, by one sample of noise.
+    The worst ratios are those of the first comparison, which uses one sample of noise.
     """
     ratios: dict[str, tuple[float, str]] = {}
     threads = torch.get_num_threads()
@@ -90,7 +90,7 @@ def _line(finding: Any) -> str:
 
 @contextmanager
 def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
-    """Note the worst error over its allowance of each kind of tensor that the judge judges."""
+    """Notes the worst ratio of error to allowance of each kind of tensor judged in this context."""
     original = judge._Judge.note
 
     def note(self: Any, id: Any, *arguments: Any, **named: Any) -> Any:
@@ -108,11 +108,11 @@ def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
 
 
 def worst_of(row: Row) -> tuple[float, str]:
-    """The largest error over its allowance of a row, and the tensor that has it."""
+    """The largest ratio of error to allowance in a row, and its tensor; (0.0, "") if none."""
     found = [(entry["ratio"], entry["id"]) for entry in row.get("worst", {}).values()]
     return max(found, default=(0.0, ""))
 
 
 def count(rows: Sequence[Row], verdict: str) -> int:
-    """How many rows have a verdict."""
+    """The number of rows with a verdict."""
     return sum(row["verdict"] == verdict for row in rows)

@@ -1,4 +1,4 @@
-"""What every benchmark needs: the command line, the machine, medians, peak memory, the last line.
+"""Functions for every benchmark: the command line, the machine, medians, memory, the last line.
 
 A benchmark prints tables for people and, as its last line, one JSON object for machines.
 """
@@ -24,16 +24,16 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 def quick(description: str | None) -> bool:
-    """Read the command line; whether `--quick` asks for few repetitions and small cases."""
+    """Read the command line; returns whether `--quick` is given: few repetitions, small cases."""
     return bool(_parser(description).parse_args().quick)
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What is asked of a benchmark that draws.
+    """The command line of a benchmark that draws plots.
 
-    `plots` is the folder to draw into, None for no plots.  `figures` are those of an earlier run,
-    to be shown and drawn instead of measured.
+    `plots` is the folder to draw into, None for no plots. `figures` are the figures of an earlier
+    run, which are shown and drawn instead of measuring; None to measure.
     """
 
     quick: bool
@@ -46,7 +46,7 @@ def options(description: str | None) -> Options:
     parser = _parser(description)
     parser.add_argument("--plots", type=Path, metavar="FOLDER", help="Draw the figures as SVG")
     parser.add_argument(
-        "--figures", type=Path, metavar="FILE", help="Take the last line of this earlier run"
+        "--figures", type=Path, metavar="FILE", help="Show the output of this earlier run instead"
     )
     asked = parser.parse_args()
     figures = json.loads(asked.figures.read_text().splitlines()[-1]) if asked.figures else None
@@ -60,7 +60,7 @@ def _parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def machine() -> dict[str, object]:
-    """What the figures depend on.  `load` is the one-minute load average before measuring."""
+    """The machine and versions that figures depend on; `load` is the one-minute load average."""
     return {
         "cores": len(os.sched_getaffinity(0)),
         "processor": _processor(),
@@ -75,48 +75,48 @@ def machine() -> dict[str, object]:
 def alternate(
     first: Callable[[], T], second: Callable[[], T], count: int
 ) -> tuple[list[T], list[T]]:
-    """Call two things in turn, `count` times each: what slows the machine down slows both."""
+    """Call two functions in turn, `count` times each, so that other load slows both equally."""
     pairs = [(first(), second()) for _ in range(count)]
     return [a for a, _ in pairs], [b for _, b in pairs]
 
 
 def median(values: Sequence[float]) -> float:
-    """The median: a figure that a single disturbed run does not move."""
+    """The median, which a single disturbed run does not change much."""
     return statistics.median(values)
 
 
 def differences(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """What the first of each pair took more than the second."""
+    """The difference of each pair, first minus second."""
     return [a - b for a, b in zip(first, second, strict=True)]
 
 
 def ratios(first: Sequence[float], second: Sequence[float]) -> list[float]:
-    """How many times the second of each pair the first took."""
+    """The ratio of each pair, first to second."""
     return [a / b for a, b in zip(first, second, strict=True)]
 
 
 def peak_memory() -> float:
-    """The most memory this process has held, in MiB, since it started or `reset_peak_memory`.
+    """The peak memory of this process in MiB, since its start or the last `reset_peak_memory`.
 
-    VmHWM, not `ru_maxrss`: that one a process inherits from the parent which forked it.
+    It reads VmHWM, because a process inherits `ru_maxrss` from the parent that forked it.
     """
     return status_kib("VmHWM") / 1024
 
 
 def reset_peak_memory() -> float:
-    """Start measuring `peak_memory` anew; the memory held now, in MiB."""
+    """Resets `peak_memory`, and returns the current memory in MiB."""
     Path("/proc/self/clear_refs").write_text("5")
     return status_kib("VmRSS") / 1024
 
 
 def folder_size(*folders: Path) -> int:
-    """Bytes in the files below some folders."""
+    """The number of bytes in all files of these folders."""
     files = [file for folder in folders for file in folder.rglob("*") if file.is_file()]
     return sum(file.stat().st_size for file in files)
 
 
 def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table: the first column to the left, figures to the right."""
+    """Print a table, with the first column aligned left and the others right."""
     cells = [list(columns), *([str(cell) for cell in row] for row in rows)]
     widths = [max(len(row[i]) for row in cells) for i in range(len(columns))]
     print(f"\n{title}")
@@ -126,7 +126,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 
 def finish(benchmark: str, facts: dict[str, object], figures: dict[str, Any]) -> None:
-    """Print the last line: everything that was measured, and on what machine, as JSON."""
+    """Print the last line: the figures and the machine as JSON."""
     print()
     print(json.dumps({"benchmark": benchmark, "machine": facts, **figures}))
 
@@ -137,7 +137,7 @@ def _processor() -> str:
 
 
 def status_kib(key: str) -> int:
-    """A line of this process's status, in KiB."""
+    """The value of a key in /proc/self/status, in KiB."""
     found = re.search(rf"^{key}:\s*(\d+) kB$", Path("/proc/self/status").read_text(), re.MULTILINE)
     assert found is not None, key
     return int(found[1])

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from _mutants import Mutation
 
-#: Rows of a report that name places, each "path.py:12".
+#: A place in a report ("path.py:12"), and the beginning of the rows that name places.
 _PLACE = re.compile(r"([\w./-]+\.py):(\d+)")
 _ROW = re.compile(r"^  (look at|reduced by) +")
 
@@ -28,7 +28,8 @@ def places(report: str) -> list[tuple[str, int]]:
 def named(report: str, package: Path, mutation: Mutation) -> str:
     """Which code of a mutant its report names: "file", "caller", "other" or "nothing".
 
-    A caller is a class or function that has the name of the mutated class or function in it.
+    "file" is the mutated file. "caller" is a class or function whose text contains the name of the
+    mutated class or function.
     """
     listed = places(report)
     if not listed:
@@ -43,7 +44,7 @@ def named(report: str, package: Path, mutation: Mutation) -> str:
 
 
 def _block(package: Path, file: str, line: int) -> str:
-    """The text of the class or function at a line of a package's file, "" for none."""
+    """The text of the innermost class or function at a line of a package's file; "" if none."""
     found = [each for each in package.rglob(Path(file).name) if str(each).endswith(_tail(file))]
     if not found:
         return ""

@@ -1,6 +1,6 @@
-"""Which lines of a package a program runs: a program around another one, run in the ranks.
+"""Finds the lines of a package that a program runs: a program that runs another one in the ranks.
 
-Says to a file of each rank what was run, once a line.
+Each rank writes the numbers of the lines that ran into a file.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ from typing import Any
 
 
 def train(ctx: Any, program: str, folder: str, lines: str, arguments: dict[str, Any]) -> None:
-    """Run `program` ("package.module:train") and note the lines that it runs in `folder`."""
+    """Run `program` ("package.module:train") with `arguments`, and write the lines that it ran.
+
+    Only files in `folder` count. The file is `lines` with the rank as its suffix.
+    """
     seen: dict[str, set[int]] = {}
     inside = folder + os.sep
 

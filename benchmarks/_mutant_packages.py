@@ -1,7 +1,7 @@
-"""Copies of the reference models under names of their own, as a user's package would be.
+"""Copies of the reference models as packages with other names, like a user's package.
 
-Imports within a copy are relative, so that copies differ in nothing but what was mutated, and
-their compiled files can be shared.
+Imports within a copy are relative, so that copies differ only in the mutated file, and the other
+compiled files can be shared.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pytest_trainsafe.sweep.program import Program, resolve
 MODELS = ROOT / "reference_models"
 MUTATED = "parallel"
 
-#: What the programs of the benchmark need, each folder with those below it.
+#: The folders, with their subfolders, that the programs of the benchmark need.
 _FOLDERS = ("blocks", "bugs", "datasets", "networks", "parallel", "plain", "training")
 
 _OWN = re.compile(r"\bpytest_trainsafe\.reference_models\b(\.[\w.]+)?(?= import )")
 
 
 class Packages:
-    """Packages below a folder that is on the module search path, the clean one among them."""
+    """The clean and the mutated packages in a folder that is on the module search path."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Packages:
         compileall.compile_dir(self.clean, quiet=2)
 
     def program(self, name: str) -> Program:
-        """A program of the clean package, `gpt` for one."""
+        """A program of the clean package, such as `gpt`."""
         return resolve(f"{self.clean.name}.{name}:train")
 
     def mutant(self, mutation: Mutation, name: str) -> Path:

@@ -1,7 +1,7 @@
 """The Points at which mutants of the parallel models are judged, and the lines that each runs.
 
-Small models, since every mutant is run at some of them, and with awkward sizes where they are
-allowed: a vocabulary of which every token occurs, and layers that stages cannot share evenly.
+The models are small, since every mutant runs at several Points. Some have awkward sizes: a
+vocabulary whose tokens all occur, or a number of layers that the stages cannot divide evenly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Place:
 
     @property
     def words(self) -> set[str]:
-        """What is asked for here that is not asked for everywhere."""
+        """The program, the axes and the additional arguments of this place, as texts."""
         given = {**self.axes, **self.more}
         return {self.program, *(f"{name}={value}" for name, value in given.items())}
 
@@ -77,7 +77,7 @@ class Place:
         return Case(self.point.replace(dtype=dtype), program, settings, arguments, arguments)
 
 
-#: Fewer ranks first, and the plainest programs of as many ranks.
+#: Sorted by the number of ranks; with equal numbers, plainer programs come first.
 PLACES = (
     Place("gpt", {"recompute": "selective"}),
     Place("gpt", {"recompute": "full"}, {"recompute_num_layers": 2, "layers": 3}),
@@ -119,13 +119,13 @@ PLACES = (
     Place("moe", {"dp": 2, "cp": 2, "ep": 2}, {"capacity_factor": 0.75, "clip": 0.5}),
 )
 
-#: File, relative to the mutated folder, to lines.
+#: The lines of each file, by its path relative to the mutated folder.
 Lines = dict[str, set[int]]
 
 
 @dataclass(frozen=True)
 class Covered:
-    """The lines of the mutated folder that a place runs, of its candidate and of its reference."""
+    """The lines of the mutated folder that the candidate and the reference of a place run."""
 
     candidate: Lines
     reference: Lines
@@ -134,12 +134,15 @@ class Covered:
         return bool(self.candidate.get(file, set()) & set(lines))
 
     def shares(self, file: str, lines: range) -> bool:
-        """Whether the reference runs any of the lines, too."""
+        """Whether the reference also runs any of the lines."""
         return bool(self.reference.get(file, set()) & set(lines))
 
 
 def covered(session: Session, packages: Packages, memory: Path) -> dict[Place, Covered]:
-    """What every place covers, measured once for each state of the sources."""
+    """The lines that every place runs, measured once for each state of the sources.
+
+    They are kept in the file `memory`.
+    """
     known: dict[str, Any] = json.loads(memory.read_text()) if memory.exists() else {}
     state = _state(packages)
     if known.get("state") != state:

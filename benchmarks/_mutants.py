@@ -1,8 +1,8 @@
 """Generates single mutations of source files from their syntax trees.
 
-A mutation replaces the text of one node; everything else stays as it is written.  What only checks
-or describes is left alone: assertions, raised errors, annotations, imports, docstrings, and the
-branches that plant a bug.
+A mutation replaces the text of one node and keeps all other text. Code that only checks or
+describes is not mutated: assertions, raised errors, annotations, imports and docstrings. Nor are
+the branches that plant a bug.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-#: Mutations of each file that a sample begins with.
+#: The number of mutations of each file with which a sample begins.
 FEW = 2
 
-#: Calls that talk to other ranks or cut what they hold, and return their first argument where
-#: nothing is to be done.
+#: Functions that communicate with other ranks or shard a tensor, and that return their first
+#: argument if there is nothing to do.
 COLLECTIVES = frozenset(
     {
         *("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "split", "pass_on"),
@@ -27,10 +27,10 @@ COLLECTIVES = frozenset(
     }
 )
 
-#: Methods that give their object in another form.
+#: Methods that return their object in another form.
 _FORMS = frozenset({"detach", "contiguous", "clone", "float", "view_as", "masked_fill", "to", "mT"})
 
-#: An axis of ranks and those that it is confused with.
+#: Each axis of ranks, with the axes that replace it in mutations.
 _GROUPS = {
     "tp": ("cp",),
     "cp": ("tp", "dp"),
@@ -71,8 +71,9 @@ _COMPARED: dict[type[ast.cmpop], str] = {
 class Mutation:
     """One change of one file: the text from `start` to `end` becomes `after`.
 
-    `file` is relative to the mutated folder.  `lines` are those of the changed node, `where` its
-    class and function, `kind` what was done.  `number` tells apart equal changes of one function.
+    `file` is relative to the mutated folder. `lines` are the lines of the changed node, `where` is
+    its class and function, and `kind` names the kind of change. `number` distinguishes equal
+    changes in one function.
     """
 
     file: str
@@ -87,7 +88,7 @@ class Mutation:
 
     @property
     def id(self) -> str:
-        """A name that stays while the function and the file's name do, in whatever folder."""
+        """A name that depends on the file's name and the function, but not on folders or lines."""
         again = f" #{self.number}" if self.number else ""
         place = f"{Path(self.file).name} {self.where}"
         return f"{place}: {self.kind}: {self.before} -> {self.after}{again}"
@@ -98,9 +99,9 @@ class Mutation:
 
 
 def mutations(folder: Path) -> list[Mutation]:
-    """Every mutation of the modules in a folder and below, each of which compiles.
+    """Every mutation of the modules in a folder and its subfolders that compiles.
 
-    No two modules have the same name, since the ids of mutations begin with it.
+    No two modules may have the same name, because the ids of mutations begin with it.
     """
     modules = sorted(file for file in folder.rglob("*.py") if file.name != "__init__.py")
     assert len({file.name for file in modules}) == len(modules), "two modules have the same name"
@@ -117,9 +118,9 @@ def mutations_of(source: str, file: str) -> list[Mutation]:
 
 
 def sample(found: Sequence[Mutation], count: int, seed: int) -> list[Mutation]:
-    """So many of them in random order: a few of every file, then as many of each kind.
+    """A random sample of `count` mutations: first a few of every file, then equally many per kind.
 
-    A longer sample of the same seed has the shorter one in it.
+    A longer sample with the same seed begins with the shorter one.
     """
     generator = random.Random(seed)
     shuffled = sorted(found, key=lambda mutation: mutation.id)
@@ -133,7 +134,7 @@ def sample(found: Sequence[Mutation], count: int, seed: int) -> list[Mutation]:
 
 
 def _in_turn(found: Sequence[Mutation], group: Callable[[Mutation], str]) -> list[Mutation]:
-    """One of each group, then a second one of each, and so on."""
+    """The mutations in turn by group: one of each group, then a second one of each, and so on."""
     seen: dict[str, int] = {}
     placed = []
     for mutation in found:
@@ -197,7 +198,7 @@ class _File:
     def visit(
         self, node: ast.AST, where: tuple[str, ...]
     ) -> Iterator[tuple[tuple[str, ...], Change]]:
-        """The changes of a node and what is in it, with the names of what they stand in."""
+        """Yields the changes of a node and its children, each with its enclosing definitions."""
         if isinstance(node, ast.Import | ast.ImportFrom | ast.Assert | ast.Raise):
             return
         if isinstance(node, ast.If) and "TYPE_CHECKING" in self.text(node.test):
@@ -313,7 +314,10 @@ def _statements(node: ast.AST, text: Text) -> Iterator[Change]:
 
 
 def _assigns_again(node: ast.Assign, text: Text) -> bool:
-    """Whether what is assigned to exists without it: an attribute, an item, or its own value."""
+    """Whether the target of an assignment probably exists without it.
+
+    It is an attribute, an item, or a name that occurs in the assigned value.
+    """
     (target, *_), value = node.targets, text(node.value)
     if isinstance(target, ast.Name):
         return re.search(rf"\b{target.id}\b", value) is not None
@@ -321,7 +325,7 @@ def _assigns_again(node: ast.Assign, text: Text) -> bool:
 
 
 def _describes(node: ast.AST) -> bool:
-    """A docstring, or another text that stands by itself."""
+    """Whether a node is a docstring or another string that is a statement of its own."""
     return (
         isinstance(node, ast.Expr)
         and isinstance(node.value, ast.Constant)

@@ -1,4 +1,4 @@
-"""Observes the programs of the corpus: the tables of one process, or of two ranks."""
+"""Observes the healthy programs and those of silent errors, in one process or on two ranks."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.trace.observed.file import FILE, read_table
 from pytest_trainsafe.trace.run_spec import Observe
 
-#: What is observed: PyTorch, and the library that the programs share.
+#: The packages that are observed: PyTorch, and the library that the programs share.
 APIS = ("torch", "pytest_trainsafe.reference_models.toolkit")
 
 
 def load_toolkit() -> None:
-    """Import all of the library, so that all of it is observed."""
+    """Import every module of the library that the programs share, so that all are observed."""
     for module in pkgutil.iter_modules(toolkit.__path__):
         importlib.import_module(f"{toolkit.__name__}.{module.name}")
 
@@ -38,7 +38,7 @@ def load_toolkit() -> None:
 def observed_healthy(
     session: Session, each: Healthy, seed: int = 0, variant: Mapping[str, Any] | None = None
 ) -> ObservedRun:
-    """A healthy program's run."""
+    """The observed run of a healthy program; `variant` are arguments that it changes."""
     train = healthy.program(each)
     if each.axis:
         return _of_ranks(session, each.name, train, each.axis, seed, dict(variant or {}))
@@ -48,7 +48,7 @@ def observed_healthy(
 def observed_error(
     session: Session, error: SilentError, faulty: bool, seed: int = 0
 ) -> ObservedRun:
-    """The run of a silent error's program."""
+    """The observed run of a silent error's program, with the error if `faulty`."""
     train = silent_errors.program(error)
     arguments: dict[str, Any] = {"faulty": faulty}
     if not error.axis:
@@ -59,7 +59,7 @@ def observed_error(
 
 
 def _of_process(name: str, train: Callable[..., Any], arguments: Mapping[str, Any]) -> ObservedRun:
-    # What a faulty program does before it raises is observed.
+    # A faulty program may raise KeyError; what it did before is observed.
     with observe(APIS) as observation, contextlib.suppress(KeyError):
         train(**arguments)
     return ObservedRun(name, [observation.table])

@@ -1,4 +1,4 @@
-"""Writes one section of a document that several benchmarks write, and leaves the others alone."""
+"""Replaces one section of a document whose sections several benchmarks write."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pathlib import Path
 
 
 def write_section(page: Path, name: str, text: str, head: str = "") -> None:
-    """Put `text` between `<!-- name -->` and `<!-- /name -->`; a new section comes last.
+    """Put `text` between `<!-- name -->` and `<!-- /name -->`; a new section is added at the end.
 
-    `head` begins a document that is not there yet.
+    If the document does not exist, it is created and begins with `head`.
     """
     before = page.read_text(encoding="utf-8") if page.exists() else head
     section = f"<!-- {name} -->\n\n{text.strip()}\n\n<!-- /{name} -->"

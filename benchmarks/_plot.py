@@ -1,4 +1,4 @@
-"""What every plot shares: its looks, and an SVG that is the same bytes for the same figures."""
+"""The style of all plots, and writing them as SVG: equal figures give equal bytes."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-#: One colour a dtype, in every plot; they differ in lightness too.
+#: The colour of each dtype in every plot; they differ in lightness too.
 DTYPE_COLOURS = {"float64": "#1b4f72", "float32": "#c0392b", "bfloat16": "#e6a117"}
 
-#: One colour a model.
+#: The colour of each model.
 MODEL_COLOURS = {"gpt": "#1b4f72", "llama": "#c0392b", "moe": "#e6a117"}
 
 
@@ -39,7 +39,7 @@ def panels(rows: int, columns: int, width: float, height: float) -> tuple[Any, A
 
 
 def plain_ticks(axis: Any) -> None:
-    """Label an axis of logarithms 1, 2, 5, 10, for ranges of a few powers of ten."""
+    """Label a logarithmic axis 1, 2, 5, 10, for ranges of a few powers of ten."""
     from matplotlib import ticker
 
     axis.set_major_locator(ticker.LogLocator(subs=(1, 2, 5)))
@@ -52,6 +52,6 @@ def save(figure: Any, folder: Path, name: str) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / f"{name}.svg"
     figure.savefig(file, metadata={"Date": None})
-    # A hundredth of a point is finer than a screen, and a third of matplotlib's bytes.
+    # Two decimals of a point are finer than a screen shows, and make the file a third as large.
     file.write_text(re.sub(r"(\d\.\d\d)\d+", r"\1", file.read_text()))
     print(f"drawn: {file}")

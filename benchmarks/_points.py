@@ -1,5 +1,4 @@
-"""At which Points programs are run for verdicts: clean ones, and for a bug the smallest that
-triggers it."""
+"""The Points at which clean programs are judged, and the smallest Point that triggers a bug."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ MAX_RANKS = 4
 
 @dataclass(frozen=True, slots=True)
 class Clean:
-    """A program without a bug, and the Points to judge it at."""
+    """A program without a bug, and the Points at which it is judged."""
 
     name: str
     program: str
@@ -59,7 +58,7 @@ CLEAN = (
     Clean("gpt, fp8", "gpt", (Point.of(tp=2), Point.of(tp=2, cp=2, sp=True)), {"fp8": True}),
 )
 
-#: What is tried of each axis, the value that changes nothing first.
+#: The values that are tried for each axis, beginning with the one that changes nothing.
 TRIED: dict[str, tuple[AxisValue, ...]] = {
     "tp": (1, 2),
     "cp": (1, 2),

@@ -1,7 +1,7 @@
-"""Random clean Points: any reference model, any of its axes, ways and dtypes, at awkward sizes.
+"""Draws random clean Points: any reference model, axes, options and dtype, at awkward sizes.
 
-Drawn from a seed and an index alone, on any machine.  What is drawn is valid by the programs' own
-rules; what they reject is drawn again, and counted by rule.
+A Point depends only on a seed and an index, not on the machine. If a program's rules reject it,
+another one is drawn, and the rejection is counted by rule.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pytest_trainsafe.sweep.product import cells
 
 MAX_RANKS = 4
 
-#: The lowest rung of a Point; all rungs above it are judged, too.
+#: The dtypes of a Point, which are its lowest rung; the rungs above it are judged, too.
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 Random = random.Random
@@ -30,10 +30,10 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Drawn:
-    """A random Point: everything that its Case is made of.
+    """A random Point, with everything that its Case needs.
 
-    `axes` are those of the Point that are not trivial, its dtype among them, and `pipeline` the
-    stages of the reference (1: a single device).
+    `axes` are the axes of the Point that are not trivial, with its dtype. `pipeline` is the
+    number of pipeline stages of the reference (1: a single device).
     """
 
     index: int
@@ -50,13 +50,13 @@ class Drawn:
 
 
 def draw(seed: int, index: int, rejected: Counter[str]) -> Drawn:
-    """The random Point of a number; `rejected` counts what the rules refused on the way to it."""
+    """Random Point number `index` of a seed; `rejected` counts the Points rejected before it."""
     generator = Random(f"{seed} {index}")
     program = generator.choice(OFTEN)
     while True:
         axes, arguments = PROGRAMS[program](generator)
         axes["dtype"] = generator.choice(DTYPES)
-        # Now and then a plain pipeline is the reference, where the program has pipelines.
+        # If the program has pipelines, the reference is sometimes a pipeline of two stages.
         pipeline = generator.choice((1, 1, 1, 1, 1, 1, 1, 2)) if program in PIPELINED else 1
         drawn = Drawn(index, program, axes, arguments, pipeline, generator.randrange(1000))
         _, reason = case_of(drawn, Settings(max_world_size=MAX_RANKS))
@@ -66,7 +66,7 @@ def draw(seed: int, index: int, rejected: Counter[str]) -> Drawn:
 
 
 def case_of(drawn: Drawn, settings: Settings) -> tuple[Case, str | None]:
-    """The Case of a random Point, and why it is invalid (None: it is valid)."""
+    """The Case of a random Point, and the reason why it is invalid, or None."""
     module = importlib.import_module(f"pytest_trainsafe.reference_models.{drawn.program}")
     words: Values = {name: [value] for name, value in drawn.axes.items()}
     if drawn.pipeline > 1:
@@ -93,7 +93,7 @@ def _ranks(generator: Random, *names: str) -> Values:
 
 
 def _training(generator: Random) -> Values:
-    """What every program takes; more micro-batches where they are to be divided."""
+    """The arguments that every program takes."""
     return {
         "batch_size": generator.choice((1, 1, 2, 3)),
         "microbatches": generator.choice((1, 2, 2, 3, 4, 4, 6)),
@@ -121,7 +121,7 @@ def _sizes(generator: Random) -> Values:
 
 
 def _how(generator: Random, axes: Values) -> Values:
-    """Pipelines' schedules, and ways of context and tensor parallelism."""
+    """Pipeline schedules, and options of context and tensor parallelism; adds to `axes`."""
     if axes.get("pp", 1) > 1:
         axes["vpp"] = generator.choice((1, 1, 2))
     recompute = generator.choice(("none", "none", "none", "selective", "full"))
@@ -139,7 +139,7 @@ def _how(generator: Random, axes: Values) -> Values:
 
 
 def _shared(generator: Random, axes: Values) -> None:
-    """The axes that share out the sequence over tp, and the optimizer over dp and cp."""
+    """Adds the axes that shard the sequence over tp, and the optimizer over dp and cp."""
     if axes.get("tp", 1) > 1 and generator.random() < 0.5:
         axes["sp"] = True
     if (axes.get("dp", 1) > 1 or axes.get("cp", 1) > 1) and generator.random() < 0.4:
@@ -222,8 +222,8 @@ PROGRAMS: dict[str, Callable[[Random], tuple[Values, Values]]] = {
     "lstm": _lstm,
 }
 
-#: The programs as often as they are drawn: those with most axes most often.
+#: The programs to draw from; those with more axes are listed, and so drawn, more often.
 OFTEN = ("gpt", "gpt", "gpt", "llama", "llama", "moe", "moe", "cnn", "lstm")
 
-#: The programs that can be cut in stages, and so be a pipelined reference, too.
+#: The programs with pipeline stages, which can therefore be a pipelined reference, too.
 PIPELINED = ("gpt", "llama")

@@ -1,4 +1,4 @@
-"""Keeps the exception of a test that a benchmark runs in its own process."""
+"""A pytest plugin for benchmarks that run a test in their own process: keeps its exception."""
 
 from __future__ import annotations
 

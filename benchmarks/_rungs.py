@@ -1,4 +1,4 @@
-"""Runs a program for a benchmark, and hands out what the judge is given: rungs, logical tensors."""
+"""Runs a program for a benchmark, and provides the judge's inputs: rungs and logical tensors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 @contextmanager
 def session(settings: Settings) -> Iterator[Session]:
-    """A Session whose traces are gone at the end."""
+    """A Session whose traces are deleted at the end."""
     with tempfile.TemporaryDirectory(prefix="trainsafe-bench-") as temporary:
         opened = Session(settings, Path(temporary))
         try:
@@ -43,7 +43,10 @@ def case(
     arguments: Mapping[str, object],
     candidate: Mapping[str, object] | None = None,
 ) -> Case:
-    """A reference program at a Point; `candidate` is what only the candidate is given."""
+    """The Case of a reference model at a Point.
+
+    `arguments` are for both programs, and `candidate` are further arguments of the candidate.
+    """
     module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
     both = dict(arguments)
     return Case(point, resolve(module.train), settings, both, {**both, **(candidate or {})})
@@ -52,10 +55,10 @@ def case(
 def rungs(
     opened: Session, one: Case, dtypes: Sequence[str] = DTYPES, samples: int = 1
 ) -> Iterator[tuple[str, Rung]]:
-    """Run a case in each dtype, as the ladder does; the candidate's traces go when all are judged.
+    """Run a Case in each dtype, as the ladder does, and yield its rungs.
 
-    Rounding is measured by so many samples of noise.  Raises GroupFailure where ranks did not
-    finish.
+    `samples` is the number of samples of noise that measure rounding. The candidate's traces are
+    deleted after the last rung. Raises GroupFailure if ranks did not finish.
     """
     reference, candidate = opened.reference(one), opened.candidate(one)
     for dtype in dtypes:
@@ -68,7 +71,7 @@ def rungs(
 
 
 def values(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wide | None:
-    """A logical tensor as a wide array; None where its parts do not fit together."""
+    """A logical tensor as a wide array; None if its parts do not fit together."""
     tensor = logical_tensor(trace, id, shape).tensor
     if tensor is None:
         return None
@@ -77,10 +80,10 @@ def values(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wi
 
 
 def whole(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Wide:
-    """A logical tensor of a correct Run, whose parts fit together."""
+    """A logical tensor as a wide array; SystemExit if its parts do not fit together."""
     found = values(trace, id, shape)
     if found is None:
-        raise SystemExit(f"{id} cannot be put together from the ranks of {trace.point}")
+        raise SystemExit(f"{id} cannot be assembled from its parts on the ranks at {trace.point}")
     return found
 
 

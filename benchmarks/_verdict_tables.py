@@ -37,7 +37,7 @@ def show_verdicts(pairs: Sequence[Pair]) -> None:
 
 
 def show_ladders(clean: Sequence[Pair], bugs: Sequence[Pair]) -> None:
-    """As a test judges: a failure in any dtype from float64 down fails it."""
+    """Print the verdicts of a ladder: a Point fails if it fails in any dtype from float64 down."""
     rows = []
     for last, dtype in enumerate(DTYPES, start=1):
         alarms = _in_any(clean, DTYPES[:last], lambda pair: failures(pair, "") > 0)
@@ -54,7 +54,7 @@ def show_ladders(clean: Sequence[Pair], bugs: Sequence[Pair]) -> None:
 def _in_any(
     pairs: Sequence[Pair], dtypes: Sequence[str], true: Callable[[Pair], bool]
 ) -> dict[str, bool]:
-    """Of each program or bug at its Point, whether something is true in one of the dtypes."""
+    """For each program or bug at its Point, whether `true` holds in one of the dtypes."""
     found: dict[str, bool] = {}
     for pair in pairs:
         if pair["dtype"] in dtypes:
@@ -64,7 +64,7 @@ def _in_any(
 
 
 def _row(name: str, clean: Sequence[Pair], bugs: Sequence[Pair]) -> list[object]:
-    """A criterion's line, "" being the measured tolerances."""
+    """The table row of a criterion; "" stands for the measured tolerances."""
     alarms = [failures(pair, name) for pair in clean]
     tensors = sum(pair["fixed" if name else "ours"]["tensors"] for pair in clean)
     return [
@@ -80,7 +80,7 @@ def _row(name: str, clean: Sequence[Pair], bugs: Sequence[Pair]) -> list[object]
 
 
 def failures(pair: Pair, name: str) -> int:
-    """How many tensors of a pair fail by a criterion."""
+    """The number of tensors of a pair that fail a criterion."""
     found = pair["fixed"]["failed"][name] if name else pair["ours"]["failed"]
     return int(found)
 
@@ -126,12 +126,12 @@ def show_room(clean: Sequence[Pair]) -> None:
 
 
 def worst_clean(clean: Sequence[Pair], rounding: str) -> float:
-    """The largest error over its allowance that a clean tensor has, where `rounding` is allowed."""
+    """The largest ratio of error to allowance of a clean tensor, in pairs that allow `rounding`."""
     return max((pair["ours"]["worst"] for pair in clean if pair["rounding"] == rounding), default=0)
 
 
 def draw_margins(pairs: Sequence[Pair], folder: Path) -> None:
-    """margins.svg: how far the first wrong tensor of each bug is beyond its allowance."""
+    """Draw margins.svg: the ratio of error to allowance of the first wrong tensor of each bug."""
     clean = [pair for pair in pairs if not pair["bug"]]
     bugs = [pair for pair in pairs if pair["bug"]]
     names = list(dict.fromkeys(pair["bug"] for pair in bugs))

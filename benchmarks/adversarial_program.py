@@ -1,7 +1,7 @@
-"""A small correct program over dp and tp whose numerics are as awkward as a variant says.
+"""A small correct program over dp and tp; each variant makes its numerics awkward in one way.
 
-Trained by `bench_adversarial.py` and by the suite.  Column- and row-parallel layers, a
-normalisation and a head; gradients are summed over dp.  Nothing in it is wrong at any variant.
+Trained by `bench_adversarial.py` and by the suite. It has column- and row-parallel layers, a
+normalisation and a head; gradients are summed over dp. It is correct in every variant.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_trainsafe.sweep.validity import divides, requires
 MICROBATCHES, BATCH = 4, 2
 ANNOTATIONS = {"modules": {"fc1": {"output": {"tp_dim": -1}}}}
 
-#: What a variant changes; everything else is as `train` has it by default.
+#: The arguments of `train` that a variant changes; the others keep their defaults.
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "zero head": {"zero_head": True},
@@ -66,12 +66,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "targets x 1e12": {"targets": 1e12},
 }
 
-#: The variants in which nothing trains: a pass would be empty.
+#: The variants in which no parameter changes, so that a pass would prove nothing.
 EMPTY = ("all-masked loss", "lr 0", "all parameters zero")
 
 
 class Model(nn.Module):
-    """[batch, length, hidden] to the same; see `train` for the arguments."""
+    """Maps [batch, length, hidden] to the same shape; see `train` for the arguments."""
 
     def __init__(self, axes: Axes, hidden: int, width: int, **how: Any) -> None:
         super().__init__()
@@ -114,7 +114,7 @@ class Model(nn.Module):
         if self.how["log"]:
             hidden = hidden.abs().log()
         if self.how["gain"] is not None:
-            # What follows undoes a factor, so its gradient is little but rounding.
+            # The normalisation that follows undoes a factor, so its gradient is mostly rounding.
             hidden = hidden * self.gain.mean()
         if self.how["normed"]:
             hidden = self.norm(hidden)
@@ -151,11 +151,11 @@ def train(
 ) -> None:
     """Train for `steps` steps of four micro-batches, two sequences of `length` each.
 
-    `scale` multiplies all initial weights, `inputs` and `targets` the data, and `decades` spreads
-    the inputs' features over as many powers of ten up and down.  `unmasked` tokens of a
-    micro-batch count in the loss (None: all).  `clip` clips to about the gradients' norm.
-    `gain` is the number of elements of a factor, 0 for one without dimensions; `normed` has a
-    normalisation before the head.
+    `scale` multiplies all initial weights, and `inputs` and `targets` multiply the data. The
+    features of the inputs are scaled from 10**-`decades` to 10**`decades`. `unmasked` is the
+    number of tokens of a micro-batch that count in the loss (None: all). `clip` clips to a limit
+    close to the gradients' norm. `gain` is the number of elements of a factor, 0 for a 0-dim
+    tensor, None for no factor. `normed` is whether there is a normalisation before the head.
     """
     axes = Axes.of(ctx)
     how = {
@@ -234,7 +234,7 @@ class SignSGD(torch.optim.Optimizer):
 
 
 def _data(seed: int, shape: tuple[int, ...], decades: float) -> Iterator[Tensor]:
-    """Inputs and targets, float64 whatever the program's dtype."""
+    """Yields inputs and targets, in float64 whatever the program's dtype."""
     generator = torch.Generator().manual_seed(seed)
     spread = torch.logspace(-decades, decades, shape[-1], dtype=torch.float64)
     yield torch.randn(shape, generator=generator, dtype=torch.float64) * spread

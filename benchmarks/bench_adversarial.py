@@ -1,9 +1,8 @@
-"""Adversarial numerics: a correct program with awkward values must be neither accused nor waved
-through.
+"""Judges a correct program with awkward numerics: no false failures and no empty passes.
 
-Every variant of `adversarial_program.py` is judged at dp=2, at tp=2 and at both, in every dtype.
-A `fail` is a false accusation; a `pass` of a variant that trains nothing is empty.  Either makes
-the exit status 1.
+Every variant of `adversarial_program.py` is judged at dp=2, at tp=2 and at both, in every dtype. A
+`fail` is a false accusation, and a `pass` is empty if nothing trains in the variant. The exit
+status is 1 if there is one of these.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ from pytest_trainsafe.sweep.program import resolve
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 POINTS = (Point.of(dp=2, tp=2), Point.of(tp=2), Point.of(dp=2))
 
-#: The variants with few elements, whose rounding is a matter of luck: more seeds.
+#: More seeds for variants with few elements, whose rounding depends much on the seed.
 SEEDS = {"0-dim gain": 20, "1-element gain": 5, "2-element gain": 5, "width 1": 5}
 
-#: A session keeps all references; it is closed after this many Cases.
+#: The number of Cases that one session judges; it keeps their references until it is closed.
 CASES_OF_A_SESSION = 40
 
 
@@ -54,7 +53,7 @@ def main() -> None:
 
 
 def judge_cases(cases: Sequence[tuple[str, Point, int]], dtypes: Sequence[str]) -> list[Row]:
-    """The rows of some variants, Points and seeds."""
+    """Judges variants at Points and seeds; returns the rows."""
     rows = []
     settings = Settings(device="cpu", dtypes=tuple(dtypes))
     with tempfile.TemporaryDirectory(prefix="trainsafe-adversarial-") as temporary:
@@ -79,7 +78,7 @@ def judge_cases(cases: Sequence[tuple[str, Point, int]], dtypes: Sequence[str]) 
 
 
 def wrong_verdict(row: Row) -> str:
-    """What is wrong with a verdict; "" for nothing."""
+    """What is wrong with a verdict; "" if it is right."""
     if row["verdict"] == "fail":
         return "accused"
     if row["verdict"] == "error":
@@ -90,7 +89,7 @@ def wrong_verdict(row: Row) -> str:
 def show_variants(
     rows: Sequence[Row], variants: Sequence[str], dtypes: Sequence[str]
 ) -> list[dict[str, Any]]:
-    """A line of each variant; the rows whose verdict is wrong."""
+    """Print a line for each variant, and return the rows whose verdict is wrong."""
     table = []
     for name in variants:
         cells: list[object] = [name, "inconclusive" if name in EMPTY else "no failure"]
@@ -107,7 +106,7 @@ def show_variants(
 
 
 def _verdicts(rows: Sequence[Row]) -> str:
-    """ "3 pass", or each verdict with how often it was given, the guards of a doubt by name."""
+    """A text such as "3 pass": each verdict with its count, and the guards if inconclusive."""
     counted: dict[str, int] = {}
     for row in rows:
         verdict = row["verdict"]

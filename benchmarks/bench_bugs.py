@@ -1,9 +1,10 @@
-"""Judges every planted bug at its Points, and writes what was found into docs/bugs.md.
+"""Judges every planted bug at its Points, and writes the verdicts into docs/bugs.md.
 
-A bug of the catalogue must fail at every Point that triggers it, starting at the tensor that its
-entry names, and pass at all others; at the first of its Points the code at fault is looked for,
-and must be the entry's.  `--only NAME` judges some, `--quick` two Points of each bug, `--write`
-writes the page's section, and `--record sketch` judges by sketches first.
+A bug of the catalogue must fail at every Point that triggers it, with the tensor that its entry
+names as the first wrong one, and pass at all other Points. At the first Point that triggers it, the
+code at fault is localised, and must be the code that the entry names. `--only NAME` judges some
+bugs, `--quick` judges two Points of each bug, `--write` writes the page's section, and `--record
+sketch` records sketches (random projections) instead of whole tensors at first.
 """
 
 from __future__ import annotations
@@ -39,9 +40,11 @@ Every section is written by the benchmark that it names.
 
 @dataclass
 class Found:
-    """What became of one bug: by Point, where it was found ("" for nowhere), and the seconds.
+    """The verdicts on one bug.
 
-    `first` is the Point at which it was localised, in `localizing` seconds, to `faults`.
+    `triggering` and `others` map Points that trigger the bug, and Points that do not, to the first
+    wrong tensor, "" for a pass. `seconds` are those of each Point. `first` is the Point at which
+    the bug was localised, in `localizing` seconds, to `faults`.
     """
 
     bug: Bug
@@ -62,7 +65,7 @@ class Found:
 
     @property
     def right(self) -> int:
-        """At how many triggering Points the report starts where the entry says."""
+        """The number of triggering Points whose report starts at the tensor of the entry."""
         return sum(where.startswith(self.expected) for where in self.triggering.values())
 
     @property
@@ -104,7 +107,7 @@ def main() -> None:
 
 
 def judge(bug: Bug, opened: Session, quick: bool) -> Found:
-    """Judge a bug at its Points; a Point where no rank finishes counts as found nowhere."""
+    """Judge a bug at its Points."""
     found = Found(bug)
     for case in cases(bug, opened.settings, quick):
         acts, point = bug.triggers(case.point), str(case.point)
@@ -126,7 +129,10 @@ def judge(bug: Bug, opened: Session, quick: bool) -> Found:
 
 
 def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
-    """Where a Point's report starts, "" for a pass; the seconds to it; what was published."""
+    """The first wrong tensor of a Point, "" for a pass; the seconds; the published summary.
+
+    If ranks do not finish, the first line of the failure replaces the tensor.
+    """
     candidate = opened.candidate(case)
     published: list[PointSummary] = []
     candidate.runs.publish = published.append
@@ -144,7 +150,7 @@ def verdict(case: Case, opened: Session) -> tuple[str, float, PointSummary]:
 
 
 def cases(bug: Bug, settings: Settings, quick: bool) -> Iterator[Case]:
-    """The valid Points of a bug's program, those that trigger it and those that do not."""
+    """The Cases at the valid Points of a bug's program, whether they trigger it or not."""
     valid = planted(bug, settings)
     if quick:
         triggering = [case for case in valid if bug.triggers(case.point)]
@@ -239,7 +245,7 @@ def _fault(one: Found) -> str:
 
 
 def _short(origin: str) -> str:
-    """`Megatron-LM#673` of a thread's address."""
+    """The short name of a thread's address, such as `Megatron-LM#673`."""
     *_, project, _, number = origin.split("/")
     return f"{project}#{number}"
 
@@ -260,7 +266,7 @@ def _story(one: Found) -> str:
     return f"### {bug.name}\n\n{bug.what}\n\n" + "\n".join(told) + "\n"
 
 
-#: Names told of one bug.
+#: The most names in a list on the page.
 MAX_LISTED = 6
 
 
@@ -275,7 +281,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="Two Points of each bug")
     section = f"Write the section of {PAGE.relative_to(ROOT)}"
     parser.add_argument("--write", action="store_true", help=section)
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="Judge only these bugs")
     parser.add_argument("--record", choices=("sketch", "full"), default="full")
     parser.add_argument("--max-world-size", type=int, default=4)
     return parser.parse_args()

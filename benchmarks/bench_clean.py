@@ -1,7 +1,8 @@
 """Judges clean Points of every reference model: each finding is a false alarm.
 
-Every Point is judged down the ladder, float64, float32 and bfloat16, for each seed.  Prints the
-Points that do not pass as they are found, and the count and worst ratio by model and dtype.
+Every Point is judged in each dtype of the ladder (float64, float32, bfloat16) for each seed. Prints
+Points that do not pass as they are found, and for each model and dtype the number of judged Points
+and the largest ratio of an error to its allowance.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def main() -> None:
 
 
 def sweep(program: str, seed: int, arguments: argparse.Namespace) -> list[tuple[PointSummary, str]]:
-    """The summary and the report ("" for a pass) of every clean Point of a program."""
+    """Judges every clean Point of a program; returns summaries and reports ("" for a pass)."""
     settings = Settings(seed=seed, record=arguments.record, max_world_size=arguments.max_world_size)
     found: list[tuple[PointSummary, str]] = []
     with tempfile.TemporaryDirectory(prefix="trainsafe-clean-") as temporary:

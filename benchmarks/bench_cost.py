@@ -1,14 +1,15 @@
-"""What a Point, the estimate of rounding and a localisation cost, and how that grows with depth.
+"""Measures the time of a Point, of the estimate of rounding and of a localisation, by depth.
 
-The reference GPT at tp=2, 2, 8 and 32 layers deep, one optimizer step, judged in float64 and
-float32.  Each Run is waited for before the next, so that costs add up; a test overlaps them.
+The reference GPT with 2, 8 and 32 layers is judged at tp=2 with one optimizer step, in float64 and
+float32. Each Run ends before the next one starts, so that the times can be added; in a test, Runs
+overlap.
 
     reference   the trusted Run in float32
-    estimate    what the allowance is made from: its shadow in float64, and both under noise
+    estimate    the Runs for the allowance: the reference in float64, and both dtypes under noise
     Point       a clean candidate in both dtypes, from launch to verdict
-    compare     of that, the comparison
-    localise    the search for the code at fault in a failed Point, its rewritten reference included
-    again       the same of a second failure at that reference
+    compare     the comparison, which is a part of Point
+    localise    the search for the code at fault in a failed Point, with the rewritten reference
+    again       the search in a second failed Point with the same reference
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from pytest_trainsafe.sweep.point_summary import PointSummary
 
 POINT = Point.of(tp=2)
 
-#: Bugs that show in float64, each localised apart.
+#: Bugs that show in float64, for the first and the second localisation.
 BUGS = ("tp-embedding-mask", "tp-overlap-dgrad")
 
 COSTS = ("reference", "estimate", "point", "compare", "localize", "again")
@@ -41,7 +42,7 @@ Figures = dict[str, float]
 def main() -> None:
     small = quick(__doc__)
     facts = machine()
-    # How often each depth is measured: the deepest once, for it takes two minutes.
+    # The number of measurements of each depth: one of the deepest, which takes two minutes.
     depths = {1: 1, 2: 1} if small else {2: 3, 8: 3, 32: 1}
     measured = {layers: [one_session(layers) for _ in range(n)] for layers, n in depths.items()}
     costs: dict[int, Figures] = {
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def one_session(layers: int) -> Figures:
-    """Every cost at one depth, in a Session of its own."""
+    """Every cost at one depth, in a new Session."""
     with session(Settings(localize=3600)) as opened:
         warm_up(opened)
         arguments: dict[str, Any] = {"layers": layers, "steps": 1, "tp_overlap": True}
@@ -84,13 +85,13 @@ def one_session(layers: int) -> Figures:
 
 
 def warm_up(opened: Session) -> None:
-    """Let the first Run of a Session pay for the process that all ranks are forked from."""
+    """Make a first Run, which starts the process from which all ranks are forked."""
     one = case("gpt", POINT, opened.settings, {"layers": 1, "steps": 1})
     opened.candidate(one).at("float64")
 
 
 def judge(opened: Session, arguments: dict[str, Any], bug: str) -> dict[str, float]:
-    """A Point to its verdict; it passes if and only if there is no bug."""
+    """The figures of a Point up to its verdict; SystemExit unless it fails if and only if `bug`."""
     one = case("gpt", POINT, opened.settings, arguments, {"bug": bug})
     published: list[PointSummary] = []
     candidate = opened.candidate(one)
@@ -126,7 +127,7 @@ def show_costs(costs: dict[int, Figures]) -> None:
     named = ("reference", "estimate", "Point", "compare", "localise", "again")
     columns = ["", "tensors", *(f"{name} s" for name in named)]
     show(f"The reference GPT at {POINT}, medians", columns, rows)
-    print("  A power of 1 is a cost in proportion to depth; constant parts make it less.")
+    print("  A power of 1 means that the cost is proportional to depth; constant costs lower it.")
 
 
 if __name__ == "__main__":

@@ -1,13 +1,12 @@
-"""Sweeps DeepSpeed over its ways to train, each judged by plain PyTorch training.
+"""Sweeps the features of DeepSpeed, and compares each with plain PyTorch training.
 
-Stages 0 to 3, accumulation over 1 and 2 micro-batches, clipping off and on, worlds of 1, 2 and 4
-ranks, in float32 and then bfloat16; then AutoTP, pipelines, MoE and Ulysses.  A Point passes, or
-fails as a known bug of the installed DeepSpeed does (`deepspeed_known.py`), or is counted as
-unexplained.
-`--small` takes the Points by which a release is known, which `bench_deepspeed_releases.py` puts in
-the place of the installed one: each dtype by itself, at most two ranks, and the axes in which
-DeepSpeed had bugs (offload, accumulation by hand and in float32, schedules, parameter groups,
-pipelines).
+The sweep has stages 0 to 3, accumulation over 1 and 2 micro-batches, clipping off and on, and 1, 2
+and 4 ranks, in float32 and then bfloat16; then AutoTP, pipelines, MoE and Ulysses. A Point passes,
+fails by a known bug of the installed DeepSpeed (`deepspeed_known.py`), or is counted as
+unexplained. `--small` judges a few Points that characterise a release, for
+`bench_deepspeed_releases.py`, which replaces the installed release: one dtype at a time, at most
+two ranks, and the axes in which DeepSpeed had bugs (offload, accumulation by hand and in float32,
+schedules, parameter groups, pipelines).
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ def main() -> None:
 
 
 def sweep(arguments: argparse.Namespace) -> Iterator[tuple[Point, str, float, PointSummary]]:
-    """Each Point with "pass", "unexplained" or a bug's name, and the seconds that it took."""
+    """Yields each Point with "pass", "unexplained" or a bug's name, its seconds and its summary."""
     settings = Settings(device="cpu", localize=0.0)
     with tempfile.TemporaryDirectory(prefix="trainsafe-deepspeed-") as temporary:
         session = Session(settings, Path(temporary))
@@ -91,7 +90,7 @@ def sweep(arguments: argparse.Namespace) -> Iterator[tuple[Point, str, float, Po
 
 
 def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
-    """The Cases of the sweep: those that share a reference follow each other."""
+    """Yields the Cases of the sweep; Cases that share a reference follow each other."""
     if arguments.small:
         yield from _small(settings)
         return
@@ -120,10 +119,10 @@ def cases(arguments: argparse.Namespace, settings: Settings) -> Iterator[Case]:
 
 
 def _small(settings: Settings) -> Iterator[Case]:
-    """The Points by which a release is known.
+    """Yields the Cases that characterise a release.
 
-    The first and the last stage in bfloat16, the Points of the catalogue's bugs that a supported
-    release may have (in float32 but for two), and a pipeline.
+    These are the first and the last stage in bfloat16, the Points of the catalogue's bugs that a
+    supported release may have (in float32, unless a bug's Point is in bfloat16), and a pipeline.
     """
     float32, bfloat16 = (replace(settings, dtypes=(each,)) for each in ("float32", "bfloat16"))
     stages: dict[str, Any] = {"zero": [0, 3], "dp": 2, "dtype": "bfloat16"}
@@ -146,8 +145,8 @@ def _cells(
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Worlds of 1 and 2, with clipping")
-    parser.add_argument("--small", action="store_true", help="Points to know a release by")
+    parser.add_argument("--quick", action="store_true", help="1 and 2 ranks, with clipping")
+    parser.add_argument("--small", action="store_true", help="Points that characterise a release")
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""Judges DeepSpeed's silent bugs of old, in the releases that had them, and writes what was found.
+"""Judges silent bugs of old DeepSpeed releases, in these releases, and reports the verdicts.
 
-Every bug of the catalogue must fail at the Point that triggers it, starting at the tensor that its
-entry names, and pass at the one where it is silent: in its old release, which is installed into a
-folder of its own, and planted in the installed DeepSpeed.  `--mended` judges the first release
-without it too, at the Point that triggers.  `--write` writes sections of docs/deepspeed-bugs.md
-and docs/bugs.md.
+Every bug of the catalogue must fail at the Point that triggers it, with the tensor that its entry
+names as the first wrong one, and pass at the Point where it is silent. It is judged in its old
+release, which is installed into a separate folder, and planted in the installed DeepSpeed.
+`--mended` also judges the first release without the bug, at the Point that triggers it. `--write`
+writes sections of docs/deepspeed-bugs.md and docs/bugs.md.
 """
 
 from __future__ import annotations
@@ -45,7 +45,10 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "trains
 
 @dataclass
 class Shown:
-    """What the judge said of a bug in one way: a release, or "" for planted."""
+    """The judge's reports on a bug in one release; the release "" means that it was planted.
+
+    `triggering` and `silent` are the reports at the two Points of the bug, "" for a pass.
+    """
 
     release: str
     triggering: str
@@ -59,7 +62,11 @@ class Shown:
 
 @dataclass
 class Found:
-    """What became of one bug; `mended` is the report of the release that has it no more."""
+    """The reports on one bug.
+
+    `mended` is the report on the first release without the bug: "" if it passes, None if it was
+    not judged.
+    """
 
     bug: DeepSpeedBug
     shown: list[Shown] = field(default_factory=list)
@@ -80,8 +87,8 @@ def main() -> None:
     arguments = _arguments()
     facts = machine() | {"deepspeed": INSTALLED}
     found = [Found(bug) for bug in BUGS if not arguments.only or bug.name in arguments.only]
-    # Ranks are forked from a process that learns to import what they import, the installed
-    # DeepSpeed too: releases of old come first, and the installed one has a session of its own.
+    # Ranks are forked from a process that imports the modules which earlier ranks imported, among
+    # them the installed DeepSpeed. So old releases come first, in a separate session.
     for judge in (judge_releases, judge_installed):
         settings = Settings(max_world_size=2, localize=0.0)
         with tempfile.TemporaryDirectory(prefix="trainsafe-deepspeed-") as temporary:
@@ -109,7 +116,7 @@ def main() -> None:
 
 
 def judge_releases(one: Found, session: Session, arguments: argparse.Namespace) -> None:
-    """Judge a bug in its old release, and the first one without it where that is asked."""
+    """Judge a bug in its old release and, if requested, the first release without it."""
     bug = one.bug
     if not bug.release:
         return
@@ -121,7 +128,7 @@ def judge_releases(one: Found, session: Session, arguments: argparse.Namespace) 
 
 
 def judge_installed(one: Found, session: Session, arguments: argparse.Namespace) -> None:
-    """Judge a bug that is planted, and the installed release where it is the first without."""
+    """Judge a bug that is planted, and the installed release if it is the first without it."""
     if one.bug.planted:
         one.shown.append(shown(one.bug, "", {"bug": one.bug.name}, session))
     if arguments.mended and one.bug.right == INSTALLED:
@@ -136,7 +143,7 @@ def told(bug: DeepSpeedBug, given: dict[str, str], session: Session) -> str:
 
 
 def shown(bug: DeepSpeedBug, release: str, given: dict[str, str], session: Session) -> Shown:
-    """What the judge says of a bug at its two Points."""
+    """Judges a bug at its two Points."""
     began = time.perf_counter()
     triggering = said(bug, bug.triggers, given, session)
     seconds = time.perf_counter() - began
@@ -183,8 +190,8 @@ def page(found: list[Found], facts: dict[str, object]) -> str:
     rows = "\n".join(_row(one) for one in found)
     stories = "\n".join(_story(one) for one in found)
     return f"""\
-Bugs that DeepSpeed had and mended, none of which crashed anything, judged beside plain PyTorch.
-Most are shown in the release that had them, which runs beside the torch of today.
+Bugs that DeepSpeed had and fixed, all of them silent, compared with plain PyTorch training.
+Most are shown in the release that had them, which runs with a current torch.
 Some are planted in the installed DeepSpeed as well, in the code that the fix changed.
 
 Written by `python benchmarks/bench_deepspeed_bugs.py --write`, two ranks on CPUs.
@@ -216,17 +223,20 @@ def section(found: list[Found], facts: dict[str, object]) -> str:
         "## The bugs of DeepSpeed",
         "",
         (
-            "Bugs that DeepSpeed had and mended, judged in the release that had them, or planted "
+            "Bugs that DeepSpeed had and fixed, judged in the release that had them, or planted "
             f"in the installed one: {right} of {len(found)} are found where they should be."
         ),
-        f"What they are, and what is said of them, is in [{PAGE.name}]({PAGE.name}).",
+        f"The bugs and the reports on them are described in [{PAGE.name}]({PAGE.name}).",
         "",
         (
             f"Written by `python benchmarks/{Path(__file__).name} --write` on {facts['cores']} "
             f"cores, load {facts['load']} before, with torch {facts['torch']} and DeepSpeed "
             f"{facts['deepspeed']}, 2 ranks."
         ),
-        "Seconds are those to the verdict; some have a reference to make, others share it.",
+        (
+            "Seconds are measured until the verdict; some include the Run of a reference that "
+            "others share."
+        ),
         "",
         f"| {head.replace('|', ' | ')} |",
         "|---" * (head.count("|") + 1) + "|",
@@ -269,24 +279,26 @@ def _point(where: Where) -> str:
 
 
 def _line(text: str, label: str) -> str:
-    """What a report says on the first line after a label."""
+    """The text of a report after a label, on the same line; "" if there is none."""
     found = re.search(rf"^\s*{label}\s+(.+)$", text, re.MULTILINE)
     return found[1].strip() if found else ""
 
 
 def _told(text: str, label: str) -> str:
-    """What a report says after a label, with the lines that go on."""
+    """The text of a report after a label, with its continuation lines; "" if there is none."""
     found = re.search(rf"^  {label} +(.+(?:\n {{16}}\S.*)*)", text, re.MULTILINE)
     return " ".join(found[1].split()) if found else ""
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="Judge only these bugs")
     pages = " and ".join(str(each.relative_to(ROOT)) for each in (PAGE, TABLE))
     parser.add_argument("--write", action="store_true", help=f"Write {pages}")
-    parser.add_argument("--mended", action="store_true", help="Judge the first right release, too")
-    parser.add_argument("--releases", type=Path, default=CACHE, help=f"Default: {CACHE}")
+    parser.add_argument("--mended", action="store_true", help="Also judge the first right release")
+    parser.add_argument(
+        "--releases", type=Path, default=CACHE, help=f"The folder of releases (default {CACHE})"
+    )
     return parser.parse_args()
 
 

@@ -1,11 +1,12 @@
-"""Seconds for the same work of two ranks: a test as DeepSpeed writes its own, and ours, in turns.
+"""Measures the seconds of the same work in a test like DeepSpeed's own tests, and in this plugin.
 
-The work is three steps of the reference GPT in bfloat16 at stages 2 and 3 (`deepspeed_work.py`).
-Theirs is that in a pool of processes, as their `DistributedTest` starts it (`peer_deepspeed.py`).
-Ours is first the same function in ranks that the warm launcher forks with DeepSpeed preloaded, and
-then whole Points: the candidate trained in float32 and in bfloat16, recorded, and every tensor
-judged; with a reference that is there already, and with one that is to be made.
-`--write` writes the table into docs/deepspeed.md.
+The work is three steps of the reference GPT in bfloat16 at stages 2 and 3, on two ranks
+(`deepspeed_work.py`). It is measured in turns in four ways. "DeepSpeed's way" runs it in a pool of
+processes, like DeepSpeed's class `DistributedTest` (`peer_deepspeed.py`). The second way runs the
+same function in ranks that the warm launcher forks, with DeepSpeed preloaded. The other two are
+whole Points: the candidate is trained and recorded in float32 and in bfloat16, and every tensor is
+judged, once with a cached reference and once with a reference that is run first. `--write` writes
+the table into docs/deepspeed.md.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from pytest_trainsafe.sweep.product import cells
 PAGE = ROOT / "docs" / "deepspeed.md"
 STAGES = (2, 3)
 
-#: What is measured, and how it is called in tables.
+#: The ways that are measured, and their names in tables.
 WAYS = {
     "theirs": "DeepSpeed's way",
     "group": "the same in our ranks",
@@ -58,7 +59,7 @@ def main() -> None:
     rounds = 2 if arguments.quick else 7
     facts = machine() | {"deepspeed": importlib.metadata.version("deepspeed")}
     with surroundings() as ways:
-        # The first round starts what the others use: servers, the cached references.
+        # The first round is dropped: it starts servers and records the cached references.
         taken = in_turns(ways, rounds + 1)
     seconds = {name: each[1:] for name, each in taken.items()}
     figures = [
@@ -84,10 +85,13 @@ def main() -> None:
 
 @contextmanager
 def surroundings() -> Iterator[dict[str, Callable[[], float]]]:
-    """What runs each way once and gives its seconds; what they need is ended at the end."""
+    """Yields, for each way and stage, a function that runs it once and returns its seconds.
+
+    The servers and the session that they use are closed at the end.
+    """
     with tempfile.TemporaryDirectory(prefix="trainsafe-peer-") as temporary:
         folder = Path(temporary)
-        # Leases of this run alone: other runs of this user would be waited for.
+        # A separate folder of leases, so that this run does not wait for other runs of this user.
         os.environ["XDG_RUNTIME_DIR"] = temporary
         server = WarmServer.start()
         session = Session(Settings(device="cpu", localize=0.0), folder)
@@ -111,7 +115,7 @@ def surroundings() -> Iterator[dict[str, Callable[[], float]]]:
 
 
 def group(launcher: Launcher, stage: int, folder: Path) -> float:
-    """Seconds of their test in ranks of ours."""
+    """The seconds of DeepSpeed's test in ranks that `launcher` starts."""
     began = time.perf_counter()
     task = Task.of(deepspeed_work.group, stage, world_size=deepspeed_work.RANKS)
     launcher.run(task, timeout=TIMEOUT, workdir=folder).raise_for_failure()
@@ -119,7 +123,7 @@ def group(launcher: Launcher, stage: int, folder: Path) -> float:
 
 
 def case(stage: int, settings: Settings) -> Case:
-    """The Point at which the same is trained."""
+    """The Case of the Point that trains the same as DeepSpeed's test."""
     sizes = {"microbatches": deepspeed_work.MICROBATCHES, "steps": deepspeed_work.STEPS}
     axes = {"zero": stage, "dp": deepspeed_work.RANKS, "dtype": "bfloat16", **sizes}
     declared = read_marker([deepspeed_gpt.train], {axis: [value] for axis, value in axes.items()})
@@ -128,24 +132,26 @@ def case(stage: int, settings: Settings) -> Case:
 
 
 def judged(session: Session, one: Case) -> float:
-    """Seconds of a Point to its verdict, a pass."""
+    """The seconds of a Point to its verdict, which must be a pass."""
     began = time.perf_counter()
     candidate = session.candidate(one)
     text = report_of(judge_case(candidate, session.reference(one)))
     spent = time.perf_counter() - began
     session.discard(candidate)
     if text or session.notes:
-        raise SystemExit(f"this is no figure of a Point that passes:\n{text}{session.notes}")
+        raise SystemExit(
+            f"a clean Point did not pass, so nothing was measured:\n{text}{session.notes}"
+        )
     return spent
 
 
 def judged_anew(session: Session, one: Case, seeds: Iterator[int]) -> float:
-    """Seconds of a Point with a seed of its own, whose reference nothing has asked for before."""
+    """The seconds of a Point with a new seed, whose reference is therefore not cached."""
     return judged(session, replace(one, settings=replace(one.settings, seed=next(seeds))))
 
 
 def table(figures: list[dict[str, Any]]) -> list[list[str]]:
-    """A row for each way: seconds by stage, and how many times theirs that is."""
+    """A row for each way: the seconds by stage, and their ratios to DeepSpeed's seconds."""
     return [
         [
             name,

@@ -1,10 +1,10 @@
 """Sweeps old and new releases of DeepSpeed, each as if it were the installed one.
 
-A release is put into a folder of its own by pip, without what it depends on: torch and all else
-are the environment's.  It is then found before the installed DeepSpeed, as it stands, and
-`bench_deepspeed.py --small` judges it: 13 Points, in float32 or bfloat16.  A Point passes, or
-fails as a known bug of that release does, or is counted as unexplained.
-`--write` writes the table into docs/deepspeed.md.
+Pip installs each release into a separate folder without its dependencies, so torch and everything
+else are those of the environment. The release is then imported instead of the installed DeepSpeed,
+and `bench_deepspeed.py --small` judges it at 13 Points, in float32 or bfloat16. A Point passes,
+fails by a known bug of that release, or is counted as unexplained. `--write` writes the table into
+docs/deepspeed.md.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
 PAGE = ROOT / "docs" / "deepspeed.md"
 SWEEP = Path(__file__).with_name("bench_deepspeed.py")
 
-#: The oldest that is supported, the newest when this was written, and between them those that the
-#: catalogue of bugs names, the first and the last that scale gradients in a hook among them.
+#: The oldest supported release, the newest one when this was written, and between them the releases
+#: that the catalogue of bugs names, and the first and the last that scale gradients in a hook.
 RELEASES = (
     OLDEST,
     "0.15.1",
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def swept(folder: Path) -> dict[str, Any]:
-    """The outcomes of the small sweep with the release in `folder`.  SystemExit without any."""
+    """The outcomes of the small sweep with the release in `folder`; SystemExit if it has none."""
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH", "")]))
     done = subprocess.run(
         [sys.executable, str(SWEEP), "--small"],
@@ -76,7 +76,7 @@ def swept(folder: Path) -> dict[str, Any]:
     try:
         found = json.loads(done.stdout.splitlines()[-1])
     except (IndexError, ValueError):
-        raise SystemExit(f"the sweep of {folder.name} came to no end:\n{done.stdout}") from None
+        raise SystemExit(f"the sweep of {folder.name} did not finish:\n{done.stdout}") from None
     assert found["machine"]["deepspeed"] == folder.name, found["machine"]
     known = Counter(outcome for _, outcome, *_ in found["rows"])
     return {
@@ -87,14 +87,14 @@ def swept(folder: Path) -> dict[str, Any]:
 
 
 def row(figure: dict[str, Any]) -> list[object]:
-    """A release's line in a table."""
+    """The table row of a release."""
     counts = figure["outcomes"]
     counted = [counts[name] for name in ("pass", "known", "unexplained")]
     return [figure["release"], *counted, f"{figure['seconds']:.0f}"]
 
 
 def section(figures: list[dict[str, Any]], facts: dict[str, object]) -> str:
-    """The page's section: what became of the Points of each release, and where each bug is."""
+    """The page's section: the outcomes of each release, and the releases that show each bug."""
     points = sum(figures[0]["outcomes"].values())
     lines = [
         f"Written by `python benchmarks/{Path(__file__).name} --write`",
@@ -118,10 +118,12 @@ def _table(head: list[str], rows: list[list[str]]) -> list[str]:
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("release", nargs="*", help=f"Default: {' '.join(RELEASES)}")
-    parser.add_argument("--quick", action="store_true", help="Nothing is left out of so little")
+    parser.add_argument("release", nargs="*", help=f"Releases (default {' '.join(RELEASES)})")
+    parser.add_argument("--quick", action="store_true", help="No effect: this is quick already")
     parser.add_argument("--write", action="store_true", help=f"Write {PAGE.relative_to(ROOT)}")
-    parser.add_argument("--releases", type=Path, default=CACHE, help=f"Default: {CACHE}")
+    parser.add_argument(
+        "--releases", type=Path, default=CACHE, help=f"The folder of releases (default {CACHE})"
+    )
     return parser.parse_args()
 
 

@@ -1,10 +1,10 @@
-"""Seconds to detect the first bug of TTrace's Table 1, against training until the losses differ.
+"""Measures the seconds to detect a bug, compared with training until the losses differ.
 
-The paper's naive approach (section 6.3): train the reference and the candidate until their loss
-curves are 3 % apart.  The bug is the mask of the vocabulary-parallel embedding, in the reference
-GPT at tp=2, in bfloat16.  Both are measured here, in one run, on the same small model; a clean
-candidate is trained as well, for a criterion that correct training meets too detects nothing.
-Where losses never are that far apart, the table says so.
+The paper's naive approach (TTrace, section 6.3) is to train the reference and the candidate until
+their loss curves are 3 % apart. The bug is the first of Table 1, the mask of the
+vocabulary-parallel embedding, in the reference GPT at tp=2 in bfloat16. Both ways are measured in
+one run on the same small model. A clean candidate is trained as well: if its loss also differs by
+3 %, the criterion detects nothing. If losses never differ that much, the table says so.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BUG = "tp-embedding-mask"
 DTYPE = "bfloat16"
 POINT = Point.of(tp=2)
 
-#: How far losses must be apart, and over how many steps a curve is smoothed.
+#: The relative difference of losses that counts, and the number of steps of the moving average.
 APART = 0.03
 SMOOTHED = 50
 
@@ -60,7 +60,7 @@ NAMES = ("candidate", "clean")
 
 
 def detect() -> dict[str, float]:
-    """Seconds of a test from a cold start to its failure, and of the search for the fault."""
+    """The seconds of a test from a cold start to its failure, and of the search for the fault."""
     settings = Settings(localize=600)
     point = POINT.replace(dtype=DTYPE)
     published: list[PointSummary] = []
@@ -78,7 +78,7 @@ def detect() -> dict[str, float]:
 
 
 def train(point: dict[str, Any], bug: str, steps: int) -> dict[str, list[float]]:
-    """The losses and seconds of every step, as the first rank sees them."""
+    """The losses and seconds of every step on the first rank."""
     arguments = {"steps": steps, "bug": bug}
     ranks = Point.of(point).world_size
     task = Task.of(programs.losses, point, DTYPE, arguments, world_size=ranks)
@@ -89,10 +89,10 @@ def train(point: dict[str, Any], bug: str, steps: int) -> dict[str, list[float]]
 
 
 def naive(curves: dict[str, dict[str, list[float]]], name: str, window: int) -> dict[str, Any]:
-    """The first step at which a candidate's loss curve is apart from the reference's.
+    """The number of steps until a candidate's loss curve differs from the reference's by APART.
 
-    `step` is None where it never is; `seconds` are then those of all steps.  As in the paper they
-    are the reference's, to which `both` adds the candidate's.
+    `step` is None if it never does; `seconds` are then those of all steps. As in the paper,
+    `seconds` are those of the reference; `both` adds those of the candidate.
     """
     own, reference = (smoothed(curves[which]["losses"], window) for which in (name, "reference"))
     apart = [abs(a - b) / b for a, b in zip(own, reference, strict=True)]
@@ -110,7 +110,7 @@ def naive(curves: dict[str, dict[str, list[float]]], name: str, window: int) -> 
 
 
 def smoothed(losses: list[float], window: int = SMOOTHED) -> list[float]:
-    """The mean over every `window` steps in a row."""
+    """The moving average over `window` steps."""
     return [sum(losses[i : i + window]) / window for i in range(max(len(losses) - window + 1, 0))]
 
 
@@ -132,8 +132,8 @@ def show_figures(found: dict[str, Any]) -> None:
     columns = ["training, at most " + str(found["steps"]) + " steps"]
     columns += ["after steps", "reference s", "both s", "most apart, %"]
     show(f"The naive approach: {BUG} at {POINT}, {DTYPE}", columns, rows)
-    print(f"\n  A test detects it in {found['detect_s']:.1f} s from a cold start, with a reference")
-    print(f"  that is run for it, and says where in {found['localize_s']:.1f} s more.")
+    print(f"\n  A test detects it in {found['detect_s']:.1f} s from a cold start, including the")
+    print(f"  reference's Run, and localises it in {found['localize_s']:.1f} s more.")
     losses = ", ".join(f"{name} {value:.3f}" for name, value in found["last_loss"].items())
     print(f"  Losses at the end, means over {SMOOTHED} steps: {losses}.")
 

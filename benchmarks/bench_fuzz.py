@@ -1,8 +1,9 @@
 """Fuzzes every planted bug without a hint, and compares the axes found with those of the catalogue.
 
-Of each bug: the examples until one fails, the Points that the search ran, the seconds, the axes
-that the failure is said to need, and those that it needs by the catalogue's `triggers`, found by
-the same search without Runs.  The whole takes about an hour on two cores:
+Prints for each bug the number of examples until one fails, the number of Points that the search for
+the needed axes ran, the seconds, the axes that the failure needs according to the report, and the
+true axes: those that the same search finds from the catalogue's `triggers`, without Runs. All bugs
+take about an hour on two cores:
 
     python benchmarks/bench_fuzz.py
     python benchmarks/bench_fuzz.py --only cp-layernorm-grads zero-gather-lost
@@ -52,7 +53,7 @@ EXPERTS: dict[str, Any] = {
 }
 AXES = {"gpt": TRANSFORMER, "llama": TRANSFORMER, "moe": EXPERTS}
 
-#: Small sizes, so that a Run takes as long as its launch; a bug's own arguments come before them.
+#: Small sizes, so that a Run takes hardly longer than its launch; a bug's arguments override them.
 SMALL = {"hidden": 16, "heads": 4, "seq_len": 16, "batch_size": 1, "steps": 1}
 
 TEST = """
@@ -67,7 +68,11 @@ def test_fuzz(candidate_trace, reference_trace):
 
 @dataclass
 class Found:
-    """What fuzzing found of one bug; `failure` is None if no example failed."""
+    """The result of fuzzing one bug.
+
+    `failure` is None if no example failed, `error` is any other error of the test, and `true` is
+    what the bug needs according to the catalogue.
+    """
 
     bug: Bug
     seconds: float
@@ -94,7 +99,7 @@ def main() -> None:
     if asked.cover:
         cover(asked.max_world_size, facts)
         return
-    # Without the example database, which would begin with what an earlier run found.
+    # No example database, which would begin with the failures of an earlier run.
     hypothesis.settings.register_profile("benchmark", database=None)
     hypothesis.settings.load_profile("benchmark")
     wanted = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
@@ -164,7 +169,7 @@ def cover(most: int, facts: dict[str, object]) -> None:
 
 
 def fuzz(bug: Bug, examples: int, most: int) -> Found:
-    """Fuzzes a bug in a pytest session of its own."""
+    """Fuzzes a bug in a new pytest session."""
     arguments = {**SMALL, **bug.arguments}
     axes = {name: each for name, each in AXES[bug.program].items() if name not in arguments}
     keywords = {**axes, "args": arguments, "candidate_args": {"bug": bug.name}}
@@ -190,9 +195,10 @@ def fuzz(bug: Bug, examples: int, most: int) -> Found:
 def true_interaction(
     bug: Bug, source: PointSource, failure: FuzzFailure | None
 ) -> Interaction | None:
-    """What the catalogue says that a bug needs, at the Point that was found; None if it is silent.
+    """The axes that a bug needs at the Point that was found, according to the catalogue.
 
-    Where nothing was found, at the first valid Point that triggers the bug.
+    If nothing was found, at the first valid Point that triggers the bug. None if the bug does not
+    act at that Point, or at no Point that is tried.
     """
     source.begin(Settings(max_world_size=source.max_world_size), no_rule)
     space = source.space
@@ -214,8 +220,8 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--only", nargs="*", metavar="NAME", help="Some bugs")
-    parser.add_argument("--examples", type=int, default=100, help="The most of each bug")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="Fuzz only these bugs")
+    parser.add_argument("--examples", type=int, default=100, help="The most examples per bug")
     parser.add_argument("--max-world-size", type=int, default=4)
     parser.add_argument("--cover", action="store_true", help="Covering designs, without Runs")
     parser.add_argument("--quick", action="store_true", help="Two bugs, 30 examples each")

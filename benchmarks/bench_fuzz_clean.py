@@ -1,8 +1,8 @@
 """Fuzzes the correct reference programs: each failure is a false alarm, or a bug of a program.
 
-Every program is a fuzz test with open axes and awkward sizes, from float64 to bfloat16, with the
-default settings.  Says how many Points ran, how many per minute at each world size, and which
-failed, with their whole report.
+Every program becomes a fuzz test with open axes and awkward sizes, from float64 to bfloat16, with
+the default settings. Prints the number of Points that ran, in total and per minute at each world
+size, and the full report of each failure.
 
     python benchmarks/bench_fuzz_clean.py --examples 60 --seeds 0 1 2
     python benchmarks/bench_fuzz_clean.py --seeds 20260101 --examples 1000 --minutes 40
@@ -24,7 +24,7 @@ import pytest
 from _measure import finish, machine, show
 from _recorder import Recorder
 
-#: Axes of all programs, and sizes that divide by some of them.
+#: The axes of all programs, and sizes that some of these axes divide.
 COMMON: dict[str, Any] = {
     **dict.fromkeys(("tp", "cp", "dp", "sp"), ...),
     "zero": [0, 1],
@@ -36,7 +36,7 @@ COMMON: dict[str, Any] = {
 }
 ATTENTION: dict[str, Any] = {"heads": [4, 2, 1, 3], "kv_heads": [2, 4, 1], "hidden": [24, 16]}
 
-#: The axes of each program beside the common ones.
+#: The axes of each program, including the common ones.
 AXES: dict[str, dict[str, Any]] = {
     "gpt": {
         **COMMON,
@@ -73,7 +73,7 @@ AXES: dict[str, dict[str, Any]] = {
     },
 }
 
-#: Arguments that are fractions, which no axis has: those of odd seeds.
+#: Arguments for odd seeds: fractions, which axes cannot have as values.
 ODD: dict[str, dict[str, object]] = {
     "gpt": {"clip": 0.5},
     "llama": {"clip": 0.5},
@@ -112,13 +112,13 @@ def main() -> None:
     facts, until = machine(), time.time() + 60 * asked.minutes
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     asked.rows.write_text("", encoding="utf-8")
-    # Without the example database: the Points are those of the seeds.
+    # No example database, so that only the seeds determine the Points.
     hypothesis.settings.register_profile("benchmark", database=None, derandomize=False)
     hypothesis.settings.load_profile("benchmark")
     failed = []
     tests = [(seed, program) for seed in asked.seeds for program in asked.programs]
     for number, (seed, program) in enumerate(tests):
-        # The time that is left is divided among the tests that are left.
+        # The remaining time is divided equally among the remaining tests.
         now = time.time()
         share = now + (until - now) / (len(tests) - number)
         error = fuzz(program, seed, asked.examples, share, asked.rows.resolve())
@@ -133,7 +133,7 @@ def main() -> None:
 
 
 def fuzz(program: str, seed: int, examples: int, until: float, rows: Path) -> BaseException | None:
-    """Runs the fuzz test of a program in a pytest session of its own; the error, if it fails."""
+    """Runs the fuzz test of a program in a new pytest session; returns the error if it fails."""
     recorder = Recorder()
     words = AXES[program] | ({"args": ODD[program]} if seed % 2 else {})
     axes = "dict(" + ", ".join(f"{name}={_literal(each)}" for name, each in words.items()) + ")"
@@ -152,7 +152,7 @@ def fuzz(program: str, seed: int, examples: int, until: float, rows: Path) -> Ba
 
 
 def show_rows(rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The tables of a run, and their figures."""
+    """Prints the tables of a run, and returns their figures."""
     figures: dict[str, Any] = {}
     for key in ("program", "dtype", "ranks"):
         table = []
@@ -179,12 +179,12 @@ def _arguments() -> argparse.Namespace:
     )
     parser.add_argument("--programs", nargs="*", choices=tuple(AXES), default=list(AXES))
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2])
-    parser.add_argument("--examples", type=int, default=60, help="Of each program and seed")
+    parser.add_argument("--examples", type=int, default=60, help="Points per program and seed")
     parser.add_argument(
         "--minutes",
         type=float,
         default=1e6,
-        help="Begin no Point after these; each program and seed has an equal share",
+        help="Begin no Point after this time; programs and seeds share it equally",
     )
     parser.add_argument("--rows", type=Path, default=Path("build", "fuzz-clean.jsonl"))
     parser.add_argument("--quick", action="store_true", help="One seed, 5 examples each")

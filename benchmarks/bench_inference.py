@@ -1,9 +1,9 @@
-"""How the inference of invariants grows with the records that it reads.
+"""Measures how the time to infer invariants grows with the number of records.
 
-The tables are those of a synthetic loop with a healthy program's events.  Each size is ten times
-the one before it; the last has more than 770 000 records.  Times are the processor's, in one
-process, of `learn` alone; beside it is that of a check, which replays the events one by one and is
-not measured at the largest size.
+The records are those of a synthetic loop with a healthy program's events. Each size is ten times
+the previous one; the last has more than 770 000 records. Times are CPU times of `learn` alone, in
+one process. The time of a check, which replays the events one by one, is shown as well, except at
+the largest size.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ sys.path.insert(0, str(ROOT / "tests/judge/learn"))
 
 from training_loops import Plan, run_of
 
-#: Steps of the loop; one has about 119 records.
+#: The numbers of steps of the loop; a step has about 119 records.
 STEPS = (65, 650, 6500)
 
 
@@ -59,7 +59,9 @@ def main() -> None:
     show("Inference, one process", list(figures[0]), [list(each.values()) for each in figures])
     growth = [later["seconds"] / former["seconds"] for former, later in itertools.pairwise(figures)]
     print(
-        "\nTen times the records take", ", ".join(f"{each:.1f}" for each in growth), "times as long"
+        "\nTen times as many records take",
+        ", ".join(f"{each:.1f}" for each in growth),
+        "times as long",
     )
     finish("inference", facts, {"sizes": figures, "growth": growth})
 

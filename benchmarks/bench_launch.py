@@ -1,4 +1,8 @@
-"""An empty program in a group of ranks: forked, by our torchrun launcher, by plain torchrun."""
+"""Measures an empty program in a group of ranks, started in three ways.
+
+"warm" forks the ranks, "torchrun" is this plugin's torchrun launcher, and "plain" is torchrun
+itself.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +33,7 @@ def main() -> None:
         "torchrun": TorchrunLauncher(),
     }
     with tempfile.TemporaryDirectory(prefix="trainsafe-launch-") as folder:
-        launched(launchers["warm"], 1, Path(folder))  # the server's own start is not a group's
+        launched(launchers["warm"], 1, Path(folder))  # starting the server is not measured
         for ranks in (2, 4):
             ways = {
                 name: partial(launched, launcher, ranks, Path(folder))
@@ -51,7 +55,7 @@ def main() -> None:
 
 
 def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """Every way once a round, so that a drift of the machine's speed meets them all."""
+    """Seconds of every way, once per round, so that a drift of the machine's speed affects all."""
     seconds: dict[str, list[float]] = {name: [] for name in ways}
     for _ in range(rounds):
         for name, way in ways.items():
@@ -60,7 +64,7 @@ def in_turns(ways: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, 
 
 
 def launched(launcher: Launcher, ranks: int, folder: Path) -> float:
-    """Seconds of a group started by a launcher of ours, its outcomes read back."""
+    """The seconds of a group that `launcher` starts, until its outcomes are read."""
     began = time.perf_counter()
     task = Task.of(programs.empty, world_size=ranks)
     launcher.run(task, timeout=TIMEOUT, workdir=folder).raise_for_failure()
@@ -68,7 +72,7 @@ def launched(launcher: Launcher, ranks: int, folder: Path) -> float:
 
 
 def torchrun(ranks: int) -> float:
-    """Seconds of the same group as a user would start it."""
+    """The seconds of the same group started by torchrun, as a user does."""
     began = time.perf_counter()
     subprocess.run(
         [

@@ -1,8 +1,9 @@
-"""How rounding grows with depth: what is estimated, and what a distributed run shows.
+"""Measures how rounding errors grow with depth, as estimated and as observed in a distributed run.
 
-The relative error of every layer's output, and of the gradient that reaches it, in units of the
-dtype's epsilon, as in TTrace's Figure 8.  Estimated is the response of the reference, from which
-the allowance is made; observed is the error of a clean candidate at tp=2 cp=2 sp.
+Prints the relative error of every layer's output, and of the gradient of that output, in units of
+the dtype's epsilon, as in TTrace's Figure 8. The estimate is the change of the reference under
+noise, from which the allowance is computed. The observation is the error of a clean candidate at
+tp=2 cp=2 sp.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ PROGRAMS = ("gpt", "llama", "moe")
 
 KINDS = {"activation": "outputs", "activation_grad": "gradients of outputs"}
 
-#: Layers, and nothing within them.
+#: Patterns of the layers, without the modules inside them.
 MODULES = tuple(f"decoder.layers.{'[0-9]' * digits}" for digits in (1, 2, 3))
 
 
@@ -47,8 +48,8 @@ def main() -> None:
 
 
 def measure(program: str, layers: int) -> Iterator[dict[str, Any]]:
-    """A program's errors by layer, a figure for each dtype and kind."""
-    # Below float64 what a router decides in the reference is followed by what measures it.
+    """The errors of a program by layer, one entry for each dtype and kind."""
+    # Below float64, the Runs that measure rounding repeat the decisions of the reference's routers.
     kinds = (*KINDS, "decision")
     settings = Settings(timeout=3600, record_kinds=kinds, record_modules=MODULES)
     arguments = {"layers": layers, "steps": 1, "microbatches": 1}
@@ -59,7 +60,7 @@ def measure(program: str, layers: int) -> Iterator[dict[str, Any]]:
 
 
 def errors(rung: Rung, kind: str) -> dict[str, list[float]]:
-    """Of every layer in order, the estimated and the observed relative error in epsilons."""
+    """The estimated and the observed relative error of every layer in order, in epsilons."""
     by_layer = sorted((layer(id), id) for id in rung.reference.ids() if id.kind == kind)
     found: dict[str, list[float]] = {"estimated": [], "observed": []}
     for _, id in by_layer:
@@ -99,7 +100,7 @@ def show_growth(runs: list[dict[str, Any]]) -> None:
 
 
 def draw(runs: list[dict[str, Any]], folder: Path) -> None:
-    """layers.svg: a row a kind, a column a dtype; lines are estimates, dots observations."""
+    """Draw layers.svg: a row per kind, a column per dtype; estimates as lines, observed as dots."""
     figure, axes = panels(len(KINDS), len(DTYPES), 9, 5)
     for row, kind in enumerate(KINDS):
         for column, dtype in enumerate(DTYPES):

@@ -1,10 +1,10 @@
-"""Groups in a row under pytest-xdist: do they leave anything behind, and do they get slower?
+"""Checks that many groups of ranks under pytest-xdist leave nothing behind and do not get slower.
 
-200 groups of 2 ranks in a pytest run with `-n 2`.  Counted after it: its processes (a listening
-port cannot outlive its process), its temporary files, and shared memory that was not there
-before.  Counted after each group: the open files of the worker and of the fork server, of which
-there may not be more at the end than at the start.  The target for the seconds of a group is at
-most 10 % from the first 20 groups to the last 20.
+Runs 200 groups of 2 ranks in a pytest run with `-n 2`. After the run it counts processes that are
+left (a listening port cannot outlive its process), temporary files and new shared memory. After
+each group it counts the open files of the worker and of the fork server, which must not be more at
+the end than at the start. The target for the time of a group is an increase of at most 10 % from
+the first 20 groups to the last 20.
 """
 
 from __future__ import annotations
@@ -107,22 +107,22 @@ Noted = list[list[float]]
 
 
 def in_order(noted: dict[str, Noted]) -> Noted:
-    """What all workers noted, by time."""
+    """The notes of all workers, sorted by time."""
     return sorted(one for each in noted.values() for one in each)
 
 
 def least(noted: Noted, column: int, ends: int) -> tuple[float, float]:
-    """The least of a figure at the start and at the end: a group that comes or goes adds some."""
+    """The minima of a column at the start and at the end; a starting or ending group adds some."""
     values = [one[column] for one in noted]
     return min(values[1 : 1 + ends]), min(values[-ends:])
 
 
 def run(folder: Path, groups: int) -> dict[str, Noted]:
-    """Run the groups; what each worker noted: when, seconds, open files."""
+    """Run the groups; returns each worker's notes: the time, the seconds, and the open files."""
     (folder / "pytest.ini").write_text("[pytest]\n")
     (folder / "test_groups.py").write_text(TESTS.format(groups=groups))
     runtime, own = folder / "runtime", folder / "tmp"
-    runtime.mkdir(mode=0o700)  # leases of this run alone
+    runtime.mkdir(mode=0o700)  # a separate folder of leases
     own.mkdir()
     path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH", ""), str(ROOT)]))
     env = os.environ | {"XDG_RUNTIME_DIR": str(runtime), "PYTHONPATH": path, "TMPDIR": str(own)}
@@ -146,12 +146,12 @@ def run(folder: Path, groups: int) -> dict[str, Noted]:
 
 
 def torchs(path: Path) -> bool:
-    """Whether a file is of torch's compiler, which makes a folder for each user, once."""
+    """Whether a path belongs to torch's compiler, which keeps one folder for each user."""
     return path.name.startswith("torchinductor_")
 
 
 def lasting(folder: Path) -> list[str]:
-    """The processes that are still there when all have had the time to end."""
+    """The processes that are left after up to 10 seconds."""
     until = time.monotonic() + 10
     while (found := processes(folder)) and time.monotonic() < until:
         time.sleep(0.1)

@@ -1,18 +1,18 @@
 """Learns invariants from the healthy programs, and checks the silent errors and other programs.
 
-Errors: one pack from all healthy programs in all of their configurations.  An error counts as
-caught if its faulty variant breaks an invariant that its healthy variant, the control, keeps;
-"first" is the rule that leads the first block, and "named" says whether it names the true cause.
-Packs never see a program of an error.
+Errors: one pack is learned from all healthy programs in all of their configurations, never from a
+program of an error. An error counts as caught if its faulty variant breaks an invariant that its
+healthy variant, the control, keeps. "first" is the first invariant of the first block of the
+report, and "named" is whether it names the true cause.
 
-Held out: each healthy program, in all of its configurations, is checked against a pack from the
-others.  Every block that is reported is an alarm.
+Held out: each healthy program, in all of its configurations, is checked against a pack that was
+learned from the others. Every block that is reported is a false alarm.
 
-False alarms, as TrainCheck's section 5.3: in each class, packs from some programs are checked on
-other configurations of these and on the other programs of the class.  The share is that of the
-invariants with an example that are broken; what is reported at the default confidence is counted
-apart.  `--quick` leaves the false alarms out, `--class NAME` takes one class, and `--write` writes
-a section of docs/bugs.md.
+False alarms, as in TrainCheck's section 5.3: in each class, packs learned from some programs are
+checked on other configurations of these programs and on the other programs of the class. The share
+is the number of broken invariants divided by the number of invariants that have an example; blocks
+that are reported at the default confidence are counted separately. `--quick` omits the false
+alarms, `--class NAME` measures one class, and `--write` writes a section of docs/bugs.md.
 """
 
 from __future__ import annotations
@@ -45,15 +45,16 @@ from pytest_trainsafe.runs.session import Session
 
 PAGE = ROOT / "docs" / "bugs.md"
 
-#: Numbers of input programs, and how many sets of them are drawn for each.
+#: The numbers of programs to learn from, and how many sets of programs are drawn for each number.
 INPUTS, DRAWS = (2, 3, 5, 6), 3
 
 
 @dataclass
 class Verdict:
-    """What the check says of one error.
+    """The result of the check of one error.
 
-    `own` are the blocks with a rule that the control keeps; `control` counts the control's blocks.
+    `own` are the blocks of rules that the faulty variant breaks and the control keeps. `control`
+    is the number of blocks that the control raises.
     """
 
     error: SilentError
@@ -63,7 +64,7 @@ class Verdict:
 
     @property
     def row(self) -> tuple[object, ...]:
-        """For the table."""
+        """The row of the table."""
         if not self.own:
             return (self.error.name, "no", "", self.control, 0, "", "")
         lead = self.own[0].lead
@@ -85,14 +86,14 @@ def judged(error: SilentError, healthy: ObservedRun, faulty: ObservedRun, pack: 
     """Check both variants of an error."""
     rules = relations()
     control, found = check(healthy, [pack], rules), check(faulty, [pack], rules)
-    # What the control breaks too is no sign of the error.
+    # A rule that the control breaks as well is no sign of the error.
     own = [each for each in found.violations if each.invariant.id not in control.broken]
     return Verdict(error, clusters(own, rules), len(clusters(control.violations, rules)), rules)
 
 
 @dataclass
 class Alarms:
-    """Sums over checks of healthy programs."""
+    """Counts over checks of healthy programs: invariants with an example, broken ones, blocks."""
 
     triggered: int = 0
     broken: int = 0
@@ -108,7 +109,7 @@ class Alarms:
 
     @property
     def share(self) -> str:
-        """The share of deployed invariants that are broken."""
+        """The percentage of the invariants with an example that are broken."""
         return f"{100 * self.broken / max(1, self.triggered):.1f} %"
 
 
@@ -119,7 +120,10 @@ def false_alarms(
     inputs: int,
     draw: random.Random,
 ) -> tuple[Alarms, Alarms]:
-    """Across configurations and across pipelines, with packs from `inputs` programs."""
+    """The alarms on other configurations and on other programs, with packs from `inputs` programs.
+
+    `draw` chooses the sets of programs to learn from.
+    """
     configurations, pipelines, rules = Alarms(), Alarms(), relations()
     sets = list(itertools.combinations([each.name for each in programs], inputs))
     for chosen in draw.sample(sets, min(DRAWS, len(sets))):
@@ -135,7 +139,7 @@ def false_alarms(
 
 
 def held_out(runs: Sequence[ObservedRun]) -> Mapping[str, int]:
-    """How many blocks each program raises against a pack from the others, where there are any."""
+    """The number of blocks that each program raises against a pack from the others, if any."""
     found: dict[str, int] = {}
     rules = relations()
     for program in sorted({run.program for run in runs}):
@@ -162,8 +166,8 @@ An error is caught if the faulty variant breaks a rule that the healthy variant 
 Healthy variants raise {control} blocks, and healthy programs raise {alarms} with a pack from the \
 others.
 A report has {median} block in the median and at most {most}.
-"Found" is the step of the record that breaks the rule; what runs after an optimizer's step \
-belongs to the next one.
+"Found" is the step of the record that breaks the rule; records after an optimizer's step \
+belong to the next step.
 
 Written by `python benchmarks/bench_learn.py --write`.
 
@@ -223,7 +227,7 @@ def detect(
 def main() -> None:
     """Observe, learn, check, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Leave the false alarms out")
+    parser.add_argument("--quick", action="store_true", help="Do not measure false alarms")
     parser.add_argument(
         "--class", dest="family", choices=FAMILIES, help="False alarms of one class"
     )

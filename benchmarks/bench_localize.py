@@ -1,8 +1,8 @@
-"""What finding the code at fault costs, beside the Point that failed.
+"""Measures the time to find the code at fault, relative to the time of the Point that failed.
 
-The reference GPT with a bug in its embedding, 2 and 8 layers deep, at tp=2 and at tp=2 cp=2, in
-float64: the rung that fails.  The first failure of a session also runs the rewritten reference;
-later ones at the same problem find it there.
+The reference GPT with a bug in its embedding, 2 and 8 layers deep, is judged at tp=2 and at tp=2
+cp=2 in float64, the rung that fails. The first failure of a session also runs the rewritten
+reference; later failures with the same arguments reuse it.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def main() -> None:
 
 
 def one_session(layers: int, points: list[Point]) -> list[tuple[float, float]]:
-    """Of each Point: the wall seconds to its verdict, and those of the search for the fault."""
+    """For each Point, the wall seconds to its verdict, and those of the search for the fault."""
     found = []
     with tempfile.TemporaryDirectory(prefix="trainsafe-localize-") as temporary:
         session = Session(Settings(dtypes=("float64",), localize=600), Path(temporary))

@@ -1,11 +1,11 @@
-"""How much memory comparing takes, as traces grow: the reference GPT, 2, 8 and 16 layers deep.
+"""Measures the memory that a comparison takes, for the reference GPT with 2, 8 and 16 layers.
 
-A process of its own opens the traces of a candidate (tp=2) and of its reference, in float32, with
-both measures of rounding, and compares them.  `events` is what it holds once they are open: a
-record of each tensor, without values.  `peak` is the most it held more than that while it
-compared, of memory of its own (RssAnon); files that are mapped (RssFile) are the kernel's to take
-back at any time, and shown apart.  The target is a peak that follows the largest tensor, not the
-number of layers.
+A separate process opens the traces of a candidate (tp=2) and of its reference, in float32, with
+both measures of rounding, and compares them. "events" is the memory after the traces are opened: a
+record of each tensor, without values. "peak" is the largest further private memory (RssAnon) during
+the comparison. Mapped files (RssFile), which the kernel can reclaim at any time, are shown
+separately as "mapped". The target is a peak that depends on the largest tensor, not on the number
+of layers.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def measured(layers: int) -> dict[str, Any]:
-    """The figures of one depth, from a process that does nothing else."""
+    """The figures of one depth, from a process that only compares."""
     arguments = {"layers": layers}
     settings = Settings(dtypes=(DTYPE,), no_cache=True)
     case = Case(Point.of(tp=2), resolve(gpt.train), settings, arguments, arguments)
@@ -68,7 +68,7 @@ def measured(layers: int) -> dict[str, Any]:
 
 
 def compare_alone(paths: list[str]) -> None:
-    """Compare, and print how much memory that took."""
+    """Compare the traces at `paths`, and print how much memory that took."""
     import torch
 
     from pytest_trainsafe.judge.compare.judge import compare
@@ -93,7 +93,7 @@ def compare_alone(paths: list[str]) -> None:
 
 
 class Sampled:
-    """Looks at this process's memory every few milliseconds, in a thread."""
+    """Reads this process's memory every few milliseconds in a thread, and keeps the maximum."""
 
     KEYS = ("RssAnon", "RssFile")
 

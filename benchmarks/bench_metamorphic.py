@@ -1,9 +1,10 @@
-"""Shared faults that metamorphic relations find, and clean programs for which all relations hold.
+"""Judges metamorphic relations: they must find shared faults, and hold for clean programs.
 
-The first table has each fault of `reference_models/bugs/shared.py`: what the comparison with a
-reference says at dp=2, where the reference has the fault too, and what the relation says, with the
-first tensor that differs.  The second has every relation that the reference models offer, at some
-Points and in every dtype; any verdict but a pass is a false alarm.
+The first table has a row for each fault of `reference_models/bugs/shared.py`: the verdict of the
+comparison at dp=2 with a reference that has the same fault, the verdict of the relation, and the
+first tensor that differs. The second table has every relation that the reference models offer, on a
+single device in every dtype and at some Points in float64; every verdict other than a pass is a
+false alarm.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ FLOAT64 = replace(SETTINGS, dtypes=("float64",))
 SMALL: dict[str, object] = {"hidden": 16, "heads": 2, "layers": 1, "seq_len": 8}
 NARROW: dict[str, object] = {**SMALL, "kv_heads": 2, "ffn": 16}
 
-#: Clean programs: the arguments, and the Points beside a single device, which is judged in every
-#: dtype; at these only in float64.
+#: Clean programs with their arguments and Points. A single device is judged in every dtype as well;
+#: the Points are judged in float64 only.
 CLEAN: tuple[tuple[str, Mapping[str, object], tuple[Mapping[str, int], ...]], ...] = (
     (
         "gpt",
@@ -66,13 +67,13 @@ def main() -> None:
 
 
 def noted(row: dict[str, Any]) -> dict[str, Any]:
-    """Show that the benchmark goes on: a row takes seconds, and the tables come at the end."""
+    """Print a row to show progress, since the tables come at the end; returns the row."""
     print(" | ".join(map(str, row.values())), file=sys.stderr, flush=True)
     return row
 
 
 def fault_row(opened: Session, fault: shared.SharedFault) -> dict[str, Any]:
-    """What the comparison and the relation say of one fault."""
+    """The verdicts of the comparison and of the relation on one fault."""
     arguments = {"microbatches": 2, **fault.arguments, "fault": fault.name}
     even = {**arguments, "microbatches": 4}
     compared = _case("masked", Point.of(dp=2), even, FLOAT64)
@@ -101,7 +102,7 @@ def clean_cases(small: bool) -> Iterator[tuple[str, Case]]:
         label = program + "".join(
             f" {n}={arguments[n]}" for n in ("fp8", "balance") if n in arguments
         )
-        # Where FP8 computes in bfloat16, rounding hides most gradients of so small a model.
+        # With FP8 in bfloat16, rounding hides most gradients of such a small model.
         rungs = DTYPES[:1] if small or arguments.get("fp8") else DTYPES
         yield label, _case(program, Point.of(), arguments, replace(SETTINGS, dtypes=rungs))
         for point in () if small else points:
@@ -149,7 +150,7 @@ def show_faults(rows: list[dict[str, Any]]) -> None:
     show("Faults that every Run shares", columns, cells)
     found = sum(row["verdict"] == "fail" for row in rows)
     right = sum(row["as_catalogued"] for row in rows)
-    print(f"\n  found {found} of {len(rows)}, at the catalogued tensor {right}")
+    print(f"\n  {found} of {len(rows)} found, {right} at the catalogued tensor")
 
 
 def show_clean(rows: list[dict[str, Any]]) -> None:

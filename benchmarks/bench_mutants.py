@@ -1,17 +1,17 @@
 """Mutates the parallel reference models, one change at a time: every mutant must be noticed.
 
-Each mutant is a copy of the models in a package of its own, as a user's would be.  It is judged as
-a test judges it, first in float64 at the smallest Point that runs the changed lines, then, while it
-passes, at further ones, then in bfloat16.  Where the single device runs none of the changed lines,
-the reference is that of the unchanged package, and is run once.
+Each mutant is a copy of the models in a separate package, like a user's package. It is judged as a
+test judges it: first in float64 at the cheapest Point that runs the changed lines, then, while it
+passes, at further Points, then in bfloat16. If the single device runs none of the changed lines,
+the reference is that of the unchanged package, which is run once.
 
     python benchmarks/bench_mutants.py --sample 250 --seed 0 --rows rows.jsonl --jobs 2
     python benchmarks/bench_mutants.py --rows rows.jsonl --resume      # goes on where it stopped
     python benchmarks/bench_mutants.py --rows rows.jsonl --show        # the tables of what there is
     python benchmarks/bench_mutants.py --only 'zigzag.py put_in_order: ...'   # one, with its report
 
-A mutant that passes everywhere must be equivalent, for a reason in docs/mutants.md; the exit status
-says whether all are.
+A mutant that passes everywhere must be equivalent, with an argument in docs/mutants.md. The exit
+status is 0 if every such mutant has one.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ from pytest_trainsafe.sweep.point_summary import PointSummary
 
 Row = dict[str, Any]
 
-#: Where the arguments for equivalent mutants stand.
+#: The page with the arguments for equivalent mutants.
 PAGE = ROOT / "docs" / "mutants.md"
 
 SETTINGS = Settings(max_world_size=4, device="cpu", timeout=60.0, localize=24 * 3600.0)
 
-#: Mutants for which one session keeps its references.
+#: The number of mutants that one session judges with the references that it keeps.
 OF_A_SESSION = 60
 
 NOTICED = ("reported", "inconclusive", "crashed", "hung")
@@ -78,7 +78,7 @@ def main() -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Judge what is asked for and has no row yet, in `--jobs` processes."""
+    """Judge the requested mutants that have no row yet, in `--jobs` processes."""
     chosen = sample(mutations(MODELS / MUTATED), asked.sample, asked.seed)
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     if not asked.resume:
@@ -104,11 +104,11 @@ def run(asked: argparse.Namespace) -> None:
         worker.join()
     waiting.cancel_join_thread()
     if any(worker.exitcode for worker in workers):
-        raise SystemExit("a process that judges mutants died; --resume goes on")
+        raise SystemExit("a process that judges mutants died; continue with --resume")
 
 
 def work(waiting: Any, rows: str, until: float, most: int, localize: bool) -> None:
-    """Judge mutants until there are none left."""
+    """Judge mutants from the queue `waiting` until it is empty or the time `until` is reached."""
     while time.time() < until:
         with Workplace(Path(rows), localize, fresh=False) as place:
             place.measure()
@@ -128,8 +128,8 @@ def work(waiting: Any, rows: str, until: float, most: int, localize: bool) -> No
 class Workplace:
     """A session, and a folder of packages on the module search path.
 
-    Beside the rows lie what all workplaces share: the packages, which a `fresh` one makes anew, the
-    references that were run, and the lines that each Point runs.
+    All workplaces share some files beside the rows: the packages, which a `fresh` workplace makes
+    anew, the references that were run, and the lines that each Point runs.
     """
 
     def __init__(self, rows: Path, localize: bool = True, *, fresh: bool = True) -> None:
@@ -154,7 +154,7 @@ class Workplace:
         self._temporary.cleanup()
 
     def measure(self) -> None:
-        """Find which lines each Point runs, or read what was found before."""
+        """Find the lines that each Point runs, or read them if they were found before."""
         self.covered = covered(self.session, self.packages, self._lines)
 
     def judge(self, mutation: Mutation, most: int) -> Row:
@@ -177,7 +177,7 @@ class Workplace:
         return {**row, "seconds": round(time.perf_counter() - began, 2)}
 
     def ways(self, mutation: Mutation, most: int) -> Iterator[tuple[Place, tuple[str, ...]]]:
-        """Points and dtypes at which a mutant may be noticed, the cheapest first."""
+        """Yields the Points and dtypes at which a mutant is judged, the cheapest first."""
         reached = [
             place for place in PLACES if self.covered[place].runs(mutation.file, mutation.lines)
         ]
@@ -192,7 +192,7 @@ class Workplace:
     def verdict(
         self, mutation: Mutation, package: Path, place: Place, dtypes: tuple[str, ...]
     ) -> Row:
-        """What a test of the mutant says at one Point."""
+        """The outcome of a test of the mutant at one Point, as parts of its row; {} for a pass."""
         settings = replace(self.settings, dtypes=dtypes)
         shares = self.covered[place].shares(mutation.file, mutation.lines)
         mutated = place.case(self.packages, settings, package, dtypes[-1])
@@ -225,7 +225,7 @@ class Workplace:
 
 
 def diverse(places: Sequence[Place], most: int) -> list[Place]:
-    """So many places: the first, and then each that has most that those before it have not."""
+    """Chooses up to `most` places: the first, then each time the one with most new words."""
     left, chosen, seen = list(places), list[Place](), set[str]()
     while left and len(chosen) < most:
         best = max(left, key=lambda place: len(place.words - seen)) if chosen else left[0]
@@ -236,7 +236,7 @@ def diverse(places: Sequence[Place], most: int) -> list[Place]:
 
 
 def show_rows(rows: Sequence[Row]) -> list[str]:
-    """Print the tables; the survivors for which no argument is written."""
+    """Print the tables, and return the ids of the survivors without an argument."""
     arguments = argued()
     outcomes = sorted({row["outcome"] for row in rows})
     kinds = sorted({row["kind"] for row in rows})
@@ -277,12 +277,10 @@ def argued() -> dict[str, str]:
 
 
 def only(asked: argparse.Namespace) -> int:
-    """Judge one mutant and print its report; whether it survives."""
+    """Judge one mutant and print its report; returns 1 if it survives, else 0."""
     wanted = [each for each in mutations(MODELS / MUTATED) if each.id == asked.only]
     if not wanted:
-        raise SystemExit(
-            f"there is no mutation {asked.only!r}; rows have the names of those judged"
-        )
+        raise SystemExit(f"there is no mutation {asked.only!r}; give the id of one, as in the rows")
     with Workplace(asked.rows, not asked.no_localize) as place:
         place.measure()
         row = place.judge(wanted[0], asked.places)
@@ -292,7 +290,7 @@ def only(asked: argparse.Namespace) -> int:
 
 
 def read(file: Path) -> list[Row]:
-    """The last row of each mutant in a file; one that was cut off is left out."""
+    """The last row of each mutant in a file; skips a line that was cut off."""
     found: dict[str, Row] = {}
     for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
         try:
@@ -313,14 +311,16 @@ def _arguments() -> argparse.Namespace:
     rows = ROOT / "build" / "mutants.jsonl"
     parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
     parser.add_argument(
-        "--resume", action="store_true", help="Judge what has no row, and survivors of fewer Points"
+        "--resume",
+        action="store_true",
+        help="Judge mutants without a row, and survivors that were judged at fewer Points",
     )
     parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
     parser.add_argument("--only", metavar="ID", help="Judge one mutant and print its report")
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--minutes", type=float, default=24 * 60, help="Begin no mutant after this")
-    parser.add_argument("--places", type=int, default=6, help="Points a survivor is judged at")
-    parser.add_argument("--no-localize", action="store_true", help="Do not look for the code")
+    parser.add_argument("--places", type=int, default=6, help="Points to judge a survivor at")
+    parser.add_argument("--no-localize", action="store_true", help="Do not localise the fault")
     asked = parser.parse_args()
     if asked.quick:
         asked.sample = min(asked.sample, 20)

@@ -1,11 +1,12 @@
-"""Clean programs under other numerics of the same machine: no setting may raise a false alarm.
+"""Judges clean programs under other numerics of the same machine, which must not cause failures.
 
-Tolerances must not depend on the CPU that they were tuned on.  The clean catalogue and random
-clean Points, and with `--pytest` some of the suite, run once for each setting, each in a process
-of its own whose environment sets it; a rank then says what is in effect there.  The first
-setting judges the random Points of `--seed`, the next those of the seed after it, and so on;
-with `--same-points` all judge the same.  With `--kept DIR` an interrupted run can go on: rows
-stay there, and a setting that was judged to its end is not judged again.
+Tolerances must not depend on the CPU on which they were tuned. A setting chooses, for example, the
+CPU instructions of a library. For each setting, a separate process with its environment variables
+judges the clean catalogue and random clean Points, and reports which numerics are in effect on a
+rank; with `--pytest` it also runs a part of the suite. The first setting judges the random Points
+of `--seed`, the second those of the next seed, and so on; with `--same-points` all judge the same
+Points. With `--kept DIR` rows are stored there, so that an interrupted run continues: a setting
+that was completed is not judged again.
 
     python benchmarks/bench_numerics.py --random 100 --jobs 2
     python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/judge/test_ladder.py
@@ -37,13 +38,13 @@ from pytest_trainsafe.reference_models.corpus import RANKS, clean
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
-#: References are kept by their session for its life.
+#: The number of Cases that one session judges; it keeps their references until it is closed.
 CASES_OF_A_SESSION = 50
 
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """One way to compute: the environment's variables, the launcher, the threads of a rank."""
+    """One setting: environment variables, the launcher, and the number of threads per rank."""
 
     environment: dict[str, str] = field(default_factory=dict)
     launcher: str = "auto"
@@ -51,7 +52,10 @@ class Numerics:
 
 
 def _libraries(mkl: str, dnnl: str) -> Numerics:
-    """oneMKL and oneDNN restricted; oneDNN's variable has two names."""
+    """The setting that restricts the instructions of oneMKL and oneDNN.
+
+    oneDNN's variable has two names.
+    """
     names = {"DNNL_MAX_CPU_ISA": dnnl, "ONEDNN_MAX_CPU_ISA": dnnl}
     return Numerics({"MKL_ENABLE_INSTRUCTIONS": mkl, **names})
 
@@ -70,7 +74,7 @@ SETTINGS: dict[str, Numerics] = {
     "mkl-cbwr-avx2": Numerics({"MKL_CBWR": "AVX2"}),
 }
 
-#: What is run unless other settings are asked for.
+#: The settings that run by default.
 MAIN = ("own", "default", "avx2", "libraries-sse4", "two-threads", "torchrun")
 
 
@@ -105,7 +109,7 @@ def main() -> None:
 
 
 def _judged(asked: argparse.Namespace, name: str, folder: Path) -> list[dict[str, Any]]:
-    """What is in effect under a setting, with the seconds that it took, then its rows."""
+    """The numerics in effect under a setting, with the seconds that it took, then its rows."""
     seed = asked.seed + (0 if asked.same_points else asked.settings.index(name))
     folder.mkdir(parents=True, exist_ok=True)
     programs = "-".join(asked.programs)
@@ -130,7 +134,7 @@ def _child(asked: argparse.Namespace, name: str, seed: int, file: Path) -> list[
 
 
 def _environment(name: str) -> dict[str, str]:
-    """The environment of a setting; what chooses numerics is in it only if the setting says so."""
+    """The environment of a setting, without the variables that other settings define."""
     given = SETTINGS[name].environment
     chosen = {key for each in SETTINGS.values() for key in each.environment}
     kept = {key: value for key, value in os.environ.items() if key not in chosen}
@@ -139,7 +143,7 @@ def _environment(name: str) -> dict[str, str]:
 
 
 def work(asked: argparse.Namespace) -> None:
-    """In a process of the setting: what is in effect, then the row of each Case and rung."""
+    """Run in the process of a setting: write its numerics, then a row for each Case and rung."""
     numerics = SETTINGS[asked.child]
     if numerics.threads == 2:
         import two_threads  # noqa: F401  # for its effect
@@ -172,7 +176,7 @@ def _cases(asked: argparse.Namespace, settings: Settings) -> Iterator[tuple[str,
 
 
 def suite(name: str, words: Sequence[str]) -> str:
-    """Run some of the suite under a setting; the last line of what pytest says."""
+    """Run a part of the suite under a setting; returns the last line of pytest's output."""
     numerics = SETTINGS[name]
     options = ["-p", "two_threads"] if numerics.threads == 2 else []
     options += ["--trainsafe-launcher", numerics.launcher] if numerics.launcher != "auto" else []
@@ -186,7 +190,7 @@ def suite(name: str, words: Sequence[str]) -> str:
 
 
 def show_effects(effects: dict[str, dict[str, Any]]) -> None:
-    """What a rank says is in effect, and whether its results are other than the own setting's."""
+    """Print the numerics in effect on a rank, and which results differ from those of "own"."""
     own = effects.get("own")
     table = []
     for name, effect in effects.items():
@@ -204,7 +208,7 @@ def show_effects(effects: dict[str, dict[str, Any]]) -> None:
 
 
 def show_verdicts(rows: Sequence[Row], settings: Sequence[str]) -> None:
-    """Worst ratios by setting and dtype, and how often each verdict was given."""
+    """Print the worst ratios by setting and dtype, and the number of each verdict."""
     table = []
     for name in settings:
         own = [row for row in rows if row["setting"] == name]
@@ -224,11 +228,11 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--programs", nargs="*", choices=sorted(RANKS), default=sorted(RANKS))
     parser.add_argument("--dtype", default="bfloat16", choices=DTYPES, help="The last rung")
     parser.add_argument("--random", type=int, default=50, help="Random clean Points")
-    parser.add_argument("--seed", type=int, default=0, help="That of the random Points")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the random Points")
     parser.add_argument("--same-points", action="store_true", help="One seed for all settings")
     parser.add_argument("--jobs", type=int, default=1, help="Settings judged at a time")
     parser.add_argument("--kept", type=Path, metavar="DIR", help="Keep rows, and use those kept")
-    parser.add_argument("--pytest", nargs="+", metavar="WORD", help="What pytest runs as well")
+    parser.add_argument("--pytest", nargs="+", metavar="WORD", help="Also run pytest with these")
     parser.add_argument("--quick", action="store_true", help="One program, few Points")
     parser.add_argument("--child", choices=list(SETTINGS), help=argparse.SUPPRESS)
     parser.add_argument("--rows", help=argparse.SUPPRESS)

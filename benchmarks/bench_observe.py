@@ -1,9 +1,9 @@
-"""What observing API calls and state costs: of a step, in bytes, and to switch on.
+"""Measures what observing API calls and state costs: time and bytes per step, and switching it on.
 
 Two programs, a small CNN (Adadelta, StepLR) and a two-layer causal transformer (AdamW, clipping,
-LambdaLR), train bare and observed, in turns, in one process and one thread.  Times are the
-processor's.  Full observation records everything by default and writes the file of a rank;
-selective observation records some 20 APIs and the variables that a pack of rules might name.
+LambdaLR), train with and without observation, in turns, in one process and one thread. Times are
+CPU times. Full observation records everything that is observed by default and writes the file of a
+rank; selective observation records about 20 APIs, without or with some variables.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from pytest_trainsafe.record.observe.observation import Observation
 from pytest_trainsafe.record.observe.steps import Sample, Steps
 from pytest_trainsafe.trace.observed.file import TableWriter, read_table
 
-#: Steps of one measurement, and measurements of each way.
+#: The number of steps of one measurement, and of measurements with and without observation.
 STEPS, PAIRS = 5, 5
 
-#: What a pack of rules mentions.
+#: APIs and variables such as a pack of rules names.
 APIS = (
     *("torch.optim.Optimizer.step", "torch.optim.AdamW.step", "torch.optim.Adadelta.step"),
     *("torch.optim.AdamW.zero_grad", "torch.optim.Adadelta.zero_grad", "torch.Tensor.backward"),
@@ -141,7 +141,7 @@ def main() -> None:
             rows.append([name, way, *costs, *sizes])
             figures[f"{name}, {way}"] = found
     show(
-        "Milliseconds of the processor for a step",
+        "Milliseconds of CPU time for a step",
         ["", "", "bare", "observed", "times", "records", "KiB"],
         rows,
     )
@@ -160,10 +160,10 @@ def _ways() -> dict[str, dict[str, Any]]:
 
 
 def of_step(make: Callable[[], Step], keywords: dict[str, Any], pairs: int) -> dict[str, float]:
-    """A step's milliseconds bare and observed, by medians; records and KiB of an observed one."""
+    """Medians for a step: milliseconds bare and observed, and records and KiB when observed."""
     torch.manual_seed(0)
     step = make()
-    # A sampled observation is measured over a whole period, its recorded step among it.
+    # A sampled observation is measured over a whole period, which has one recorded step.
     steps = max(STEPS, keywords.get("sample", (1, 0))[0])
     records, kib = [], []
 
@@ -176,7 +176,7 @@ def of_step(make: Callable[[], Step], keywords: dict[str, Any], pairs: int) -> d
             writer = TableWriter(path, 0)
             with observation_of(writer, keywords).active():
                 for _ in range(steps):
-                    step()  # finds the objects
+                    step()  # the first steps find the objects to observe
                 writer.flush()
                 size = path.stat().st_size
                 taken = timed(step, steps)
@@ -196,7 +196,7 @@ def of_step(make: Callable[[], Step], keywords: dict[str, Any], pairs: int) -> d
 
 
 def observation_of(writer: TableWriter, keywords: dict[str, Any]) -> Observation:
-    """An observation as a rank has it: the file is all that receives events."""
+    """An observation like that of a rank: only the file receives events."""
     every, warm_up = keywords.get("sample", (1, 0))
     steps = Steps(Sample(every, warm_up), automatic=True)
     apis, variables = keywords.get("apis"), keywords.get("variables")
@@ -204,7 +204,7 @@ def observation_of(writer: TableWriter, keywords: dict[str, Any]) -> Observation
 
 
 def of_switching(count: int) -> float:
-    """The milliseconds that switching full observation on and off takes, by the median."""
+    """The median of the milliseconds that switching full observation on and off takes."""
 
     def switch() -> float:
         began = time.process_time()
@@ -217,7 +217,7 @@ def of_switching(count: int) -> float:
 
 
 def timed(step: Step, steps: int) -> float:
-    """The milliseconds of one of some steps."""
+    """The average milliseconds of CPU time of a step, over `steps` steps."""
     began = time.process_time()
     for _ in range(steps):
         step()

@@ -1,8 +1,8 @@
-"""An empty group of ranks: ours, and how others start ranks for their tests, in turns.
+"""Measures how long it takes to run an empty group of ranks, here and with the tools of others.
 
-The targets are a warm group at least 15 times faster than torchrun's for 2 ranks and 10 times
-for 4, and faster than both peers.  DeepSpeed's way alone starts a process group in every test.
-A peer that is not installed is left out, and said so.
+The tools are measured in turns. The targets: a warm group is at least 15 times faster than
+torchrun's with 2 ranks and 10 times with 4, and faster than both peers. Only DeepSpeed's tool also
+starts a process group in every test. Peers that are not installed are named and not measured.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench_launch import in_turns, launched
 
 from pytest_trainsafe.launch import TorchrunLauncher, WarmLauncher, WarmServer
 
-#: What each peer needs, and how to have it.
+#: For each peer: its module here, the package that it needs, and the command that installs it.
 NEEDS = {
     "MultiProcessTestCase": ("peer_torch", "expecttest", "pip install expecttest"),
     "deepspeed": ("peer_deepspeed", "deepspeed", "DS_BUILD_OPS=0 pip install deepspeed"),
@@ -45,7 +45,7 @@ def main() -> None:
                 "torchrun": partial(launched, torchrun, ranks, folder),
                 **{name: partial(timed, run, ranks) for name, run in peers().items()},
             }
-            # The first of each starts what the others use: servers, caches of the disk.
+            # The first round is dropped: it starts servers and fills the disk cache.
             seconds = {name: taken[1:] for name, taken in in_turns(ways, rounds + 1).items()}
             figures.append(
                 {
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def peers() -> dict[str, Callable[[int], None]]:
-    """The peers that are installed."""
+    """The function that runs an empty test, for each peer that is installed."""
     found = {}
     for name, (module, needed, _) in NEEDS.items():
         if importlib.util.find_spec(needed) is not None:
@@ -74,7 +74,7 @@ def peers() -> dict[str, Callable[[int], None]]:
 
 
 def timed(run: Callable[[int], None], ranks: int) -> float:
-    """Seconds of a peer's empty test."""
+    """The seconds that a peer's empty test takes."""
     with apart():
         began = time.perf_counter()
         run(ranks)
@@ -83,7 +83,7 @@ def timed(run: Callable[[int], None], ranks: int) -> float:
 
 @contextlib.contextmanager
 def apart() -> Iterator[None]:
-    """Let a peer and its processes write nowhere, and keep what they set in the environment."""
+    """Discards the output of a peer in this context, and restores the environment afterwards."""
     kept = os.dup(1), os.dup(2)
     before = dict(os.environ)
     nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -115,9 +115,9 @@ def show_figures(figures: list[dict[str, Any]], rounds: int) -> None:
     show(f"An empty group, medians of {rounds} rounds", columns, rows)
     for name in NEEDS.keys() - set(names):
         _, needed, command = NEEDS[name]
-        print(f"  {name} is not measured, for {needed} is not installed: {command}")
+        print(f"  {name} is not measured, because {needed} is not installed: {command}")
     if "deepspeed" in names:
-        print("  deepspeed: what its tests' DistributedTest does, without its sleep of 0.5 s.")
+        print("  deepspeed: as its tests' class DistributedTest, without its sleep of 0.5 s.")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""What one Point costs: seconds by stage, memory, disk, and what recording adds to a step.
+"""Measures what one Point costs: seconds by stage, memory, disk, and the overhead of recording.
 
-The reference GPT at tp and cp of 1 and 2, 2 and 8 layers deep, judged as a test judges it:
-float64, then float32.  The reference runs once for all Points and has a row of its own.
+The reference GPT with 2 and 8 layers is judged at tp and cp of 1 and 2, as in a test: in float64,
+then in float32. The reference runs once for all Points and has a separate row.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def one_session(layers: int, points: list[Point]) -> dict[str, Figures]:
-    """Judge every Point in a Session of its own, which has to run its own reference."""
+    """Judge the Points in a new Session, which also runs the reference; figures by name."""
     found = {}
     with tempfile.TemporaryDirectory(prefix="trainsafe-point-") as temporary:
         session = Session(Settings(), Path(temporary, "traces"))
@@ -84,7 +84,7 @@ def case(layers: int, point: Point, report: Path) -> Case:
 
 
 def reference_figures(session: Session, one: Case) -> Figures:
-    """The Runs that all Points share: each rung, and each rung under noise."""
+    """The figures of the reference's Runs, which all Points share: each rung, and under noise."""
     began = time.perf_counter()
     reference = session.reference(one)
     for dtype in one.rungs:
@@ -101,7 +101,7 @@ def reference_figures(session: Session, one: Case) -> Figures:
 
 
 def point_figures(session: Session, one: Case) -> Figures:
-    """One Point from its launch to its verdict, which must be a pass."""
+    """The figures of one Point, from its launch to its verdict, which must be a pass."""
     published: list[PointSummary] = []
     reference, candidate = session.reference(one), session.candidate(one)
     candidate.runs.publish = published.append
@@ -126,7 +126,7 @@ def point_figures(session: Session, one: Case) -> Figures:
 
 
 def rank_memory(one: Case) -> float:
-    """The most that any rank of the Runs since the last call has held, in MiB."""
+    """The peak memory of any rank in the Runs since the last call, in MiB."""
     reports = list(Path(str(one.arguments["report"])).glob("*.json"))
     most = max(json.loads(file.read_text())["mib"] for file in reports)
     for file in reports:
@@ -135,13 +135,13 @@ def rank_memory(one: Case) -> float:
 
 
 def model_sizes(depths: tuple[int, ...]) -> list[dict[str, int]]:
-    """The reference GPT as it is, and with tensors nearer to those of real models."""
+    """The default sizes of the reference GPT, and sizes closer to those of real models."""
     small = [{"layers": layers, "hidden": 64, "seq_len": 32} for layers in depths]
     return [*small, {"layers": depths[0], "hidden": 512, "seq_len": 128}]
 
 
 def overhead(sizes: dict[str, int], small: bool) -> dict[str, Any]:
-    """What recording adds to a step on one device."""
+    """The time of a step on one device with and without recording, and their ratio."""
     repetitions, steps = (2, 3) if small else (5, 5)
     with tempfile.TemporaryDirectory(prefix="trainsafe-steps-") as temporary:
         task = Task.of(programs.step_seconds, temporary, repetitions, steps, sizes, world_size=1)
@@ -173,7 +173,7 @@ def show_costs(costs: list[dict[str, Any]], repetitions: int) -> None:
     ]
     columns = ["", *(f"{stage} s" for stage in STAGES), "rank MiB", "parent MiB", "trace MiB"]
     show(f"One Point, float64 and float32, medians of {repetitions}", columns, rows)
-    print("  launch, train: summed over the rungs, which overlap; wall: as a test takes it.")
+    print("  launch, train: sums over the rungs, which overlap; wall: the time that a test takes.")
     print("  The reference's wall, memory and disk include its Runs under noise.")
 
 

@@ -1,14 +1,16 @@
 """Judges random clean Points of every reference model: each failure is a false alarm.
 
-All models, axes, ways and dtypes, at awkward sizes (`_random_points.py`); every Point is judged
-as a test judges it, with the default settings, at every rung of its ladder.  A line of JSON for
-every Point and rung goes to `--rows` as it is judged; tables come at the end.
+The Points have all models, axes, options and dtypes, at awkward sizes (`_random_points.py`). Every
+Point is judged as in a test with the default settings, but at every rung of its ladder. A line of
+JSON for every Point and rung is added to the file `--rows` as soon as it is judged; the tables are
+printed at the end.
 
     python benchmarks/bench_random.py --count 500 --jobs 2
     python benchmarks/bench_random.py --only 37      # one Point again, with its full report
 
-The same seed and index are the same Point everywhere.  `--shard 0/4` takes every fourth Point,
-`--resume` leaves out those that the rows have already, `--show FILE` prints the tables of rows.
+A seed and an index determine a Point, on any machine. `--shard 0/4` judges every fourth Point,
+`--resume` skips the Points that have rows already, and `--show FILE` prints the tables of the rows
+in a file.
 """
 
 from __future__ import annotations
@@ -34,10 +36,10 @@ from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 
-#: References are kept by their session for its life, so a session judges this many Points.
+#: The number of Points that one session judges; it keeps their references until it is closed.
 POINTS_OF_A_SESSION = 50
 
-#: The CPU on every machine: a reference on a GPU has other rounding than ranks that have none.
+#: The CPU on every machine, because a reference on a GPU rounds differently than ranks on CPUs.
 SETTINGS = Settings(max_world_size=MAX_RANKS, device="cpu")
 
 
@@ -68,7 +70,7 @@ def main() -> None:
 
 
 def run(asked: argparse.Namespace) -> None:
-    """Judge what is asked for, in `--jobs` processes that share the Points."""
+    """Judge the requested Points, in `--jobs` processes that share them."""
     first, _, step = asked.shard.partition("/")
     wanted = range(int(first), asked.count, int(step))
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
@@ -91,11 +93,11 @@ def run(asked: argparse.Namespace) -> None:
         worker.join()
     indexes.cancel_join_thread()
     if any(worker.exitcode for worker in workers):
-        raise SystemExit("a process that judges Points died; the rows say how far it came")
+        raise SystemExit("a process that judges Points died; continue with --resume")
 
 
 def whole_points(file: Path) -> set[int]:
-    """The Points of which every rung is in a file of rows; rows of others are taken out."""
+    """The Points whose every rung is in a file of rows; rows of other Points are removed."""
     judged: dict[int, list[Row]] = {}
     for row in read(file):
         judged.setdefault(row["index"], []).append(row)
@@ -110,7 +112,7 @@ def whole_points(file: Path) -> set[int]:
 
 
 def work(indexes: Any, seed: int, rows: str, until: float) -> None:
-    """Judge Points until there are none left."""
+    """Judge Points from the queue `indexes` until it is empty or the time `until` is reached."""
     with tempfile.TemporaryDirectory(prefix="trainsafe-random-") as temporary:
         session: Session | None = None
         judged = 0
@@ -154,7 +156,7 @@ def judge_point(session: Session, drawn: Drawn, seed: int, rows: str) -> None:
 
 
 def rerun(seed: int, index: int) -> int:
-    """Judge one Point as a test does and print the report; whether it does not pass."""
+    """Judge one Point as a test does and print the report; returns 0 if it passes, else 1."""
     drawn = draw(seed, index, Counter())
     case, _ = case_of(drawn, SETTINGS)
     print(drawn)
@@ -176,14 +178,14 @@ def rerun(seed: int, index: int) -> int:
 
 
 def read(rows: Path) -> list[Row]:
-    """The rows of a file; none where there is no file."""
+    """The rows of a file; none if there is no file."""
     if not rows.exists():
         return []
     return [json.loads(line) for line in rows.read_text(encoding="utf-8").splitlines()]
 
 
 def show_rows(rows: Sequence[Row], rejected: Counter[str]) -> None:
-    """The tables of a run."""
+    """Print the tables of a run."""
     columns = ["", "judged", "pass", "false alarms", "inconclusive", "errors", "measured again"]
     verdicts = ("pass", "fail", "inconclusive", "error")
 
@@ -208,7 +210,7 @@ def show_rows(rows: Sequence[Row], rejected: Counter[str]) -> None:
 
 
 def show_worst(rows: Sequence[Row], title: str) -> None:
-    """The worst ratio of each kind of tensor, by the dtype whose rounding is allowed."""
+    """Print the worst ratio of each kind of tensor, by the dtype whose rounding is allowed."""
     judged = [row for row in rows if row["verdict"] != "error"]
     roundings = _values(judged, "rounding")
     kinds = sorted({kind for row in judged for kind in row["worst"]})
@@ -228,7 +230,7 @@ def _values(rows: Iterable[Row], key: str) -> list[str]:
 
 
 def _last(error: str) -> str:
-    """The line of an error that says most: the first that names an exception, else the first."""
+    """The most informative line of an error: the first with "Error", else the first."""
     lines = [line.strip() for line in error.splitlines() if line.strip()]
     return next((line for line in lines if "Error" in line), lines[0] if lines else "")
 
@@ -240,8 +242,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0, help="Another seed draws other Points")
     parser.add_argument("--count", type=int, default=500)
     parser.add_argument("--shard", default="0/1", metavar="I/N")
-    parser.add_argument("--jobs", type=int, default=1, help="Processes that judge")
-    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no Point after these")
+    parser.add_argument("--jobs", type=int, default=1, help="The number of processes that judge")
+    parser.add_argument("--minutes", type=float, default=1e6, help="Begin no Point after this time")
     parser.add_argument("--rows", type=Path, default=ROOT / "build" / "random-points.jsonl")
     parser.add_argument("--resume", action="store_true")
     parser.add_argument("--only", type=int, metavar="INDEX")

@@ -1,11 +1,11 @@
-"""How small an error is still caught, and how much room a clean program has, by dtype and depth.
+"""Measures the smallest error that is caught, and the margin of clean programs, by dtype and depth.
 
-One clean candidate (tp=2 cp=2 sp, 4 ranks) of the reference GPT in each dtype.  Three faults are
-put into its tensors of the first step, each a factor 1 + d on what one mistake would scale: the
-main gradient of a parameter, one token's row of a module's output, what one rank holds of a
-module's output.  The smallest d that is judged wrong is the sensitivity there, once all samples of
-noise are taken; what one sample would have caught stands beside it.  The room is how near the
-clean candidate came to its allowance by one sample.
+A clean candidate (tp=2 cp=2 sp, 4 ranks) of the reference GPT is recorded in each dtype. Faults are
+put into its tensors of the first step. Each multiplies elements by 1 + d or 1 - d: the main
+gradient of a parameter, one token's row of a module's output, one rank's shard of a module's
+output, or the loss. The sensitivity is the smallest d that is caught, with all samples of noise;
+the table also shows the smallest d that is caught with one sample. The margin ("room") is the
+largest ratio of an error of the clean candidate to its allowance, with one sample.
 """
 
 from __future__ import annotations
@@ -36,20 +36,21 @@ POINT = Point.of(tp=2, cp=2, sp=True)
 
 DEPTHS = (2, 8, 32, 128)
 
-#: The samples of noise that a failure is judged by unless it is very near its allowance.
+#: The samples of noise that judge a failure, unless its error is very close to the allowance.
 SAMPLES = ROUNDS[1].samples
 
-#: Up to this depth two steps are recorded in full; deeper, one step of what the faults are put in.
+#: Up to this depth, two steps are recorded in full. Deeper models record one step, and only these
+#: kinds of tensors, which the faults change.
 FULL_DEPTH = 8
 DEEP_KINDS = ("activation", "main_grad", "loss")
 
 #: Parameters are judged by their updates, which only `compare` derives.
 JUDGED_BY_UPDATE = frozenset({"param", "master_param"})
 
-#: Errors are looked for up to this factor, and pinned down to a tenth.
+#: The largest relative error that is tried, and the factor to which the smallest one is determined.
 LARGEST, PRECISION = 1e3, 1.1
 
-#: What is scaled, in words.
+#: A description of the elements that each fault scales.
 FAULTS = {
     "main_grad": "a parameter's main gradient",
     "row": "one token's row of an output",
@@ -80,7 +81,7 @@ def main() -> None:
 
 
 def measure(layers: int) -> Iterator[dict[str, Any]]:
-    """The figures of one depth, dtype by dtype."""
+    """Yields the figures of one depth, dtype by dtype."""
     deep = layers > FULL_DEPTH
     settings = Settings(timeout=3600, record_kinds=DEEP_KINDS if deep else ())
     arguments = {"layers": layers, "microbatches": 2, "steps": 1 if deep else 2}
@@ -91,7 +92,7 @@ def measure(layers: int) -> Iterator[dict[str, Any]]:
 
 
 def judged(rung: Rung) -> dict[str, Any]:
-    """What is caught on this rung, and what a clean candidate leaves of its allowance."""
+    """The smallest errors that are caught on this rung, and the worst ratios of the clean Run."""
     caught: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
     at_once: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
     first = replace(rung, resampled=())
@@ -130,10 +131,10 @@ def _allowed(rung: Rung, id: TensorId, reference: Wide) -> Allowance:
 
 
 def faults(rung: Rung, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
-    """The elements that each fault scales in a tensor, as an index; {} for what is left alone."""
+    """The elements of a tensor that each fault scales, as an index; {} if no fault applies."""
     if id.step == 0 and id.kind in ("main_grad", "loss"):
         return {id.kind: ...}
-    # Outputs are [batch, sequence, features]; those of one micro-batch will do.
+    # Outputs are [batch, sequence, features]; one micro-batch is enough.
     if (id.step, id.microbatch, id.kind, len(shape)) != (0, 0, "activation", 3):
         return {}
     rank, event = rung.candidate.holders(id)[-1]
@@ -144,9 +145,9 @@ def faults(rung: Rung, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
 def smallest_caught(
     candidate: Wide, reference: Wide, allowed: Allowance, dtype: str, region: Any
 ) -> float:
-    """The smallest relative error of a region, in its worse direction, that is caught.
+    """The smallest relative error of a region that is caught in both directions, up and down.
 
-    Infinite where not even LARGEST is.
+    Infinite if not even LARGEST is caught.
     """
     size = norm(reference)
 
@@ -168,7 +169,7 @@ def smallest_caught(
 
 
 def summary(caught: dict[str, float]) -> dict[str, Any]:
-    """The median and the worst of what was caught, by name."""
+    """The median and the largest of the smallest errors caught, and the name of the largest."""
     worst = max(caught, key=caught.__getitem__)
     return {
         "tensors": len(caught),
@@ -212,7 +213,7 @@ def show_room(runs: list[dict[str, Any]]) -> None:
 
 
 def draw(runs: list[dict[str, Any]], folder: Path) -> None:
-    """sensitivity.svg: a panel a fault; the median tensor's line, and the worst one's."""
+    """Draw sensitivity.svg: a panel per fault, with lines of the median and the worst tensor."""
     drawn = ("main_grad", "row", "shard")
     figure, axes = panels(1, len(drawn), 9, 3.2)
     for axis, fault in zip(axes[0], drawn, strict=True):

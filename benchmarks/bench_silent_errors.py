@@ -1,7 +1,7 @@
 """Runs the silent errors of one process, healthy and faulty, and writes a section of docs/bugs.md.
 
-Shows the losses that a user would see, and the seconds of both runs.  `--write` writes the page's
-section from the catalogue.
+Prints the last loss of both variants, which is what a user sees, and the seconds of both runs.
+`--write` writes the page's section from the catalogue.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TEXT = (
     "last (end).\n"
     "The judges are those expected to see the error, the best first; launch is the comparison of "
     "the ranks' collectives, which is made for every group of ranks.\n"
-    "What the learn judge says of each is in the table after the next.\n\n"
+    "The table after the next one has the verdict of the learn judge on each.\n\n"
     "Written by `python benchmarks/bench_silent_errors.py --write` from the catalogue.\n"
 )
 
@@ -61,9 +61,9 @@ def table(errors: Sequence[SilentError]) -> str:
 
 
 def main() -> None:
-    """Run what runs in one process, print it, and write the section if asked."""
+    """Run the errors of one process, print the table, and write the section if requested."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Run the first five only")
+    parser.add_argument("--quick", action="store_true", help="Run only the first five")
     parser.add_argument("--write", action="store_true", help="Write the section of docs/bugs.md")
     asked = parser.parse_args()
     torch.set_num_threads(1)

@@ -1,8 +1,9 @@
-"""What sketches cost beside full recording, and how often they clear a wrong tensor.
+"""Measures what sketches cost compared with full recording, and how often they miss an error.
 
-Three tables: what recording adds to a step of the reference GPT on one device, from a toy to
-wider models; the share of wrong tensors that are cleared, by how wrong they are and how the error
-is spread; and the suspects of clean Points, which cost a second look.
+A sketch is a set of random projections that is recorded instead of a tensor. Three tables: the
+time that recording adds to a step of the reference GPT on one device, for small and wider models;
+the share of wrong tensors that sketches clear, by the size and the shape of the error; and the
+number of tensors of clean Points that must be recorded again in full.
 """
 
 from __future__ import annotations
@@ -30,23 +31,23 @@ from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
 from pytest_trainsafe.trace.tensors.sketch import Sketcher
 
-#: The reference GPT as it is, and of a step that takes longer.
+#: The reference GPT at its default size, and one with longer steps.
 SIZES: list[dict[str, int]] = [
     {"layers": 2, "hidden": 64, "seq_len": 32},
     {"layers": 4, "hidden": 256, "seq_len": 128, "batch_size": 4},
 ]
 
-#: Wider ones, in float32 and with few repetitions: a step takes seconds.
+#: Wider models, measured in float32 with few repetitions, because a step takes seconds.
 WIDER: list[dict[str, int]] = [
     {"layers": 2, "hidden": 512, "seq_len": 256, "batch_size": 4},
     {"layers": 1, "hidden": 1024, "seq_len": 256, "batch_size": 4},
     {"layers": 1, "hidden": 2048, "seq_len": 256, "batch_size": 4},
 ]
 
-#: A wrong tensor's true error, over its allowance.
+#: The ratios of a wrong tensor's true error to its allowance.
 ERRORS = (0.25, 0.5, 1.0, 1.5, 2.0, 3.0, 5.0)
 
-#: How an error of 64 x 64 elements is spread.
+#: The shapes of the error in a tensor of 64 x 64 elements.
 SPREADS: dict[str, Callable[[torch.Generator], torch.Tensor]] = {
     "everywhere": lambda g: _normal(g, 64, 64),
     "one row": lambda g: torch.eye(64, dtype=torch.float64)[:, :1] * _normal(g, 1, 64),
@@ -74,7 +75,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 
 def cost(sizes: dict[str, int], dtype: str, small: bool) -> dict[str, Any]:
-    """What recording adds to a step: milliseconds and bytes of a step's trace."""
+    """The time that recording adds to a step, relative to a bare step, and the bytes per step."""
     repetitions, steps = (2, 3) if small else (3, 4)
     with tempfile.TemporaryDirectory(prefix="trainsafe-steps-") as temporary:
         arguments = (temporary, repetitions, steps, sizes, dtype)
@@ -96,9 +97,9 @@ def cost(sizes: dict[str, int], dtype: str, small: bool) -> dict[str, Any]:
 
 
 def shares(make: Callable[[torch.Generator], torch.Tensor], count: int) -> dict[float, float]:
-    """The share of tensors that are cleared, by their true error over their allowance.
+    """The share of tensors that are cleared, by the ratio of true error to allowance.
 
-    The responses are rounding noise of the sort that is spread everywhere.
+    `make` draws an error. The noise that sets the allowance affects all elements.
     """
     generator = torch.manual_seed(0)
     sketcher = Sketcher({}, {})
@@ -110,7 +111,7 @@ def shares(make: Callable[[torch.Generator], torch.Tensor], count: int) -> dict[
 
     cleared = dict.fromkeys(ERRORS, 0)
     for _ in range(count):
-        # The signs are those of the indices, so other rows and columns stand for other signs.
+        # The signs of a sketch depend on the indices, so permuting indices varies the signs.
         rows, columns = (torch.randperm(64, generator=generator) for _ in range(2))
         error = make(generator)[rows][:, columns]
         reference = _normal(generator, 64, 64)
@@ -127,7 +128,7 @@ def shares(make: Callable[[torch.Generator], torch.Tensor], count: int) -> dict[
 
 
 def suspects(point: Point, seed: int) -> dict[str, Any]:
-    """How many tensors of a clean Point are looked at again."""
+    """Judges a clean Point by sketches; returns how many tensors are recorded again in full."""
     settings = Settings(record="sketch", seed=seed)
     looked: list[int] = []
     with tempfile.TemporaryDirectory(prefix="trainsafe-sketch-") as temporary:

@@ -1,7 +1,7 @@
-"""What having the plugin installed costs a pytest run that does not use it.
+"""Measures the time that the installed plugin adds to a pytest run that does not use it.
 
-An empty run (one trivial test) with the plugin and without it (`-p no:trainsafe`), in turn.
-The target is at most 20 ms in the median, and no torch.
+An empty run (one trivial test) is repeated with the plugin and without it (`-p no:trainsafe`), in
+turns. The targets are at most 20 ms in the median, and that torch is not imported.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from pathlib import Path
 
 from _measure import alternate, differences, finish, machine, median, quick, show
 
-#: hypothesis' own plugin costs half a second, and what it costs is not ours to measure.
+#: Without hypothesis' plugin, which takes half a second that is not to be measured here.
 PYTEST = [sys.executable, "-m", "pytest", "-q", *("-p", "no:hypothesispytest")]
 WITHOUT = ["-p", "no:trainsafe"]
 
-#: Users have compiled modules: without this every run would compile those of the plugin again.
+#: Allows Python to keep compiled modules, as users do; else every run would compile the plugin.
 COMPILED = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
 PROBE = """
@@ -43,7 +43,7 @@ def main() -> None:
             lambda: run(folder), lambda: run(folder, *WITHOUT), pairs + 1
         )
         imported = [imported_in(folder), imported_in(folder, *WITHOUT)]
-    # The first pair compiled pytest's caches and warmed the disk's.
+    # The first pair is dropped: it compiles modules and fills the disk cache.
     wall, cpu = (
         differences([a[i] for a in with_plugin[1:]], [b[i] for b in without[1:]]) for i in (0, 1)
     )
@@ -88,7 +88,7 @@ def run(folder: Path, *options: str) -> tuple[float, float]:
 
 
 def imported_in(folder: Path, *options: str) -> list[str]:
-    """Which of torch and the plugin such a run has imported by its end."""
+    """Which of torch and the plugin a run with these options has imported by its end."""
     (folder / "conftest.py").write_text(PROBE)
     run(folder, *options)
     found: list[str] = json.loads((folder / "imported.json").read_text())

@@ -1,8 +1,8 @@
 """Program fuzzing: random structures of `reference_models/mixed` at random Points.
 
-Each is compared with its single-device reference in float64, where every logic bug shows.  The
-clean ones must all pass; then a bug is planted in each structure that can have it, and must be
-found.  Draws are the same in every run.
+Each structure is compared with its single-device reference in float64, where every logic bug shows.
+All structures must pass without a bug. Then bugs are planted in the structures that can have them,
+and must be found. Every run of the benchmark draws the same structures and Points.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ AXES: dict[str, tuple[int | bool, ...]] = {
     "sp": (False, True),
 }
 
-#: Bugs of blocks that every structure has, or those with a mixture of experts.
+#: Bugs in blocks that every structure has, and one in mixtures of experts.
 PLANTED = ("tp-embedding-mask", "sp-layernorm-grads", "moe-router-grads")
 
 
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def drawn(draws: random.Random, count: int) -> Iterator[tuple[dict[str, object], Point]]:
-    """So many valid structures at parallel Points of at most four ranks."""
+    """Yields `count` valid structures, each with a parallel Point of at most four ranks."""
     found = 0
     while found < count:
         structure = {name: draws.choice(values) for name, values in STRUCTURE.items()}
@@ -103,7 +103,7 @@ def can_have(bug: str, structure: dict[str, object], point: Point) -> bool:
 
 
 def row(opened: Session, structure: dict[str, object], point: Point, bug: str) -> dict[str, Any]:
-    """The verdict on one structure."""
+    """Judges one structure, with a bug or "" for none; returns the verdict and first finding."""
     whole: Case = case("mixed", point, SETTINGS, structure, {"bug": bug} if bug else {})
     candidate = opened.candidate(replace(whole))
     judgement = judge_case(candidate, opened.reference(whole))

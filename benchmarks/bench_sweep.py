@@ -1,9 +1,9 @@
-"""What a Point of a sweep costs, its reference cached: `--trainsafe-sweep tp=1,2 cp=1,2`.
+"""Measures the time of a sweep's Point if its reference is cached.
 
-The reference GPT, 2 layers, judged in float64 and float32, in a pytest run of its own.  The
-target is less than 1 s a Point on 2 cores, of which less than 30 % is our own work: time in
-which no rank trains, since what is compared meanwhile keeps nobody waiting.  Importing torch and
-starting the fork server, once a run, is a row of its own.
+`--trainsafe-sweep tp=1,2 cp=1,2` judges the reference GPT with 2 layers in float64 and float32, in
+a separate pytest run. The target is less than 1 s per Point on 2 cores, with less than 30 % of the
+time spent while no rank trains: comparisons that overlap with training do not delay the run. The
+time to import torch and start the fork server, once per run, is a separate row.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any
 
 from _measure import ROOT, finish, machine, median, quick, show
 
-#: The first test starts what every later one uses.
+#: The first test starts the fork server, which the later tests use.
 TESTS = """
 import pytest
 from pytest_trainsafe import assert_trainsafe
@@ -35,7 +35,7 @@ def test_gpt(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 """
 
-#: Notes when tests and groups of ranks began and ended, and what the Points' summaries say.
+#: Notes when tests and groups of ranks began and ended, and the summaries of the Points.
 PROBE = """
 import functools, json, time
 import pytest
@@ -92,9 +92,9 @@ def main() -> None:
 
 
 def run(folder: Path, record: str) -> dict[str, Any]:
-    """One pytest run; what the probe noted."""
+    """Makes one pytest run, and returns the notes of the probe."""
     env = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-    # Leases of this run alone: other runs of this user would be waited for.
+    # A separate folder of leases, so that this run does not wait for other runs of this user.
     runtime = folder / "runtime"
     runtime.mkdir(mode=0o700, exist_ok=True)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:hypothesispytest"]
@@ -117,7 +117,7 @@ def _path() -> str:
 
 
 def measured(noted: dict[str, Any]) -> dict[str, Any]:
-    """Seconds a Point, and the share of the time in which nothing trained."""
+    """The seconds per Point, and the share of the time in which no rank trained."""
     start, *points = noted["tests"]
     began, ended = points[0][1], points[-1][2]
     spans = [(max(a, began), min(b, ended)) for a, b in noted["trained"] if b > began and a < ended]

@@ -1,11 +1,11 @@
-"""Right and wrong verdicts: the measured tolerances beside the fixed ones of `torch.allclose`.
+"""Counts right and wrong verdicts of measured tolerances and of fixed ones (`torch.allclose`).
 
-TTrace's Table 3 and Figure 9, made with the reference models and the bugs that can be planted in
-them.  One pair of traces, candidate and reference, is judged by each criterion in its dtype.
-A false positive is a clean Point of which any tensor fails.  A miss is a bug, at a Point that
-triggers it, whose first wrong tensor (the catalogue names it) passes: that some other tensor
-fails says nothing of a criterion by which clean tensors fail as well.  A tensor that is absent,
-or whose parts do not fit together, fails by every criterion.
+These are TTrace's Table 3 and Figure 9, with the reference models and the bugs that can be planted
+in them. Each criterion judges the same pairs of traces, candidate and reference, in each dtype. A
+false positive is a clean Point at which any tensor fails. A miss is a bug, at a Point that triggers
+it, whose first wrong tensor (named by the catalogue) passes. Failures of other tensors do not count
+as detection, because clean tensors may fail the same criterion. A tensor that is absent, or whose
+parts do not fit together, fails every criterion.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
-#: A parameter's update is derived; what is recorded of it is the parameter.
+#: The kinds that show an update: updates are not recorded but derived from parameters.
 UPDATED = frozenset({"param", "master_param", "update"})
 
 #: Kinds that exist once for each micro-batch.
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def clean_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
-    """What every criterion says of programs without a bug."""
+    """Yields the verdicts of every criterion on programs without a bug."""
     for clean in CLEAN[:2] if quick else CLEAN:
         for point in clean.points[:2] if quick else clean.points:
             one = case(clean.program, point, opened.settings, clean.arguments)
@@ -76,7 +76,7 @@ def clean_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
-    """What every criterion says of the planted bugs, each at its smallest triggering Point."""
+    """Yields the verdicts of every criterion on the bugs, each at its smallest triggering Point."""
     for bug in BUGS[:2] if quick else BUGS:
         point = triggering(bug)
         one = case(bug.program, point, opened.settings, bug.arguments, {"bug": bug.name})
@@ -93,13 +93,13 @@ def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
 
 
 def named_pair(program: str, point: Point, bug: str, dtype: str, rung: Rung) -> dict[str, Any]:
-    """What was run; `rounding` is the dtype whose rounding is allowed, FP8 where it is used."""
+    """A description of a pair; `rounding` is the dtype whose rounding is allowed, such as FP8."""
     run = {"program": program, "point": str(point), "bug": bug, "dtype": dtype}
     return {**run, "rounding": rung.dtype}
 
 
 def judged_rungs(opened: Session, one: Case, what: str) -> Iterator[tuple[str, Rung]]:
-    """The rungs of a case; one whose ranks do not finish is named and left out."""
+    """Yields the rungs of a Case; if ranks do not finish, prints that and skips the rest."""
     print(f"{what}, {one.point}", file=sys.stderr, flush=True)
     try:
         yield from rungs(opened, one)
@@ -124,9 +124,9 @@ def is_named(finding: Finding, bug: Bug) -> bool:
 
 
 def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -> float | None:
-    """The error of the first wrong tensor over its allowance; None where nothing is allowed.
+    """The ratio of the first wrong tensor's error to its allowance; None if nothing is allowed.
 
-    Nothing is allowed of a tensor that is absent, and between replicas.
+    Nothing is allowed if the tensor is absent, or if replicas differ.
     """
     if named:
         measured = [(f.error, f.allowed) for f in named if f.error is not None and f.allowed]
@@ -136,7 +136,7 @@ def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -
 
 
 def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
-    """The error of a tensor over its allowance, by the worst of the checks."""
+    """The ratio of a tensor's error to its allowance, in the worst of the checks."""
     reference = whole(rung.reference, id)
     candidate = whole(rung.candidate, id, reference.shape)
     allowed = tolerances.tolerance(id, 1.0).allowed
@@ -144,7 +144,7 @@ def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
 
 
 def room(rung: Rung) -> dict[str, float]:
-    """The worst ratio of each kind of tensor; parameters, judged by updates, are not among them."""
+    """The worst ratio of each kind of tensor, except parameters, which updates judge."""
     tolerances, found = ReferenceTolerances(rung), dict[str, float]()
     for id in rung.reference.ids():
         if id.kind in UPDATED or not rung.candidate.holders(id) or apart(rung, id):
@@ -156,9 +156,9 @@ def room(rung: Rung) -> dict[str, float]:
 
 
 def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
-    """What `torch.allclose` says with each pair of tolerances: how many tensors fail.
+    """For each pair of fixed tolerances, the number of tensors that fail `torch.allclose`.
 
-    `missed` says of each whether the tensor `named` passes.
+    `missed` is whether the tensor `named` passes, for each pair.
     """
     failed = dict.fromkeys(CRITERIA, 0)
     missed = dict.fromkeys(CRITERIA, True)
@@ -170,7 +170,7 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
         if rung.candidate.holders(id):
             candidate = values(rung.candidate, id, reference.shape)
         elif id != named:
-            continue  # a candidate need not record everything; of what it must, `named` is one
+            continue  # a candidate need not record everything, except for `named`
         tensors += 1
         for name, (atol, rtol) in CRITERIA.items():
             if not close(candidate, reference, atol, rtol):
@@ -180,16 +180,17 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
 
 
 def apart(rung: Rung, id: TensorId) -> bool:
-    """Whether no tolerance applies: a router's choices, and what is no tensor of the whole model.
+    """Whether no tolerance applies to a tensor.
 
-    The latter are outputs of what lies on several pipeline stages, as the judge leaves out.
+    These are decisions of routers, and outputs of modules that several pipeline stages share,
+    which the judge does not compare either.
     """
     traces = (rung.reference, rung.candidate)
     return id.kind == "decision" or any(is_cut_over_stages(trace, id) for trace in traces)
 
 
 def close(candidate: Wide | None, reference: Wide, atol: float, rtol: float) -> bool:
-    """Whether `torch.allclose` takes two logical tensors for equal; None is no tensor at all."""
+    """Whether two logical tensors are close by `torch.allclose`; False if the candidate is None."""
     if candidate is None or candidate.shape != reference.shape:
         return False
     pair = (torch.from_numpy(array) for array in (candidate, reference))

@@ -1,4 +1,4 @@
-"""Bugs of DeepSpeed's releases that the sweeps know: by a Point and words of the report."""
+"""Known bugs of DeepSpeed releases, recognised by their Point and by words of the report."""
 
 from __future__ import annotations
 
@@ -15,13 +15,16 @@ from pytest_trainsafe.sweep.case import Case
 
 UNEXPLAINED = "unexplained"
 
-#: The program of the catalogue, whose axes are not those of the others.
+#: The catalogue's program, whose axes differ from those of the other programs.
 _CATALOGUE = "program.train"
 
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A bug: the first and the last release it was seen in, its Points, words of its reports."""
+    """A bug: the first and the last release with it, axes of its Points, words of its reports.
+
+    `catalogued` is whether it applies only to the catalogue's program, at exactly this Point.
+    """
 
     name: str
     first: str
@@ -31,7 +34,7 @@ class Known:
     catalogued: bool = False
 
     def explains(self, case: Case, report: str) -> bool:
-        """Whether a Case fails by this bug in the installed release."""
+        """Whether this bug explains the report on a Case in the installed release."""
         installed = Version(importlib.metadata.version("deepspeed"))
         here = Version(self.first) <= installed <= Version(self.last)
         there = all(case.point.get(axis, 1) == value for axis, value in self.point.items())
@@ -42,14 +45,14 @@ class Known:
 
 KNOWN = (
     Known(
-        "stage 0 in bfloat16 makes its optimizer's states by a step, which moves the weights",
+        "stage 0 in bfloat16 creates its optimizer's states by a step, which changes the weights",
         "0.17.6",
         "0.19.8",
         {"zero": 0, "dtype": "bfloat16"},
         ("master_param · before the first step",),
     ),
     Known(
-        "a pipeline in float32 clips the gradients of all stages by the norm of the first stage's",
+        "a pipeline in float32 clips the gradients of all stages by the first stage's norm",
         "0.19.8",
         "0.19.8",
         {"zero": 0, "pp": 2, "clip": True},
@@ -63,28 +66,28 @@ KNOWN = (
         ("activation_grad · step 0", "times the reference, a factor of 1/micro-batches"),
     ),
     Known(
-        "stage 0 in float32 clips by the norm of the experts that a rank has, not of all",
+        "stage 0 in float32 clips by the norm of one rank's experts instead of all experts",
         "0.19.8",
         "0.19.8",
         {"zero": 0, "ep": 2},
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "under Ulysses stage 3 averages gradients over the sequence's ranks, the others add up",
+        "under Ulysses, stage 3 averages gradients over the sequence's ranks; others sum them",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "zero": 3},
         ("main_grad · step 0", "0.5 times the reference"),
     ),
     Known(
-        "under Ulysses stages 0 to 2 add up gradients that the documented loss asks to average",
+        "under Ulysses, stages 0 to 2 sum gradients that the documented loss requires averaged",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "ulysses_loss": "documented"},
         ("main_grad · step 0", "2 times the reference"),
     ),
     Known(
-        "told of Ulysses by a device mesh, stages 0 to 2 reduce no gradient over its ranks",
+        "if a device mesh declares Ulysses, stages 0 to 2 do not reduce gradients over its ranks",
         "0.19.8",
         "0.19.8",
         {"cp": 2, "ulysses": "mesh"},
@@ -102,7 +105,7 @@ KNOWN = (
 
 _WARM_UP = {"dp": 2, "zero": 1, "groups": True, "steps": 4}
 
-#: What the catalogue's Points show of other bugs than theirs, or of what was documented once.
+#: Failures at the catalogue's Points that other bugs cause, or behaviour that was documented then.
 KNOWN_THERE = (
     *(
         Known(
@@ -116,7 +119,7 @@ KNOWN_THERE = (
         for schedule in ("WarmupLR", "WarmupCosineLR")
     ),
     Known(
-        "#8588: without ZeRO in half precision, the norm that is reported has the loss scale in it",
+        "#8588: without ZeRO in half precision, the reported norm includes the loss scale",
         "0.17.6",
         "0.18.2",
         {"dp": 2, "zero": 0, "dtype": "bfloat16"},
@@ -135,7 +138,7 @@ KNOWN_THERE = (
 
 
 def catalogued_points() -> list[dict[str, object]]:
-    """Where the catalogue's bugs act that were in a supported release, each Point once."""
+    """The Points at which catalogued bugs of supported releases act, each Point once."""
     points = [
         dict(bug.triggers)
         for bug in BUGS
@@ -145,7 +148,7 @@ def catalogued_points() -> list[dict[str, object]]:
 
 
 def _catalogued(bug: DeepSpeedBug) -> Known:
-    """A bug of docs/deepspeed-bugs.md, in the releases that its entry names."""
+    """A catalogued bug as a Known bug of the releases that its entry names."""
     seen = re.findall(r"\d+\.\d+\.\d+", bug.wrong)
     words = f"{bug.tensor} · {bug.kind} · step {bug.step}"
     name = f"{bug.name}: {bug.what}"
@@ -153,7 +156,7 @@ def _catalogued(bug: DeepSpeedBug) -> Known:
 
 
 def known_by(case: Case, report: str) -> str:
-    """The name of the bug by which a Case fails, UNEXPLAINED where none is known."""
+    """The name of the first bug that explains the report on a Case; UNEXPLAINED if none does."""
     catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
     found = [bug.name for bug in (*KNOWN, *KNOWN_THERE, *catalogued) if bug.explains(case, report)]
     return found[0] if found else UNEXPLAINED

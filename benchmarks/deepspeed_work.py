@@ -1,8 +1,8 @@
-"""A test of DeepSpeed as its own are written, to be run by ranks of any kind.
+"""A test of DeepSpeed that is written like its own tests, to be run by ranks of any launcher.
 
-Two ranks train the reference GPT three steps in bfloat16, of four micro-batches each, by the
-engine and beside it in DistributedDataParallel; after each micro-batch the losses are compared
-by `torch.allclose`, after each step the parameters, which stage 3 gathers.  This is the pattern of
+Two ranks train the reference GPT for three steps in bfloat16, with four micro-batches each, both
+with the engine and with DistributedDataParallel. `torch.allclose` compares the losses after each
+micro-batch, and the parameters, which stage 3 gathers, after each step. This is the pattern of
 DeepSpeed's tests/unit/v1/zero/test_zero_user_backward.py, with the tolerances of
 tests/unit/runtime/compile/util.py.
 """
@@ -14,12 +14,12 @@ from typing import Any
 
 MICROBATCHES, STEPS, SAMPLES, RANKS = 4, 3, 2, 2
 
-#: What DeepSpeed's tests let losses and parameters differ by.
+#: The tolerances for losses and parameters in DeepSpeed's tests.
 CLOSE = {"rtol": 5e-1, "atol": 1e-2}
 
 
 def config(stage: int) -> dict[str, Any]:
-    """What `deepspeed.initialize` is given: that of the Point that is measured beside this."""
+    """The config for `deepspeed.initialize`, equal to that of the Point measured beside this."""
     from pytest_trainsafe.fixtures.deepspeed.config import read_config
     from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
 
@@ -38,7 +38,7 @@ def config(stage: int) -> dict[str, Any]:
 
 
 def test(stage: int) -> None:
-    """Train both ways and compare; communication has been started.  AssertionError if they part."""
+    """Train both ways and compare; AssertionError if they differ. Needs communication started."""
     import deepspeed
     import torch
     import torch.distributed as dist
@@ -82,7 +82,7 @@ def test(stage: int) -> None:
 
 
 def group(stage: int) -> None:
-    """The test in a rank that a launcher of ours has started."""
+    """Run the test in a rank that a launcher of this plugin has started."""
     import torch.distributed as dist
 
     from pytest_trainsafe.fixtures.deepspeed.engine import start

@@ -1,4 +1,7 @@
-"""What arithmetic a rank computes with.  Run in the ranks by `bench_numerics.py`."""
+"""Reports the numerics of a rank: CPU capability, threads, and hashes of results.
+
+Run in the ranks by `bench_numerics.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,7 @@ from pathlib import Path
 
 import torch
 
-#: The variables that choose how a CPU computes.
+#: The environment variables that choose the CPU instructions of libraries.
 VARIABLES = (
     "ATEN_CPU_CAPABILITY",
     "MKL_ENABLE_INSTRUCTIONS",
@@ -19,11 +22,11 @@ VARIABLES = (
 
 
 def probe() -> dict[str, object]:
-    """The capability and threads in effect, the variables, and hashes of what was computed.
+    """The capability and threads in effect, the variables, and hashes of computed results.
 
-    Another hash than on the machine's own setting shows that a setting changes results: `aten`
-    is a sum and elementwise functions, `mkl` products in float32 and float64, `dnnl` products
-    in bfloat16 and a convolution.
+    A hash that differs from that of the default setting shows that a setting changes results.
+    `aten` covers a sum and elementwise functions, `mkl` matrix products in float32 and float64,
+    and `dnnl` matrix products in bfloat16 and a convolution.
     """
     generator = torch.Generator().manual_seed(0)
     x = torch.randn(67, 131, generator=generator, dtype=torch.float64)
@@ -33,7 +36,7 @@ def probe() -> dict[str, object]:
         "capability": torch.backends.cpu.get_cpu_capability(),
         "threads": torch.get_num_threads(),
         "environment": {name: os.environ[name] for name in VARIABLES if name in os.environ},
-        # Both launchers give the same environment; the process is that of a fork server or not.
+        # Both launchers set the same environment, so the process's command line distinguishes them.
         "launcher": "warm" if b"warm" in Path("/proc/self/cmdline").read_bytes() else "torchrun",
         "aten": _hash(narrow.sum(), narrow.sum(0), x.exp(), narrow.tanh(), narrow.softmax(-1)),
         "mkl": _hash(narrow @ narrow.T, x @ x.T, narrow.T @ narrow, x.T @ x),

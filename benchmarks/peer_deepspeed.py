@@ -1,10 +1,10 @@
-"""A test of ranks in the way DeepSpeed tests them.
+"""Runs a test on ranks in the way DeepSpeed does in its own tests.
 
-Its `DistributedTest` is in no package, only in its repository (tests/unit/common.py), so this does
-what that does at its defaults: a pool of processes made for one test by a fork server that has
-imported nothing, a process group over a file, a barrier, the test, and the end of all.  What it
-also does, and this does not, is to sleep half a second after every test.  The op that it compiles
-for CPU ranks is turned off, as in our ranks.
+DeepSpeed's class `DistributedTest` is in no package, only in its repository (tests/unit/common.py).
+So this file repeats what the class does by default: a fork server that has imported nothing starts
+a pool of processes for one test; these create a process group over a file, wait at a barrier, run
+the test, and end. Unlike the class, it does not sleep half a second after every test. The op that
+DeepSpeed compiles for CPU ranks is turned off, as in the ranks of this plugin.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import deepspeed.comm
 
 
 def rank(test: Callable[[], None], number: int, ranks: int, port: int, file: str) -> int:
-    """What each process of the pool runs around the test."""
+    """Run in each process of the pool: sets up communication, then runs the test."""
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
     os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number)}
     os.environ |= {"WORLD_SIZE": str(ranks), "LOCAL_SIZE": str(ranks)}
@@ -41,7 +41,7 @@ def rank(test: Callable[[], None], number: int, ranks: int, port: int, file: str
 
 
 def end() -> None:
-    """What each process does before the pool is closed."""
+    """Run in each process before the pool is closed: ends communication."""
     if deepspeed.comm.is_initialized():
         deepspeed.comm.barrier()
         deepspeed.comm.destroy_process_group()
@@ -53,13 +53,16 @@ def nothing() -> None:
 
 @contextlib.contextmanager
 def unseen_main() -> Iterator[None]:
-    """Let new processes not import the benchmark, as they would not import pytest's own main."""
+    """Hides the main module in this context, so that new processes do not import the benchmark.
+
+    In a pytest run they would not import pytest's main module either.
+    """
     with mock.patch.dict(vars(sys.modules["__main__"]), __file__=None, __spec__=None):
         yield
 
 
 def run(ranks: int, test: Callable[[], None] = nothing) -> None:
-    """Run a test once: a function that the pool's processes can import."""
+    """Run a test once; it must be a function that the pool's processes can import."""
     context = multiprocessing.get_context("forkserver")
     with tempfile.TemporaryDirectory() as folder:
         with unseen_main():

@@ -1,4 +1,4 @@
-"""An empty test in torch's own way of testing ranks: `MultiProcessTestCase`, which spawns them."""
+"""An empty test with torch's `MultiProcessTestCase`, which spawns the ranks of each test."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.testing._internal.common_distributed import MultiProcessTestCase
 
 
 class Empty(MultiProcessTestCase):
-    """A test whose ranks do nothing; `ranks` is how many there are."""
+    """A test whose ranks do nothing; `ranks` is their number."""
 
     ranks = 2
 
@@ -27,7 +27,7 @@ class Empty(MultiProcessTestCase):
 
 
 def run(ranks: int) -> None:
-    """Run the test once; SystemExit when it fails."""
+    """Run the test once; SystemExit if it fails."""
     Empty.ranks = ranks
     said = io.StringIO()
     result = unittest.TextTestRunner(stream=said).run(Empty("test_empty"))

@@ -1,4 +1,4 @@
-"""What the benchmarks run in ranks.  Started by torchrun itself, this file runs `empty`."""
+"""Functions that benchmarks run in ranks. As a script under torchrun, this file runs `empty`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pytest_trainsafe.sweep.validity import requires
 
 
 def empty() -> None:
-    """What no training program can do without: importing torch."""
+    """Only imports torch, as every training program must."""
     import torch
 
     assert torch.__version__
@@ -27,7 +27,7 @@ def empty() -> None:
 
 @requires(*gpt.train.trainsafe_rules)  # type: ignore[attr-defined]  # set by its decorator
 def train(ctx: Any, report: str, layers: int = 2) -> None:
-    """The reference GPT; at its end each rank writes the most memory it held into `report`."""
+    """The reference GPT; at the end each rank writes its peak memory into the folder `report`."""
     from _measure import peak_memory
 
     gpt.train(ctx, layers=layers)
@@ -38,10 +38,11 @@ def train(ctx: Any, report: str, layers: int = 2) -> None:
 def step_seconds(
     directory: str, repetitions: int, steps: int, sizes: dict[str, int], dtype: str = "float32"
 ) -> dict[str, dict[str, list[float]]]:
-    """What a step of the reference GPT costs on one device: bare, with sketches, in full, in turn.
+    """Trains the reference GPT on one device in turns: bare, recording sketches, recording in full.
 
-    `seconds` of each step, and the `bytes` of each trace's steps, by what is recorded.  The first
-    step of a training is left out: it allocates what later ones use again.
+    Returns, for each of the three ways, the `seconds` of each step and the `bytes` per step of
+    each trace. The first step of each training is omitted, because it allocates memory that later
+    steps use again.
     """
     import torch
 
@@ -81,9 +82,9 @@ def step_seconds(
 
 
 def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict[str, list[float]]:
-    """Train the reference GPT at a Point and record nothing; of each step, its loss and seconds.
+    """Trains the reference GPT at a Point without recording; returns each step's loss and seconds.
 
-    A loss is the mean over the micro-batches of this rank, which are all unless dp shares them.
+    A loss is the mean over the micro-batches of this rank: all of them, unless dp divides them.
     """
     import torch
 
@@ -101,7 +102,7 @@ def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict
 
 
 class Timed:
-    """A Context that measures its steps, with what is recorded at their end, and keeps losses."""
+    """A Context that measures the seconds of its steps, with recording, and keeps the losses."""
 
     def __init__(self, ctx: Any) -> None:
         self._ctx = ctx

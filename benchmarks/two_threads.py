@@ -1,6 +1,7 @@
-"""Gives every rank two threads.  Imported by `bench_numerics.py`, and a plugin of pytest there.
+"""Gives every rank two threads when it is imported.
 
-The launchers set OMP_NUM_THREADS for the ranks themselves, so the environment cannot.
+`bench_numerics.py` imports it, and loads it into pytest as a plugin. The environment cannot do so,
+because the launchers set OMP_NUM_THREADS for the ranks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Correct training programs, from which invariants are learned and on which none may be broken.
+"""Correct training programs. Invariants are learned from them and must hold in them.
 
-Each is written on its own, as a user would write it; none is the healthy twin of a silent error.
-Four classes, each a folder: images, language, generative and distributed.
+Each is written independently, as a user would write it; none is a program of `silent_errors`
+without its error. There are four families, each in a folder: images, language, generative and
+distributed.
 
 Nothing here imports torch; `program` does.
 """
@@ -56,7 +57,7 @@ PROGRAMS = (
 
 
 def find(name: str) -> Healthy:
-    """The program of this name.  Raises ValueError, listing the names, where there is none."""
+    """The program of this name. Raises ValueError, which lists the names, if there is none."""
     for each in PROGRAMS:
         if each.name == name:
             return each

@@ -1,4 +1,4 @@
-"""What the catalogue of healthy programs says of one.  Does not import torch."""
+"""The catalogue's entry of one healthy program. Does not import torch."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
-#: The classes within which invariants are learned and checked.
+#: The families of programs within which invariants are learned and checked.
 Family = Literal["images", "language", "generative", "distributed"]
 
 
@@ -14,9 +14,10 @@ Family = Literal["images", "language", "generative", "distributed"]
 class Healthy:
     """One correct program.
 
-    `variants` are other configurations of it.  `axis` is "" for a program of one process,
-    `train(*, seed, steps, **configuration)`; else it takes a context, `train(ctx, ...)`, on two
-    ranks along that axis.  `falls` says that its loss is lower at the end, with every seed.
+    `variants` are other configurations of it. If `axis` is "", it runs in one process as
+    `train(*, seed, steps, **configuration)`; otherwise on two ranks along that axis, as
+    `train(ctx, ...)` with a context. `falls` is whether its loss is lower at the end than at
+    the beginning with every seed.
     """
 
     name: str

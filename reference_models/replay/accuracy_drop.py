@@ -20,7 +20,7 @@ def train(
     spread: float = 1.5,
     checkpoint_every: int = 4,
 ) -> dict[int, float]:
-    """Train for `steps`; returns the accuracy on clean pictures after each step that ran."""
+    """Train for `steps` steps; returns the accuracy on clean pictures after each step that ran."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy

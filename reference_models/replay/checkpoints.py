@@ -13,7 +13,7 @@ from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Saves after every `every` steps, 0 for never, and restarts where pytest says so."""
+    """Saves after every `every` steps (0: never), and restarts from the checkpoint pytest names."""
 
     replay: ReplayCheckpoint
     model: nn.Module
@@ -31,7 +31,7 @@ class Checkpoints:
         return self.replay.load(folder)
 
     def after(self, step: int, **counters: int) -> None:
-        """Save a checkpoint if it is time to: `step` is the number of the next step."""
+        """Save a checkpoint if one is due. `step` is the number of the next step."""
         if not self.every or step % self.every:
             return
         folder = self.replay.folder(step)

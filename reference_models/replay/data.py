@@ -17,7 +17,7 @@ def pictures(count: int, noise: float = 0.3) -> tuple[torch.Tensor, torch.Tensor
 
 
 def accuracy(model: torch.nn.Module, x: torch.Tensor, y: torch.Tensor) -> float:
-    """The share of pictures that a model recognises."""
+    """The share of pictures that a model classifies correctly."""
     training = model.training
     model.eval()
     with torch.no_grad():

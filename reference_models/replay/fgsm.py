@@ -1,8 +1,8 @@
 """Adversarial training that differs from run to run.
 
 The perturbations of randomised FGSM start from a generator that takes its seed from the operating
-system, so that some trainings become robust and others do not.  A checkpoint holds the state of
-that generator: a replay from it is the training that saved it, not another one.
+system, so that some trainings become robust and others do not. A checkpoint contains the state of
+that generator, so a replay from it repeats the training that saved it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ def train(
     seed: int | None = None,
     checkpoint_every: int = 4,
 ) -> float:
-    """Train for `steps`; returns the accuracy under attack.  `seed` None takes the system's."""
+    """Train for `steps` steps; returns the accuracy under attack.
+
+    If `seed` is None, the operating system provides the seed.
+    """
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy

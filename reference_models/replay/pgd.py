@@ -1,7 +1,7 @@
 """Adversarial training by projected gradient descent, with every kind of random number.
 
-Each epoch shuffles the data in place, with a generator of its own; each batch is trained on, and
-then again under a perturbation that starts at random noise.  Dropout draws from torch's default
+Each epoch shuffles the data in place, with its own generator. Each batch is trained on twice: as it
+is, and under a perturbation that starts at random noise. Dropout draws from torch's default
 generator.
 """
 
@@ -23,7 +23,7 @@ def train(
     attack_steps: int = 3,
     checkpoint_every: int = 2,
 ) -> None:
-    """Train for `epochs`, two optimizer steps for each batch: one plain and one adversarial."""
+    """Train for `epochs` epochs, with a plain and an adversarial optimizer step for each batch."""
     import torch
     from torch import nn
     from torch.nn.functional import cross_entropy

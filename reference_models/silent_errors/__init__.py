@@ -1,9 +1,9 @@
 """The silent errors that TrainCheck was evaluated on, re-created from their public descriptions.
 
 They are those of Tables 3 and 5 of Jiang et al., "Training with Confidence: Catching Silent Errors
-in Deep Learning Training with Automated Proactive Checks" (OSDI 2025).  Every program is healthy
-with `faulty=False`.  One of a single process is `train(*, faulty, seed=0, steps=...)`; one of ranks
-is `train(ctx, faulty=False, steps=...)`.  Both return an `Outcome`.
+in Deep Learning Training with Automated Proactive Checks" (OSDI 2025).  Every program is correct
+with `faulty=False`.  A program of one process is `train(*, faulty, seed=0, steps=...)`; a program
+of two ranks is `train(ctx, faulty=False, steps=...)`.  Both return an `Outcome`.
 
 Nothing here imports torch; `program` does.
 """
@@ -26,7 +26,7 @@ NAMES = tuple(error.name for error in ERRORS)
 
 
 def find(name: str) -> SilentError:
-    """The error of this name.  Raises ValueError, listing the names, where there is none."""
+    """The error of this name. Raises ValueError, which lists the names, if there is none."""
     for error in ERRORS:
         if error.name == name:
             return error
@@ -34,6 +34,6 @@ def find(name: str) -> SilentError:
 
 
 def program(error: SilentError) -> Callable[..., Any]:
-    """The function `train` that has the error behind its switch."""
+    """The function `train` of the error's program; its argument `faulty` switches the error on."""
     train: Callable[..., Any] = import_module(f"{__name__}.{error.module}").train
     return train

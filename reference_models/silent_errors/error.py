@@ -1,4 +1,4 @@
-"""What the catalogue says of one silent error.  Does not import torch."""
+"""The catalogue's entry of one silent error. Does not import torch."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import Literal
 #: Where the root cause lies.
 Place = Literal["user code", "framework", "compiler", "hardware or driver"]
 
-#: When it acts: before the first step, in a step, or after the last one.
+#: When the error first acts: before the first step, in the step of this number, or after the last.
 Trigger = int | Literal["start", "end"]
 
 
 @dataclass(frozen=True, slots=True)
 class SilentError:
-    """One error: where it was reported, what goes wrong, when, and what names its cause.
+    """One silent error: where it was reported, what goes wrong, and how it can be recognised.
 
-    `name` is its identifier, `number` that of TrainCheck's table: "B1" of Table 3, "" of Table 5.
-    `sources` are public descriptions.  `causes` are `fnmatch` patterns of the APIs and variables
-    of which a report that names one has named the true cause, as observed tables call them.
-    `judges` are those expected to see it, the best first; "launch" is the comparison of the ranks'
-    collectives that supervises every group.
-    `axis` is "" for one process; else the program takes a context and runs on two ranks along it.
-    `raises` is the exception that the faulty program ends in, in a rank after its patience.
+    `name` is its identifier, and `number` its number in TrainCheck's Table 3, such as "B1"; ""
+    for an error of Table 5. `sources` are public descriptions. `causes` are `fnmatch` patterns of
+    APIs and variables, by their names in observed tables: a report that names one of these has
+    named the true cause. `judges` are the judges that should find the error, the best one first;
+    "launch" is the comparison of collectives between the ranks of a Run. `axis` is "" for a
+    program of one process; otherwise the program takes a context and runs on two ranks along this
+    axis. `raises` is the exception in which the faulty program ends; if its ranks wait for each
+    other, after `patience` seconds.
     """
 
     name: str
@@ -39,5 +40,5 @@ class SilentError:
     raises: Literal["", "KeyError", "RuntimeError"] = ""
 
     def named(self, text: str) -> bool:
-        """Whether an API or a variable of this name is the true cause's."""
+        """Whether this is the name of an API or a variable that counts as the true cause."""
         return any(fnmatchcase(text, cause) for cause in self.causes)

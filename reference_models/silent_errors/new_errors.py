@@ -42,7 +42,7 @@ NEW = (
     SilentError(
         name="ds-6714",
         number="",
-        what="the stage with experts reduces once more than the other, and both wait",
+        what="the stage with experts makes one more all-reduce than the other, and both wait",
         sources=(f"{_DEEPSPEED}/6714",),
         place="framework",
         module="parallel.ds_6714",

@@ -7,7 +7,7 @@ from pytest_trainsafe.reference_models.silent_errors.error import SilentError
 _TORCH = "https://github.com/pytorch/pytorch"
 _TRANSFORMERS = "https://github.com/huggingface/transformers"
 
-#: Parameters of the model, by the names that observed tables give them, and their gradients.
+#: The names of the model's parameters and their gradients in observed tables.
 _WEIGHTS = ("model.*",)
 
 REPRODUCED = (
@@ -36,7 +36,7 @@ REPRODUCED = (
     SilentError(
         name="ds-1801",
         number="B3",
-        what="of the parameters that tp replicates, gradients are clipped on the first rank only",
+        what="gradients of parameters that tp replicates are clipped on the first rank only",
         sources=("https://github.com/deepspeedai/DeepSpeed/pull/1801",),
         place="framework",
         module="parallel.ds_1801",
@@ -48,7 +48,7 @@ REPRODUCED = (
     SilentError(
         name="so-60335387",
         number="B4",
-        what="gradients are never cleared and pile up",
+        what="gradients are never cleared and accumulate over the steps",
         sources=("https://stackoverflow.com/questions/60335387",),
         place="user code",
         module="optimization.so_60335387",
@@ -136,7 +136,7 @@ REPRODUCED = (
     SilentError(
         name="tf-33844",
         number="B12",
-        what="attention drops out while the model is evaluated",
+        what="attention applies dropout while the model is evaluated",
         sources=(f"{_TRANSFORMERS}/pull/33844",),
         place="framework",
         module="models.tf_33844",
@@ -157,7 +157,7 @@ REPRODUCED = (
     SilentError(
         name="tf-29903",
         number="B14",
-        what="weights that share a buffer are taken for one, and the others are not saved",
+        what="weights that share a buffer are taken for one tensor, and only one of them is saved",
         sources=(f"{_TRANSFORMERS}/issues/29903", f"{_TRANSFORMERS}/pull/29906"),
         place="framework",
         module="checkpoints.tf_29903",

@@ -74,7 +74,7 @@ class Draws:
         return cls(trace, [list(_of_rank(rank)) for rank in trace.ranks])
 
     def masks(self, rank: int) -> list[Draw]:
-        """A rank's draws for masks in the forwards of its training.
+        """A rank's draws of masks, such as dropout's, in forwards of the training.
 
         If the program marks micro-batches, forwards outside of them do not count.
         """

@@ -32,7 +32,7 @@ class Regions:
             self._whole |= {draw.site: draw.event for draw in rank if draw.event.phase == "forward"}
 
     def whole(self, draw: Draw) -> DrawEvent | None:
-        """The reference's draw at the same place as a draw of the candidate; None if none."""
+        """The reference's draw at the same place as a draw of the candidate, or None."""
         return self._whole.get(draw.site)
 
     def of(self, draw: Draw) -> Region | None:

@@ -134,7 +134,7 @@ class ReplayCheckpoint:
         return root / _FOLDER.format(step)
 
     def resume_folder(self) -> Path | None:
-        """The checkpoint from which pytest replays this Run; None for a Run from the start."""
+        """The folder of the checkpoint from which pytest replays this Run; None if it does not."""
         run = current_run()
         return None if run is None else run.resumed
 

@@ -17,7 +17,7 @@ from pytest_trainsafe.record.replay.generators import Source
 
 
 def require_ours(path: Path, header: Header, program: str, rank: int, world_size: int) -> None:
-    """Raises unless the checkpoint is of this program, this rank and this number of ranks."""
+    """Raises unless this program saved the checkpoint, on this rank and with this world size."""
     if header.program != program:
         raise ReplayError(
             f"{path} is a checkpoint of the program {shown(header.program)}, but this program is "
@@ -86,7 +86,7 @@ def require_same_parts(
 
 
 def require_valid(path: Path, found: Mapping[str, Source], states: Mapping[str, Any]) -> None:
-    """Raises unless these states can be restored to the generators."""
+    """Raises unless each of these states can be restored to the generator of its name."""
     for name, state in states.items():
         fault = "there is no such generator" if name not in found else found[name].fault(state)
         if fault:

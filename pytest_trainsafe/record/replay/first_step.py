@@ -57,7 +57,7 @@ class Draws:
 
 @contextmanager
 def recorded(draws: Draws) -> Iterator[None]:
-    """Records the RNG ledger into `draws` in this context: the Run's ledger, or a new one."""
+    """Records the draws in this context into `draws`, with the Run's RNG ledger or a new one."""
     run = current_run()
     if run is not None and isinstance(run.rng, RngLedger):
         with run.rng.copied(draws):
@@ -79,7 +79,7 @@ def file_of(folder: Path, rank: int) -> Path:
 def step_of(
     checkpoint: str, draws: Draws, sources: Mapping[str, Source], *, finished: bool
 ) -> FirstStep:
-    """The record of the step that has just ended."""
+    """The record of the step that has just ended; `checkpoint` is the hash of the rank's file."""
     after = {name: source.text() for name, source in sources.items()}
     drawn = advances(draws.events)
     return FirstStep(checkpoint=checkpoint, draws=drawn, after=after, finished=finished)

@@ -346,7 +346,7 @@ def regenerating(name: str) -> Iterator[None]:
 
 
 def returned(name: str, made: object) -> None:
-    """Called when a regenerated function has returned `made`."""
+    """Notes that a regenerated function returned `made`: an iterator may draw later for it."""
     if _current is not None and hasattr(made, "__next__"):
         _current.iterating = name
 

@@ -151,7 +151,7 @@ def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
 
 
 def _in_files(recording: Recording, checkpoint: SavedAt) -> Mapping[int, str]:
-    """The variables that torch.save wrote with their values at the checkpoint, by name."""
+    """The variables that torch.save wrote with their values at the checkpoint, and their names."""
     found: dict[int, str] = {}
     for number, names in recording.files:
         first, last = sorted((number, checkpoint.operations))
@@ -179,7 +179,7 @@ def _tensor_row(
     before: list[Operation],
     started: int,
 ) -> PlanRow:
-    """The row of a needed tensor that is in no file, from its definition."""
+    """The row on a needed tensor that is not saved; the operations that computed it decide it."""
     variable = recording.variables[number]
     slice_, trained = _definition(recording, number, before)
     last = max(slice_, default=-1)
@@ -223,7 +223,10 @@ def _tensor_row(
 def _definition(
     recording: Recording, number: int, before: list[Operation]
 ) -> tuple[list[int], bool]:
-    """The operations that computed a variable, last first, and whether they read parameters."""
+    """The indices of the operations that computed a variable, and whether any reads parameters.
+
+    The last operation comes first.
+    """
     wanted, found, trained = {number}, [], False
     for index in range(len(before) - 1, -1, -1):
         operation = before[index]
@@ -276,7 +279,7 @@ def _draws(recording: Recording, operation: Operation) -> str:
 
 
 def _merged(rows: list[PlanRow]) -> list[PlanRow]:
-    """The rows, with those of the same line and reason merged."""
+    """The rows, in which rows that differ only in their bytes are merged and the bytes added."""
     merged: dict[tuple[object, ...], PlanRow] = {}
     for row in rows:
         key = row.action, row.what, row.reason, row.missing

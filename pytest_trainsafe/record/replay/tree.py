@@ -33,11 +33,11 @@ _MAX_DIGITS = 4096
 
 
 class TreeError(TrainsafeError):
-    """Plain data from a file that does not describe a state."""
+    """Raised for plain data from a file that is not an encoded state."""
 
 
 def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
-    """`value` as plain data.
+    """Converts a value to plain data.
 
     Its tensors are added to `tensors` under names that begin with `path`. Raises
     ArgumentTypeError, which names the path below `path`, for a value of another type.

@@ -117,7 +117,7 @@ class RngLedger:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Records nothing in this context, where the recorder itself restores generators."""
+        """Records no draws in this context, in which code restores generators on purpose."""
         self.boundary()
         before, self._noted.sink = self._noted.sink, NullSink()
         try:
@@ -389,7 +389,7 @@ class RngLedger:
 
     @property
     def _step(self) -> int:
-        """The step that runs; between two steps, the next one."""
+        """The number of the current step or, between two steps, of the next one."""
         return self._clock.steps_done if self._clock.step is None else self._clock.step
 
     def _phase(self, place: frames.Place | None = None) -> Phase:

@@ -1,7 +1,7 @@
 """Notes draws when they happen, and makes events of them later, of many at a time.
 
-In the middle of a step, nothing of the ledger is in the processor's caches, so that its code is
-slow. When something draws, only what is not known later is therefore noted.
+In the middle of a step, the code and data of the ledger are not in the processor's caches, so it
+runs slowly. When something draws, only what cannot be found out later is therefore noted.
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ class NotedDraws:
 
 
 def shape_of(args: Sequence[Any], made: Any) -> tuple[int, ...]:
-    """The shape of an operator's result or, if that is no tensor, of its first argument, or ()."""
+    """The shape of an operator's result, else of its first argument; () if neither is a tensor."""
     for value in (made, *args[:1]):
         if isinstance(value, torch.Tensor):
             return tuple(value.shape)

@@ -67,7 +67,7 @@ class Sharing:
 
 
 def _has_work(frame: FrameType | None) -> bool:
-    """Whether a thread runs code from outside of the standard library, unlike an idle pool's."""
+    """Whether a thread runs code outside of the standard library; a thread of an idle pool not."""
     while frame is not None:
         if not is_stdlib(frame.f_code.co_filename):
             return True

@@ -63,7 +63,7 @@ def readable_state(generator: torch.Generator) -> torch.Tensor | None:
 
 
 def is_fresh(state: str) -> bool:
-    """Whether a torch generator was seeded and has drawn nothing since."""
+    """Whether a state is that of a torch generator that has drawn nothing since it was seeded."""
     return state.endswith(".0")
 
 

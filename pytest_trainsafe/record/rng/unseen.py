@@ -20,7 +20,7 @@ MAX_KNOWN = 4096
 
 
 class LastState:
-    """The state of torch's CPU generator after the last draw or the last look.
+    """The last known state of torch's CPU generator: after its last draw, or when last checked.
 
     A state is bytes if it can be read from the generator's memory, and text otherwise.
     """

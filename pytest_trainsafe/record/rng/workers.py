@@ -167,7 +167,7 @@ class _Watch:
 
 
 def _readers(dataset: Any) -> dict[str, _Reader]:
-    """A reader for each generator that a worker may draw from, by name."""
+    """Functions that read the states of the generators a worker may draw from, by name."""
     readers: dict[str, _Reader] = {
         TORCH_CPU: functools.partial(torch_state, torch.default_generator),
         PYTHON: python_state,

@@ -85,7 +85,7 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
 
 
 def _folder_of(path: Path) -> Path:
-    """The trace itself, or the folder of a Run that contains it."""
+    """The folder of the trace: `path` itself, or the folder "trace" in it if only that is one."""
     inside = path / "trace"
     whole = (path / "manifest.json").exists() or not (inside / "manifest.json").exists()
     return path if whole else inside

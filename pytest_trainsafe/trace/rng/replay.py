@@ -61,7 +61,7 @@ class ReplayCheckpointEvent(
 
 
 class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):
-    """The program loaded a ReplayCheckpoint, or regenerated with it: its next step is `step`."""
+    """The program loaded a ReplayCheckpoint, or then used `fast_forward`; `step` comes next."""
 
     step: Step
     hash: str

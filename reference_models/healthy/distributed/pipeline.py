@@ -1,4 +1,7 @@
-"""A pipeline of two stages that send activations and gradients; both agree on overflows."""
+"""A pipeline of two stages that send activations and gradients, and skip steps together.
+
+Both stages skip a step if the gradient of one of them is not finite.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, steps: int = 4, microbatches: int = 2, width: int = 12, lr: float = 0.05
 ) -> Outcome:
-    """All forwards of a step, then all backwards; the last stage has the losses."""
+    """Run all forwards of a step, then all backwards; only the last stage returns losses."""
     import torch
     import torch.distributed as dist
     from torch import nn

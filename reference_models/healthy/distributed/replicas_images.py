@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, steps: int = 5, channels: int = 6, lr: float = 3e-3) -> Outcome:
-    """Tell filled pictures from hollow ones."""
+    """Classify filled and hollow squares."""
     import torch
     import torch.distributed as dist
     from torch import nn

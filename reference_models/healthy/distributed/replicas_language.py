@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, steps: int = 4, accumulate: int = 2, width: int = 16, max_norm: float = 1.0
 ) -> Outcome:
-    """Gradients are reduced in the last backward of a step only."""
+    """Train with gradients that are reduced only in the last backward of a step."""
     import torch
     from torch import nn
     from torch.nn import functional as F

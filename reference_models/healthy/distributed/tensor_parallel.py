@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, steps: int = 5, layers: int = 2, width: int = 12, lr: float = 5e-3
 ) -> Outcome:
-    """Every tp rank computes on the same data and holds its part of the perceptrons."""
+    """Train on the same data on every tp rank; each holds its shard of the perceptrons."""
     import torch
     from torch import nn
     from torch.nn import functional as F

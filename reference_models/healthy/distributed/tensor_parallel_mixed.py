@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, steps: int = 4, width: int = 16, clip: float = 0.5, lr: float = 1e-2
 ) -> Outcome:
-    """Learn successors; every rank holds the embedding and the norm whole."""
+    """Learn a function of each token; embedding, norm and output layer are replicated."""
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 
 class Denoiser(nn.Module):
-    """Convolutions that know the time."""
+    """Convolutions with an embedding of the diffusion time."""
 
     def __init__(self, channels: int, times: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Denoiser(nn.Module):
         self.leave = nn.Conv2d(channels, 1, 3, padding=1)
 
     def forward(self, noisy: Tensor, time: Tensor) -> Tensor:
-        """The noise in a picture."""
+        """The predicted noise in a picture."""
         hidden = F.silu(self.enter(noisy) + self.time(time)[:, :, None, None])
         noise: Tensor = self.leave(F.silu(self.norm(self.middle(hidden))))
         return noise
@@ -30,7 +30,7 @@ class Denoiser(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 8, channels: int = 12, times: int = 8, decay: float = 0.9
 ) -> list[float]:
-    """Learn the noise in gradients of brightness, then sample with the averaged weights."""
+    """Learn to denoise brightness gradients, then sample with the averaged weights."""
     torch.manual_seed(seed)
     alphas = (1 - torch.linspace(1e-2, 0.3, times)).cumprod(dim=0)
     model = Denoiser(channels, times)

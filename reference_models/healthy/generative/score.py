@@ -1,4 +1,4 @@
-"""Denoising score matching with a model on two devices, and an engine that trains it."""
+"""Denoising score matching with a model on two devices, trained by the engine of `toolkit`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pytest_trainsafe.reference_models.toolkit.engine import Engine
 
 
 class Score(nn.Module):
-    """Two halves, each placed on a device of its own."""
+    """Two halves, each placed on its own device."""
 
     def __init__(self, width: int, link: Link) -> None:
         super().__init__()

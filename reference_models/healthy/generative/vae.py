@@ -21,7 +21,7 @@ class VAE(nn.Module):
         self.decoder = nn.Sequential(nn.Linear(latent, hidden), nn.ReLU(), nn.Linear(hidden, 36))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The reconstruction and the parameters of the latent."""
+        """The reconstruction, and the mean and log-variance of the latent Gaussian."""
         h = self.encoder(x)
         mean, log_variance = self.mean(h), self.log_variance(h)
         z = mean + torch.randn_like(mean) * torch.exp(0.5 * log_variance)
@@ -31,7 +31,7 @@ class VAE(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 8, latent: int = 3, hidden: int = 24, batch: int = 16
 ) -> list[float]:
-    """Two epochs over pictures of bars; the divergence counts more in the second."""
+    """Train two epochs on pictures of bars; the divergence has more weight in the second."""
     torch.manual_seed(seed)
     count = batch * (steps // 2)
     pictures = torch.zeros(count, 6, 6)

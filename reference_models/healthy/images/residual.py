@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 
 class Block(nn.Module):
-    """Two normalised convolutions beside the identity."""
+    """Two normalised convolutions with a skip connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -20,14 +20,14 @@ class Block(nn.Module):
         )
 
     def forward(self, x: Tensor) -> Tensor:
-        """The activated sum."""
+        """ReLU of the sum of the input and the convolutions' output."""
         return torch.relu(x + self.body(x))
 
 
 def train(
     *, seed: int = 0, steps: int = 8, batch_size: int = 24, depth: int = 2, momentum: float = 0.9
 ) -> list[float]:
-    """Tell textures apart; a new batch in every step, and a validation at the end."""
+    """Classify textures, with a new batch in every step and a validation at the end."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3, padding=1),

@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.toolkit.checkpoint import Checkpointer
 
 
 class UNet(nn.Module):
-    """One level down and up again."""
+    """One level of downsampling and upsampling, with a skip connection."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def _dice(scores: Tensor, mask: Tensor) -> Tensor:
 def train(
     *, seed: int = 0, steps: int = 8, channels: int = 6, batch: int = 8, every: int = 4
 ) -> list[float]:
-    """Save every `every` steps, and compare what the last file gives with the model."""
+    """Segment discs; save every `every` steps, and load the last file into a new model."""
     torch.manual_seed(seed)
     model = UNet(channels)
     optimizer = torch.optim.RMSprop(model.parameters(), lr=3e-3, alpha=0.9)

@@ -1,4 +1,4 @@
-"""A siamese network with a contrastive loss: Adagrad, workers with generators of their own."""
+"""A siamese network with a contrastive loss: Adagrad, a separate generator for each worker."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader, IterableDataset, get_worker_info
 
 
 class Pairs(IterableDataset[tuple[Tensor, Tensor, float]]):
-    """Endless pairs of shifted shapes, each worker's from its own seed."""
+    """Endless pairs of shifted shapes; each worker draws from its own seed."""
 
     def __init__(self, seed: int) -> None:
         self.seed = seed

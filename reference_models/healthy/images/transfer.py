@@ -9,7 +9,7 @@ from torch import nn
 def train(
     *, seed: int = 0, steps: int = 9, batch: int = 12, lr: float = 0.02, classes: int = 3
 ) -> list[float]:
-    """Train the head only; its weight decays, its bias does not."""
+    """Train only the head, with weight decay for its weight but not for its bias."""
     torch.manual_seed(seed)
     features = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()

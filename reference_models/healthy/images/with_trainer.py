@@ -1,4 +1,4 @@
-"""A depthwise CNN trained by the library's trainer, with accumulation, clipping and workers."""
+"""A depthwise CNN trained by the trainer of `toolkit`: accumulation, clipping and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A vision-language model: images and questions in, answers out; the library's initialisation."""
+"""A vision-language model that answers questions on images; the initialisation of `toolkit`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Reader(nn.Module):
 
 
 class VisionLanguageModel(PretrainedModel):
-    """Patches and characters, pooled, give yes or no."""
+    """Answers no or yes from the pooled embeddings of patches and characters."""
 
     layers, std = 3, 0.08
 
@@ -57,7 +57,7 @@ class VisionLanguageModel(PretrainedModel):
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 24, batch: int = 9, max_length: int = 30
 ) -> list[float]:
-    """Fine-tune with a batch of another size at the end of an epoch of three steps."""
+    """Train epochs of three steps, in which the last batch is smaller than the others."""
     torch.manual_seed(seed)
     processor, model = ImageTextProcessor(), VisionLanguageModel(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2, weight_decay=0.05)

@@ -1,4 +1,4 @@
-"""A causal transformer: AdamW, warm-up, clipping, dropout that is off while it is evaluated."""
+"""A causal transformer: AdamW, warm-up, clipping, dropout that evaluations turn off."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pytest_trainsafe.reference_models.toolkit.pretrained import (
 
 
 class Layer(nn.Module):
-    """Attention and a perceptron, each behind a layer norm."""
+    """Attention and a perceptron, each after a layer norm."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()

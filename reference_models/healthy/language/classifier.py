@@ -1,4 +1,4 @@
-"""A text classifier trained by the library's trainer, whose windows do not divide the epoch."""
+"""A text classifier trained by the trainer of `toolkit`; an epoch ends in an incomplete window."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ VERDICTS = (("great", "lovely", "wonderful"), ("awful", "boring", "terrible"))
 
 
 class Sentiment(nn.Module):
-    """Convolutions over characters, the largest response of each filter."""
+    """A convolution over characters, with the largest response of each filter."""
 
     def __init__(self, filters: int) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ def _loss(model: nn.Module, batch: list[Tensor]) -> Tensor:
 def train(
     *, seed: int = 0, steps: int = 6, filters: int = 16, accumulation: int = 3, batch: int = 4
 ) -> list[float]:
-    """Train epochs of two steps, the second of which has one batch less."""
+    """Train epochs of two steps; the second step accumulates one batch less than the first."""
     torch.manual_seed(seed)
     texts, labels = [], []
     for number in range((2 * accumulation - 1) * batch):

@@ -1,4 +1,4 @@
-"""A character model with a GRU: SGD, states that are carried over, a sample after every epoch."""
+"""A character model with a GRU: SGD, states carried from chunk to chunk, regular samples."""
 
 from __future__ import annotations
 

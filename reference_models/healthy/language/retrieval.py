@@ -26,7 +26,7 @@ class TwoTowers(nn.Module):
         self.temperature = nn.Parameter(torch.tensor(1.0))
 
     def forward(self, inputs: Paired) -> Tensor:
-        """How alike every image and every text are."""
+        """The scaled cosine similarity of every image and every text."""
         images = F.normalize(self.project(self.image(inputs.pixel_values)), dim=1)
         texts = F.normalize(self.text(inputs.input_ids).mean(dim=1), dim=1)
         return images @ texts.T * self.temperature.exp()
@@ -35,7 +35,7 @@ class TwoTowers(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 12, copies: int = 1, max_length: int = 20
 ) -> list[float]:
-    """Learn which caption belongs to which picture; every caption is there `copies` times."""
+    """Learn which caption belongs to which picture; a batch has each caption `copies` times."""
     torch.manual_seed(seed)
     processor, model = ImageTextProcessor(), TwoTowers(width)
     optimizer = torch.optim.Adamax(model.parameters(), lr=2e-2)

@@ -1,4 +1,4 @@
-"""A language model with experts on devices, trained by the library's engine and saved by it."""
+"""A language model with experts on devices, trained and saved by the engine of `toolkit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_trainsafe.reference_models.toolkit.generation import Generator
 
 
 class Switch(nn.Module):
-    """Every token goes to the expert that its router prefers."""
+    """Sends every token to the expert that the router prefers."""
 
     def __init__(self, width: int, experts: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class Switch(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 16, experts: int = 3, clip: float = 1.0
 ) -> list[float]:
-    """Learn the successors of a permutation."""
+    """Learn to map each token to its successor in a random permutation."""
     torch.manual_seed(seed)
     successor = torch.randperm(18)
     model = nn.Sequential(nn.Embedding(18, width), Switch(width, experts), nn.Linear(width, 18))

@@ -1,1 +1,1 @@
-"""Errors of what saves a model, or takes it over to save it: one program a file."""
+"""Errors in saving a model, or in the engine that trains and saves it: one program a file."""

@@ -23,7 +23,7 @@ class SavingItsOwn(Engine):
     """The engine as it was released."""
 
     def weights(self) -> dict[str, Tensor]:
-        """What the optimizer manages."""
+        """The weights that the optimizer manages."""
         managed = set(self.names)
         state = self.model.state_dict()
         return {name: tensor for name, tensor in state.items() if name in managed}

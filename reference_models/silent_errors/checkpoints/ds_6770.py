@@ -16,8 +16,9 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Train with a new head.  With the error the optimizer is older than the head, and the engine
-    raises KeyError.
+    """Train with a new head.
+
+    With the error, the optimizer is created before the head, and the engine raises KeyError.
     """
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(12, 24), nn.ReLU(), nn.Linear(24, 10))

@@ -1,6 +1,6 @@
 """Transformers 29903 (TrainCheck's B14, missed there): weights are missing in the checkpoint.
 
-https://github.com/huggingface/transformers/issues/29903, mended by pull request 29906: before
+https://github.com/huggingface/transformers/issues/29903, fixed by pull request 29906: before
 saving, tensors that share a storage are taken for the same tensor and all but one are dropped.
 On a GPU an LSTM keeps all its weights in one buffer, each in a place of its own.
 """
@@ -19,7 +19,7 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class ByStorage(Checkpointer):
-    """The saving code as it was released: whatever shares a storage is the same."""
+    """The saving code as it was released: tensors that share a storage are taken for the same."""
 
     def unshared(self, state: object) -> list[str]:
         """The first name of every storage."""
@@ -56,7 +56,7 @@ class Tagger(nn.Module):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Train, save, load into a new model; `missing` has what the file lacks."""
+    """Train, save, load into a new model; `missing` has the names that the file lacks."""
     torch.manual_seed(seed)
     model = Tagger(vocabulary=12, width=16)
     flatten_weights(model.lstm)

@@ -1,1 +1,1 @@
-"""Errors in what reaches the model or leaves it: one program a file."""
+"""Errors in the inputs or the outputs of a model: one program a file."""

@@ -35,14 +35,14 @@ class Crops(Dataset[tuple[Tensor, Tensor]]):
 
 
 def reseed(worker: int) -> None:
-    """Give the dataset of a worker numbers of its own."""
+    """Give the dataset of a worker a generator with its own seed."""
     info = get_worker_info()
     assert info is not None
     info.dataset.random = np.random.default_rng([info.dataset.seed, worker])  # type: ignore[attr-defined]
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Predict the next sample; `repeated` counts batches that are equal to the one before."""
+    """Predict the next sample; `repeated` counts batches that are equal to the previous one."""
     torch.manual_seed(seed)
     dataset = Crops(length=8 * steps, width=12, seed=seed)
     loader = DataLoader(

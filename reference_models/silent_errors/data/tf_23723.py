@@ -1,6 +1,6 @@
 """Transformers 23723 (TrainCheck's B5): generation goes on after its limit.
 
-https://github.com/huggingface/transformers/issues/23723, mended by pull request 23724: Whisper's
+https://github.com/huggingface/transformers/issues/23723, fixed by pull request 23724: Whisper's
 `generate` adds the length of the prompt to `max_new_tokens` before it trims the prompt to the
 window.  With a prompt that is too long, more tokens than allowed are generated.
 """
@@ -19,7 +19,7 @@ class Whisper(Generator):
     """Generation as it was released."""
 
     def fit(self, prompt: Tensor, max_new_tokens: int) -> tuple[Tensor, int]:
-        """The end of the prompt, and a length computed with the whole prompt."""
+        """The end of the prompt, and a length limit computed with the whole prompt."""
         kept, _ = super().fit(prompt, max_new_tokens)
         return kept, prompt.shape[1] + max_new_tokens
 

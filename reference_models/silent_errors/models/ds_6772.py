@@ -1,7 +1,7 @@
 """DeepSpeed 6772 (TrainCheck, Table 5): the engine overwrites an attribute of the user's modules.
 
-https://github.com/deepspeedai/DeepSpeed/issues/6772, mended by pull request 6847: ZeRO-3 numbers
-modules in their attribute `id`.  A program that placed its experts by an `id` of its own finds
+https://github.com/deepspeedai/DeepSpeed/issues/6772, fixed by pull request 6847: ZeRO-3 numbers
+modules in their attribute `id`.  A program that uses this attribute to place its experts then finds
 them on the wrong devices.
 """
 
@@ -49,7 +49,7 @@ class Experts(nn.Module):
         return [place(each, int(str(each.id)) % self.devices) for each in self.experts]
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """Mix what the experts compute."""
+        """The class scores, from the gated sum of the experts' outputs."""
         weights = F.softmax(self.gate(inputs), dim=-1)
         outputs = torch.stack([each(inputs) for each in self.experts], dim=-1)
         scores: Tensor = self.head((outputs * weights[:, None]).sum(dim=-1))

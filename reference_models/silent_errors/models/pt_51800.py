@@ -1,10 +1,10 @@
 """PyTorch 51800 (TrainCheck's B19): spectral normalisation, evaluated before it was trained.
 
 https://github.com/pytorch/pytorch/issues/51800: `torch.nn.utils.spectral_norm` estimates the
-largest singular value by power iteration in forwards of the training mode, from random vectors.
-In a model that is evaluated first the estimate is that of random vectors, and the layers' outputs
-are orders of magnitude too large.  The function still behaves so; its successor in
-`torch.nn.utils.parametrizations` iterates when it is applied.
+largest singular value by power iteration, which starts at random vectors and runs in forwards in
+training mode only.  If a model is evaluated first, the estimate still comes from the random
+vectors, and the layers' outputs are orders of magnitude too large.  The function still behaves so;
+its successor in `torch.nn.utils.parametrizations` iterates when it is applied.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Discriminator(nn.Module):
         self.score = nn.Linear(64, 1)
 
     def features(self, inputs: Tensor) -> Tensor:
-        """What the normalised layers compute; its norm cannot exceed the input's by much."""
+        """The output of the normalised layers; its norm cannot exceed the input's by much."""
         hidden: Tensor = self.second(F.leaky_relu(self.first(inputs), 0.2))
         return hidden
 

@@ -2,9 +2,10 @@
 
 https://github.com/huggingface/transformers/pull/17877, with transformers 4.20.1: GPT-2's
 `_init_weights` is called for every module and gives the projections named `c_proj` their own
-values.  TrainCheck describes the error as initialised parameters that are not told from others.
-Here a substring of the name decides, which is also part of the names that parents see, so that each
-ancestor initialises the projection once more.
+values.  TrainCheck describes the error so: parameters that are already initialised are not
+distinguished from others.  Here a parameter is initialised if its name contains "c_proj".  The
+longer names that the projection has in its ancestors contain it too, so each ancestor initialises
+it once more.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ class Block(nn.Module):
         self.c_proj = ResidualProjection(2 * width, width)
 
     def forward(self, hidden: Tensor) -> Tensor:
-        """Add what the perceptron computes."""
+        """The input plus the output of the perceptron."""
         added: Tensor = self.c_proj(F.gelu(self.c_fc(self.norm(hidden))))
         return hidden + added
 
@@ -80,7 +81,7 @@ class _Uninitialised(Model):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Build the model and train it; `writes` has the initialisations of every parameter."""
+    """Build the model and train it; `writes` counts the initialisations of every parameter."""
     torch.manual_seed(seed)
     model = (Repeating if faulty else Model)(vocabulary=16, width=24)
     writes = dict(_Counting(model, _Uninitialised(vocabulary=16, width=24)).writes)

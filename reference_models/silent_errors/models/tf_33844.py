@@ -1,4 +1,4 @@
-"""Transformers 33844 (TrainCheck's B12): attention drops out while it is evaluated.
+"""Transformers 33844 (TrainCheck's B12): attention applies dropout during evaluation.
 
 https://github.com/huggingface/transformers/pull/33844: the flash-attention classes copied from
 Bart pass their dropout probability to a function, which applies it whatever mode the module is in.
@@ -23,7 +23,7 @@ class Attention(nn.Module):
         self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
 
     def probability(self) -> float:
-        """The probability that the attention function is given."""
+        """The dropout probability for the attention function."""
         return self.dropout if self.training else 0.0
 
     def forward(self, hidden: Tensor) -> Tensor:
@@ -63,7 +63,7 @@ class LanguageModel(nn.Module):
         return logits
 
 
-#: The number of steps between evaluations, of which the first has the error.
+#: The number of steps between evaluations. The first evaluation shows the error.
 EVERY = 2
 
 

@@ -1,1 +1,1 @@
-"""Errors that keep an optimizer from doing what the loop asks of it: one program a file."""
+"""Errors in how a training loop optimizes a model: one program a file."""

@@ -1,8 +1,8 @@
-"""Accelerate 2665 (TrainCheck, Table 5): the optimizer holds parameters that nobody trains.
+"""Accelerate 2665 (TrainCheck, Table 5): the optimizer holds parameters that get no gradient.
 
 https://github.com/huggingface/accelerate/issues/2665, diagnosed in issue 3256: FSDP with
 `use_orig_params=False` replaces the parameters by a flat one.  An optimizer that was created
-before has the old parameters, which get no gradient any more; the loss stays where it is.
+before has the old parameters, which get no gradient any more, so the loss does not fall.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train a wrapped sequence tagger; with the error the optimizer is older than the wrapper."""
+    """Train a wrapped sequence tagger; with the error, the optimizer is created before wrapping."""
     torch.manual_seed(seed)
     inner = nn.Sequential(nn.Embedding(20, 16), nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 20))
     if faulty:

@@ -1,11 +1,11 @@
-"""Lightning Thunder 725 (TrainCheck's B7): autocast reaches some operators only.
+"""Lightning Thunder 725 (TrainCheck's B7): autocast applies to some operators only.
 
 https://github.com/Lightning-AI/lightning-thunder/issues/725: since pull request 705 the tracer
 applies autocast to functions of its torch namespace alone; a model that calls the primitive
 `prims.linear` runs in float32 inside an autocast region.
 
-`Tracer` is such a dispatcher.  It runs operators with torch's own autocast off, as traced programs
-do, and casts the operands itself.
+`Tracer` stands for that tracer.  It runs operators with torch's own autocast off, as traced
+programs do, and casts the operands itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Tracer:
 
 
 class TorchSymbolsOnly(Tracer):
-    """The tracer after the change: what is not in the torch namespace is left out."""
+    """The tracer after the change: operators outside of the torch namespace are not cast."""
 
     def casts(self, symbol: str) -> bool:
         """Whether an operator is one of torch's."""

@@ -1,8 +1,8 @@
-"""PyTorch 115607 (TrainCheck's B8): a compiled optimizer step that stops to update.
+"""PyTorch 115607 (TrainCheck's B8): a compiled optimizer step that stops updating.
 
 https://github.com/pytorch/pytorch/issues/115607: with torch.compile, after an iteration without a
-backward, in which gradients are None, `step` no longer changes anything.  What was traced when
-there was no gradient had no guard on that, and was used again when there were some.
+backward, in which gradients are None, `step` no longer changes anything.  The step that was traced
+without gradients had no guard on their absence, and was used again when there were gradients.
 
 `TracedAdam` traces its step as such a compiler does: a trace updates the parameters that had a
 gradient when it was made, and its guards say whether it may be used.
@@ -34,7 +34,7 @@ class TracedAdam(torch.optim.Adam):
     def step(self, closure: Callable[[], float]) -> float: ...
 
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step, by a trace; makes one where no trace fits."""
+        """Take one step with a trace whose guards hold; trace anew if there is none."""
         assert closure is None
         parameters = [each for group in self.param_groups for each in group["params"]]
         present = [each.grad is not None for each in parameters]
@@ -53,15 +53,15 @@ class TracedAdam(torch.optim.Adam):
         return None
 
     def guarded(self, trace: list[bool], present: list[bool]) -> bool:
-        """Whether a trace may be used: the same gradients are there as when it was made."""
+        """Whether a trace may be used: the same parameters have gradients as when it was made."""
         return trace == present
 
 
 class UnguardedAdam(TracedAdam):
-    """What the compiler did: it guards on gradients that were there, not on those that were not."""
+    """The behaviour of the compiler: it guards on gradients, but not on missing gradients."""
 
     def guarded(self, trace: list[bool], present: list[bool]) -> bool:
-        """Whether every gradient that the trace uses is there."""
+        """Whether every parameter that the trace updates has a gradient."""
         return all(there for used, there in zip(trace, present, strict=True) if used)
 
 

@@ -1,4 +1,4 @@
-"""Stack Overflow 60335387 (TrainCheck's B4): gradients pile up, for nobody clears them.
+"""Stack Overflow 60335387 (TrainCheck's B4): gradients accumulate, because nothing clears them.
 
 https://stackoverflow.com/questions/60335387/pytorch-mnist-example-not-converge: the loop lacks
 `optimizer.zero_grad()`, so every backward adds to the gradients of all earlier steps.
@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train a perceptron; `carried` has the norms of what is left of gradients in each step."""
+    """Train a perceptron; `carried` has the norm of the gradients left over in each step."""
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     criterion = nn.CrossEntropyLoss()

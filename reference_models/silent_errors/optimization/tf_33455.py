@@ -20,7 +20,7 @@ class RoundingDown(Trainer):
     """The trainer as it was released."""
 
     def total_steps(self, batches: int) -> int:
-        """How many steps there are if every window were complete."""
+        """The number of complete accumulation windows in all epochs."""
         return batches // self.accumulation * self.epochs
 
 
@@ -43,7 +43,7 @@ class Bag(nn.Module):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 9) -> Outcome:
-    """Train for `steps` / 3 epochs of 5 batches each, two to a step: 3 steps an epoch."""
+    """Train for `steps` / 3 epochs of 5 batches: 3 steps each, of two, two and one batches."""
     torch.manual_seed(seed)
     labels = torch.arange(9) % 3
     tokens = torch.randint(8, (9, 6)) + 8 * labels[:, None]

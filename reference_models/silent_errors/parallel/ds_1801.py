@@ -1,8 +1,8 @@
 """DeepSpeed 1801 (TrainCheck's B3): gradients are clipped on one tensor-parallel rank only.
 
-https://github.com/deepspeedai/DeepSpeed/pull/1801, found while BLOOM-176B was trained: of the
-parameters that every tp rank holds whole, BF16_Optimizer clips the gradients on the first rank
-only.  Layer norms then drift apart.
+https://github.com/deepspeedai/DeepSpeed/pull/1801, found while BLOOM-176B was trained:
+BF16_Optimizer clips the gradients of parameters that tp replicates on the first rank only.  The
+replicas of layer norms then drift apart.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 4, clip: float = 0.05
     from pytest_trainsafe.reference_models.toolkit.sharded import ShardedMLP, replicated
 
     class BF16Optimizer(MixedOptimizer):
-        """The optimizer as it was released: what is clipped is what counts in the norm."""
+        """The optimizer as it was released: it clips only gradients that count in the norm."""
 
         def clippable(self) -> list[Tensor]:
             pairs = zip(self.parameters, self.masters, strict=True)

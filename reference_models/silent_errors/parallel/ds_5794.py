@@ -1,8 +1,8 @@
 """DeepSpeed 5794 (TrainCheck's B16): an all-to-all that the ranks call with different sizes.
 
 https://github.com/deepspeedai/DeepSpeed/issues/5794: training hangs in a mixture-of-experts layer.
-TrainCheck names all-to-alls with conflicting arguments.  Here the capacity of an expert follows
-from the number of tokens of the rank alone, and one rank has longer sequences from a step on.
+TrainCheck names all-to-alls with conflicting arguments.  Here each rank computes the capacity of an
+expert from its own number of tokens only, and from one step on, one rank has longer sequences.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ TRIGGER = 1
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a mixture of experts, one on each rank; `capacities` has that of every step.
+    """Train a mixture of experts, one on each rank; `capacities` has this rank's in every step.
 
     With the error the ranks wait for each other, and RuntimeError is raised after `patience`
     seconds.
@@ -41,7 +41,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
 
     torch.manual_seed(ctx.seed)
     ctx.group("dp")  # starts torch.distributed
-    # A group of its own, for a timeout closes the connections of its group.
+    # A separate group, because a timeout closes the connections of its group.
     group = dist.new_group(list(range(ctx.world_size)))
     assert group is not None
     layer = (LocalCapacity if faulty else ExpertsLayer)(12, group, patience=patience)

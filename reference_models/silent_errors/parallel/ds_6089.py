@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a regression through experts; `capacities` has what this rank's tokens need.
+    """Train a regression with experts; `capacities` has the capacity that this rank's tokens need.
 
-    The data of the ranks are such that their needs differ in the first step.  With the error the
-    ranks wait for each other, and RuntimeError is raised after `patience` seconds.
+    The ranks need different capacities from the first step on. With the error, the ranks wait
+    for each other, and RuntimeError is raised after `patience` seconds.
     """
     import torch
     import torch.distributed as dist
@@ -39,7 +39,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
 
     torch.manual_seed(ctx.seed)
     ctx.group("dp")  # starts torch.distributed
-    # A group of its own, for a timeout closes the connections of its group.
+    # A separate group, because a timeout closes the connections of its group.
     group = dist.new_group(list(range(ctx.world_size)))
     assert group is not None
     layer = (Unreduced if faulty else ExpertsLayer)(8, group, drop_tokens=False, patience=patience)
@@ -53,7 +53,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
     for _ in range(steps):
         with ctx.step():
             inputs = torch.randn(10, 8, generator=data)
-            # The first rank's tokens all choose the second expert, those of others either.
+            # All tokens of the first rank choose the second expert; other tokens choose freely.
             if ctx.rank == 0:
                 inputs = inputs + (5.0 - inputs @ towards)[:, None] * towards / towards.dot(towards)
             counts = torch.bincount(layer.router(inputs).argmax(dim=1), minlength=2)

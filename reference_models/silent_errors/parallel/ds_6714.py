@@ -1,4 +1,4 @@
-"""DeepSpeed 6714 (TrainCheck, Table 5): one stage of a pipeline reduces once more than the other.
+"""DeepSpeed 6714 (TrainCheck, Table 5): one pipeline stage makes one more all-reduce.
 
 https://github.com/deepspeedai/DeepSpeed/issues/6714: with pipeline parallelism, fp16 and experts on
 one stage only, FP16_Optimizer's check for overflows makes an additional all-reduce over all ranks
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a pipeline of two stages; `reductions` has how often this rank reduced in each step.
+    """Train a pipeline of two stages; `reductions` has the all-reduces of this rank in each step.
 
     With the error the ranks wait for each other, and RuntimeError is raised after `patience`
     seconds.
@@ -30,7 +30,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
 
     torch.manual_seed(ctx.seed)
     ctx.group("pp")  # starts torch.distributed
-    # A group of its own, for a timeout closes the connections of its group.
+    # A separate group, because a timeout closes the connections of its group.
     group = dist.new_group(list(range(ctx.world_size)))
     first, wait = ctx.rank == 0, timedelta(seconds=patience)
     lower = nn.Sequential(nn.Linear(8, 16), nn.GELU(), nn.Linear(16, 8))

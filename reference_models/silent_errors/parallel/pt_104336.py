@@ -1,8 +1,8 @@
 """PyTorch 104336 (TrainCheck's B9): a DDP model that was moved is no longer synchronised.
 
-https://github.com/pytorch/pytorch/issues/104336: DistributedDataParallel puts hooks on what
-accumulates the gradients of its parameters.  Moving the model to the CPU and back makes new ones
-without hooks, and every rank goes on alone.  A change of dtype and back does the same.
+https://github.com/pytorch/pytorch/issues/104336: DistributedDataParallel puts hooks on the gradient
+accumulators of its parameters.  Moving the model to the CPU and back creates new accumulators
+without hooks, and every rank continues alone.  Changing the dtype and back has the same effect.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
-#: The step before which the model is moved.
+#: The step before which the model is cast to float64 and back.
 TRIGGER = 2
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train with DDP and evaluate in float64 once; `weights` has what this rank's come to.
+    """Train with DDP and evaluate in float64 once; `weights` has the sums of the final weights.
 
-    Without the error a copy of the model is moved.
+    Without the error, a copy of the model is cast to float64.
     """
     import copy
 

@@ -1,8 +1,8 @@
 """A post on X by jxmnop (TrainCheck's B10): the module inside of DDP is called instead of DDP.
 
-https://x.com/jxmnop/status/1778520637193240892: a trainer holds the model sometimes bare and
-sometimes wrapped.  What is computed by the bare one leaves DDP's forward out, which prepares the
-reduction of the gradients; replicas drift apart.
+https://x.com/jxmnop/status/1778520637193240892: a trainer uses sometimes the bare model and
+sometimes the wrapped one.  A forward of the bare model skips DDP's forward, which prepares the
+reduction of the gradients, so the replicas drift apart.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train an autoencoder with DDP; `weights` has what this rank's come to."""
+    """Train an autoencoder with DDP; `weights` has the sums of this rank's final weights."""
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -1,7 +1,7 @@
 """Baichuan2 86 (TrainCheck's B18): a model over two GPUs computes nonsense.
 
-https://github.com/baichuan-inc/Baichuan2/issues/86: loaded on two cards the model answers with
-nonsense, inf or NaN, on one it does not; TrainCheck names a faulty driver that loses data between
+https://github.com/baichuan-inc/Baichuan2/issues/86: the model answers with nonsense, inf or NaN if
+it is loaded on two cards, but not on one. TrainCheck names a faulty driver that loses data between
 the cards.  Here a part of the hidden states is lost.
 """
 

@@ -1,8 +1,8 @@
 """PyTorch 96600 (TrainCheck's B17): gradients get lost between the GPUs of a data-parallel run.
 
 https://github.com/pytorch/pytorch/issues/96600, with several RTX 4090: TrainCheck names a broken
-peer-to-peer set-up.  Here the second rank loses what the first sends, from one step on, so that
-the two update their replicas by different gradients.
+peer-to-peer set-up.  Here, from one step on, the second rank loses the gradients that the first
+sends, so the ranks update their replicas with different gradients.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ TRIGGER = 1
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train two replicas on different data; `weights` has what this rank's come to."""
+    """Train two replicas on different data; `weights` has the sums of this rank's final weights."""
     import torch
     from torch import nn
     from torch.nn import functional as F

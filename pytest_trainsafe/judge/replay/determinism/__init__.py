@@ -1,7 +1,7 @@
 """Judges whether the same Run gives the same results twice.
 
-judge          requests the repetitions and compares them; `variation` varies them
+judge          requests the repetitions of the Run, which `variation` varies, and compares them
 divergence     finds the first result that differs
-operator_look  finds the operator that computes it
-cause          names the likely cause; `nondeterministic` has torch's own list
+operator_look  finds the first operator whose result differs
+cause          names the likely cause; `nondeterministic` has the operators that torch documents
 """

@@ -43,7 +43,7 @@ class Divergence:
 
     @property
     def subject(self) -> StepSubject | None:
-        """What the difference is about if it is not about a tensor."""
+        """The step that the difference is about; None if it is about a tensor."""
         return None if self.where is not None else StepSubject(self.step)
 
 

@@ -57,7 +57,7 @@ class FirstOperator:
 
     @property
     def text(self) -> str:
-        """A sentence on what differs."""
+        """A sentence that names the operator and says what differs first."""
         event = self.event
         where = f" in {event.module or 'the root module'}" if event.module is not None else ""
         at = f" at {relative(event.line)}" if event.line else ""

@@ -10,12 +10,12 @@ from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 
 def first_difference(whole: Trace, resumed: Trace, step: int) -> Divergence | None:
-    """The first difference from `step` on, in dataflow order; None if there is none."""
+    """The first difference between two Runs from `step` on, in dataflow order, or None."""
     return first_divergence(_since(whole, step), _since(resumed, step))
 
 
 def _since(trace: Trace, step: int) -> Trace:
-    """The trace without the records before a step."""
+    """The trace without the tensors, inputs and steps before a step."""
     return replace(trace, ranks=[_rank_since(rank, step) for rank in trace.ranks], _holders={})
 
 

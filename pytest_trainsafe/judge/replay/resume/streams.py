@@ -77,7 +77,7 @@ def stream_differences(
 
 
 def _joined(found: Sequence[Difference]) -> Difference:
-    """The first of several ranks' differences, with the other ranks named."""
+    """The first of the differences of several ranks; its message also names the other ranks."""
     first = found[0]
     if len(found) == 1:
         return first
@@ -194,7 +194,7 @@ def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
 
 
 def _from(draws: Sequence[Draw], state: str) -> Sequence[Draw] | None:
-    """The draws since a generator was last in this state; None if it never was."""
+    """The draws from the last one that found its generator in `state` on; None if none did."""
     for index in reversed(range(len(draws))):
         if draws[index].event.before == state:
             return draws[index:]
@@ -206,7 +206,7 @@ def _count(draws: Sequence[Draw]) -> int:
 
 
 def _draws(count: int, start: str, end: str) -> str:
-    """The text for a number of draws, with the number of 32-bit values if the states show it."""
+    """A text such as "2 draws (8 numbers)"; the 32-bit numbers are counted from the two states."""
     one, other = position(start), position(end)
     same = start.partition(".")[0] == end.partition(".")[0]
     numbers = other - one if same and one is not None and other is not None else 0
@@ -250,7 +250,10 @@ def _place(rank: RankTrace, steps: int) -> int | None:
 
 
 def _after(draws: Sequence[Draw], place: int, seeds: bool) -> list[Draw]:
-    """The draws of the training after a place."""
+    """The draws of the training after the event at position `place`.
+
+    If `seeds` is False, seeds that torch's loaders draw are excluded.
+    """
     return [
         draw
         for draw in draws

@@ -1,4 +1,4 @@
-"""The learn judge's texts: the report of `assert_invariants`, and what a pytest run learned."""
+"""Formats the report of `assert_invariants`, and the summary of what a pytest run learned."""
 
 from __future__ import annotations
 
@@ -81,7 +81,10 @@ def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> l
 def _observed(
     reports: Iterable[pytest.TestReport],
 ) -> tuple[dict[str, tuple[str, str]], set[str]]:
-    """The node id and the verdict by the folder of the kept trace; the tests that failed."""
+    """The node id and the verdict of the test of each kept trace, and the tests that failed.
+
+    The traces are named by their folders.
+    """
     kept: dict[str, tuple[str, str]] = {}
     failed = set()
     for report in reports:

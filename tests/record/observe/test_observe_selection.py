@@ -105,7 +105,7 @@ def test_a_meta_variable_that_is_a_tensor_is_refused() -> None:
     with observe() as observation:
         with pytest.raises(ArgumentTypeError, match=r"tensor.item\(\)"):
             observation.meta(loss=torch.ones(1))
-        with pytest.raises(ArgumentTypeError, match="epoch is an int"):
+        with pytest.raises(ArgumentTypeError, match="epoch must be an int"):
             observation.meta(epoch="first")
 
 

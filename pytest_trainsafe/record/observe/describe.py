@@ -27,7 +27,7 @@ Put = Callable[[str, Value], None]
 
 
 class Describer:
-    """Makes Values.
+    """Describes objects as Values.
 
     `name_of` gives the name of a module in its model, "" if it has none, and `is_known` says
     whether a parameter belongs to a model that is followed.

@@ -44,7 +44,7 @@ class Agreement(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each property that is sometimes equal, each content or value that sometimes differs."""
+        """Proposes properties that are sometimes equal, and values that sometimes differ."""
         collectives = _collectives(frames)
         for api, _, place, name, equal in _pairs(frames, None):
             if equal.mean() >= _LEAST:
@@ -60,7 +60,7 @@ class Agreement(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each matched call, or for "calls" each step, of a pair of ranks."""
+        """Adds an example for each call matched on two ranks; for "calls", for each step."""
         wanted: dict[tuple[str, str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("api"), claim.text("place"), claim.text("property")].append(claim)
@@ -73,7 +73,7 @@ class Agreement(RelationBase):
                 found.add(claim, records, ~equal if claim["form"] == "different" else equal)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is a feature of the argument in the claim."""
+        """Forbids preconditions on the argument of the claim."""
         return field == claim["place"] or field.startswith(f"{claim.text('place')}.")
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -83,11 +83,11 @@ class Agreement(RelationBase):
         return same and len(forms) == 2 and "different" in forms
 
     def prior(self, claim: Hypothesis) -> int:
-        """High for collectives; `OWN` for other APIs, whose arguments depend on the parallelism."""
+        """How much a claim counts as evidence: 2 or 1 for collectives, else `OWN`."""
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API of the claim."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:

@@ -64,7 +64,7 @@ class Argument(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each argument that is constant, steady or fresh in some calls, and each equal pair."""
+        """Proposes arguments that some calls keep constant, steady or fresh, and equal pairs."""
         for frame in frames:
             for api, group in frame.attempts.items():
                 if is_own_module(api):
@@ -83,7 +83,7 @@ class Argument(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call; "steady" and "fresh" need an earlier call to compare with."""
+        """Adds an example for each call; "steady" and "fresh" need an earlier call to compare."""
         for frame in frames:
             for group, claim in by_api(claims, frame.attempts):
                 slot = group.slots.get(claim.text("place"))
@@ -99,7 +99,7 @@ class Argument(RelationBase):
                 found.add(claim, group, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is a feature of the argument in the claim."""
+        """Forbids preconditions on the argument of the claim."""
         return field == claim["place"] or field.startswith(f"{claim.text('place')}.")
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
@@ -112,7 +112,7 @@ class Argument(RelationBase):
         return {claim["form"], other["form"]} == {"steady", "fresh"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """`OWN` for most claims, since authors choose options and the sizes of batches freely."""
+        """How much a claim counts: `OWN` for most, as authors choose options freely."""
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):
@@ -130,7 +130,7 @@ class Argument(RelationBase):
         return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API of the claim."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:

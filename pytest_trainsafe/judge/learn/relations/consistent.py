@@ -39,7 +39,7 @@ class Consistent(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable that is sometimes equal on two ranks."""
+        """Proposes each kind of variable that is sometimes equal on two ranks."""
         for name, _, passed, before in _pairs(frames, None):
             # A small share is enough: few parameters of a tensor-parallel model are equal on ranks.
             if passed.mean() >= _LEAST:
@@ -50,7 +50,7 @@ class Consistent(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each object, step and pair of ranks."""
+        """Adds an example for each object, step and pair of ranks."""
         names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
         wanted = set(claims)
         for name, records, passed, before in _pairs(frames, names):
@@ -60,11 +60,11 @@ class Consistent(RelationBase):
                 found.add(claim, records, passed, before)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is the value, which only restates the claim."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def prior(self, claim: Hypothesis) -> int:
-        """2, but -5 for weights, since the parallelism decides which of them are replicas."""
+        """How much a claim counts: 2, but -5 on weights, which may be shards."""
         weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
         return -5 if weights and claim["form"] is None else 2
 
@@ -74,7 +74,7 @@ class Consistent(RelationBase):
             yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable of the claim."""
+        """The check needs the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name}))
 

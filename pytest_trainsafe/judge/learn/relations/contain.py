@@ -52,7 +52,7 @@ class Contain(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each API, with each event that enough of its calls contain."""
+        """Proposes each API with each event that enough of its calls contain."""
         for frame in frames:
             events, pairs = _contained(frame)
             for api, positions, codes in pairs:
@@ -66,7 +66,7 @@ class Contain(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call of the API."""
+        """Adds an example for each call of the API."""
         wanted: dict[str, list[Hypothesis]] = {}
         for claim in claims:
             wanted.setdefault(claim.text("api"), []).append(claim)
@@ -89,13 +89,13 @@ class Contain(RelationBase):
                     found.add(claim, group, passed)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """A change of a certain kind is also a change of any kind."""
+        """For a claim on a change of a certain kind, the claim on a change of any kind."""
         event = _event(claim)
         if event[0] == "change" and event[3] != "any":
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """1 for APIs of torch, which decide what their calls contain; -1 for other libraries.
+        """How much a claim counts as evidence: 1 for APIs of torch, -1 for other libraries.
 
         It is -1 for the state of an optimizer as well, since that depends on the optimizer's class.
         """
@@ -104,7 +104,7 @@ class Contain(RelationBase):
         return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is "class", or for a claim on gradients "self.has_gradients"."""
+        """Forbids preconditions on the class, and on `has_gradients` for a claim on gradients."""
         return field == "class" or (claim["attribute"] == "grad" and field == "self.has_gradients")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
@@ -126,7 +126,7 @@ class Contain(RelationBase):
         return implied
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API, and the other API or the variable of the event."""
+        """The check needs the API, and the other API or the variable of the event."""
         what, name, attribute, _ = _event(claim)
         if what == "call":
             return Needs(frozenset({claim.text("api"), name}))

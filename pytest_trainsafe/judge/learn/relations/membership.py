@@ -33,7 +33,7 @@ class Membership(RelationBase):
     forms = ({"form": ("held", *_COUNTS)},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every form, where the optimizer's steps and the model's parameters were observed."""
+        """Proposes every form, if optimizer steps and the model's parameters were observed."""
         if any(_STEP in frame.groups and _HELD in frame.variables for frame in frames):
             for form in ("held", *_COUNTS):
                 yield hypothesis("membership", form=form)
@@ -41,7 +41,7 @@ class Membership(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each parameter at the end of each step, or for each optimizer step."""
+        """Adds an example for each parameter at each step's end, or for each optimizer step."""
         for frame in frames:
             for claim in claims:
                 if claim["form"] == "held":
@@ -61,19 +61,19 @@ class Membership(RelationBase):
         found.add(claim, frame.change_records(rows), np.asarray(passed, bool))
 
     def prior(self, claim: Hypothesis) -> int:
-        """High for "known"; `OWN` for "held", since fine-tuning trains only a part of a model."""
+        """How much a claim counts: `OWN` for "held", as fine-tuning trains a part of a model."""
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field restates the claim, or says whether the step had any gradients."""
+        """Forbids preconditions on the membership itself, and on whether there are gradients."""
         return field in ("value", "self.has_gradients")
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The parameters, and the optimizer's steps."""
+        """The check needs the parameters, and the optimizer's steps."""
         return Needs(frozenset({_STEP}), frozenset({_HELD}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Looks at each optimizer's step, and at each parameter at the end of a step."""
+        """A listener that judges each optimizer step, and each parameter at a step's end."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:

@@ -43,7 +43,7 @@ class Numeric(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable with every form that fits its type."""
+        """Proposes each kind of variable with every form that half of its changes satisfy."""
         for frame in frames:
             for name, rows in _changes(frame):
                 for claim in _proposed(name):
@@ -54,7 +54,7 @@ class Numeric(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each change that can be compared.  Bounds must hold with `MARGIN`."""
+        """Adds an example for each change that can be compared.  Bounds must hold with `MARGIN`."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("variable"), claim.text("attribute")].append(claim)
@@ -67,7 +67,7 @@ class Numeric(RelationBase):
                         found.add(claim, records, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is the value, which only restates the claim."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
@@ -81,13 +81,13 @@ class Numeric(RelationBase):
                 yield _claim(name, form, larger)
 
     def prior(self, claim: Hypothesis) -> int:
-        """Low for bounds of norms, which depend on the model and its learning rate."""
+        """How much a claim counts: least for bounds of norms, which depend on the learning rate."""
         if claim["form"] in _BOUNDS:
             return -1 if claim["attribute"] == "data" else OWN
         return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable of the claim."""
+        """The check needs the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name}))
 

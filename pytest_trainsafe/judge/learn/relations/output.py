@@ -53,7 +53,7 @@ class Output(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each claim that enough calls satisfy."""
+        """Proposes each claim that enough calls satisfy."""
         for frame in frames:
             for group in frame.groups.values():
                 for claim in _proposed(frame, group):
@@ -64,7 +64,7 @@ class Output(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call that has the values to compare."""
+        """Adds an example for each call that has the values to compare."""
         for frame in frames:
             for group, claim in by_api(claims, frame.groups):
                 passed, where = _passed(frame, group, claim)
@@ -72,7 +72,7 @@ class Output(RelationBase):
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Equal content implies equal shape, dtype and device; equal shape implies equal sizes."""
+        """Claims on shape, dtype and device for equal contents, and on sizes for equal shapes."""
         params = dict(claim.params)
         if claim["form"] == "equal" and claim["property"] == "digest":
             for name in _EQUAL[:-1]:
@@ -110,7 +110,7 @@ class Output(RelationBase):
         } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """2 where the API ensures the claim, as in "finite"; less where it may be chance."""
+        """How much a claim counts: 2 where the API ensures it, less where it may be chance."""
         form, name = claim.text("form"), claim.text("property")
         if form in ("finite", "autocast"):
             return 2
@@ -121,14 +121,14 @@ class Output(RelationBase):
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for copied contents, sizes, counts and limits, except in layers of a model."""
+        """True for copied contents, sizes, counts and limits, except those of layers."""
         if is_architecture(claim.text("api")):
             return False
         name = claim["property"]
         return claim["form"] in ("equal", "at_most") and name not in ("dtype", "device", "norm")
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API of the claim."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:

@@ -36,7 +36,7 @@ class Periodic(RelationBase):
     forms = ({"variable": str, "attribute": str, "period": tuple(range(_LONGEST + 2))},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable, with the periods in which it was seen to change."""
+        """Proposes each kind of variable with the periods in which it was seen to change."""
         for frame in frames:
             for name, _, quiet in _moments(frame, None):
                 last = int(min(quiet.max(), _LONGEST))
@@ -51,7 +51,7 @@ class Periodic(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each object at the end of each step."""
+        """Adds an example for each object at the end of each step."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("variable"), claim.text("attribute")].append(claim)
@@ -61,7 +61,7 @@ class Periodic(RelationBase):
                     found.add(claim, records, _kept(quiet, claim))
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is the value, which only restates the claim."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
@@ -78,12 +78,12 @@ class Periodic(RelationBase):
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """1 for parameters that change in every step; else `OWN`, as the period is a choice."""
+        """How much a claim counts: 1 for parameters that change in every step, else `OWN`."""
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
         return 1 if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable, and its gradient and the learning rate, which explain why it may rest."""
+        """The check needs the variable, and the gradient and learning rate that let it rest."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name, (name[0], "grad"), _RATE}))
 

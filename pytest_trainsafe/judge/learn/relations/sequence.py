@@ -47,7 +47,7 @@ class CallSequence(RelationBase):
     forms = ({"form": ("between", "once", "order"), "api": str, "inner": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Pairs of APIs that are not part of the model's architecture."""
+        """Proposes pairs of APIs that are not part of the model's architecture."""
         for frame in frames:
             table = _Entries(frame)
             outer = [api for api in table.apis if not table.is_nested(api)]
@@ -76,7 +76,7 @@ class CallSequence(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call of `api` except the first, or for each step with both APIs."""
+        """Adds an example for each call of `api` except the first, or each step with both APIs."""
         wanted: dict[str, list[Hypothesis]] = defaultdict(list)
         orders = []
         for claim in claims:
@@ -112,17 +112,17 @@ class CallSequence(RelationBase):
         )
 
     def prior(self, claim: Hypothesis) -> int:
-        """Low, since authors choose whether a loop has a scheduler, clips or steps twice."""
+        """How much a claim counts: little, as authors choose whether a loop clips, for example."""
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
         return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is the class, an argument, or a fact of the object.
+        """Forbids preconditions on the class, the arguments and the object of a call.
 
-        These do not decide which APIs a loop calls.  Only whether an optimizer has gradients may
-        matter.
+        These do not decide which APIs a loop calls.  Whether an optimizer has gradients may be
+        asked, since a step without gradients differs.
         """
         if field == "self.has_gradients":
             return False
@@ -134,7 +134,7 @@ class CallSequence(RelationBase):
         return {*_round_trips(always), *_detours(always)}
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """Both APIs."""
+        """The check needs both APIs."""
         return Needs(frozenset({claim.text("api"), claim.text("inner")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
@@ -156,7 +156,7 @@ class CallSequence(RelationBase):
 
 
 class _Entries:
-    """The entries of the APIs that a sequence may name."""
+    """The positions at which calls begin, for the APIs that a claim may name."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -317,7 +317,7 @@ class _Checker(Checker):
                 self._late(watch, other, call)
 
     def _late(self, watch: Watch, other: Call, call: Call) -> None:
-        """`call` should have come before `other`."""
+        """Judge a step as failed, in which `call` came after `other` and should come before it."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 

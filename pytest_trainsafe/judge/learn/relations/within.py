@@ -34,7 +34,7 @@ class Within(RelationBase):
     forms = ({"api": str, "variable": str, "attribute": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable, with each API whose calls make some of its changes."""
+        """Proposes each kind of variable with each API whose calls make some of its changes."""
         for frame in frames:
             for (name, attribute), rows in _changes(frame):
                 apis = set()
@@ -48,7 +48,7 @@ class Within(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each change of the variable."""
+        """Adds an example for each change of the variable."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = {}
         for claim in claims:
             wanted.setdefault((claim.text("variable"), claim.text("attribute")), []).append(claim)
@@ -68,15 +68,15 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """`OWN`, since correct programs also copy weights or clear gradients with other code."""
+        """How much a claim counts: `OWN`, as correct programs may copy weights in other code."""
         return OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether the field is the phase, which only restates in which call a change happens."""
+        """Forbids preconditions on the phase, which only restates where a change happens."""
         return field == "phase"
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API and the variable of the claim."""
+        """The check needs the API and the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset({claim.text("api")}), frozenset({name}))
 

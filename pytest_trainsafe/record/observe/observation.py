@@ -1,4 +1,4 @@
-"""Observes API calls and changes of state: `observe()` for tests, and the base of ranks' too."""
+"""`observe()` for tests, and the class that observes API calls and changes of state."""
 
 from __future__ import annotations
 

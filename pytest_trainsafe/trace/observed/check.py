@@ -46,8 +46,8 @@ def _calls(table: Table) -> str:
     first, arguments, results = (_long(calls, n) for n in ("values", "arguments", "results"))
     returned = _long(calls, "exit") != NONE
     faults = (
-        (_outside(calls, "api", 0, texts), "it names no API"),
-        (_outside(calls, "exception", NONE, texts), "its exception is no name"),
+        (_outside(calls, "api", 0, texts), "the name of its API does not exist"),
+        (_outside(calls, "exception", NONE, texts), "the name of its exception does not exist"),
         (_outside(calls, "meta", 0, len(table.metas)), "it has no meta variables"),
         (
             (_long(calls, "parent") < NONE) | (_long(calls, "parent") >= rows),

@@ -1,4 +1,4 @@
-"""The learn judge's texts: the report of `assert_invariants`, and what a pytest run learned."""
+"""Formats the report of `assert_invariants`, and the summary of what a pytest run learned."""
 
 from __future__ import annotations
 

@@ -70,7 +70,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def together(parts: Iterable[Counts]) -> Counts:
-    """Counts with the sums of several counts, for each set of features."""
+    """Adds up several counts: one entry for each distinct set of features."""
     sums: dict[object, tuple[Features, int, int]] = {}
     for counts in parts:
         for features, passed, failed in counts:

@@ -12,7 +12,7 @@ from pytest_trainsafe.judge.learn.conditions import Feature
 from pytest_trainsafe.judge.learn.names import family
 from pytest_trainsafe.trace.observed.events import Call, Change, Plain, Value
 
-#: Meta variables that number things.  Features say what matters about them.
+#: Meta variables that are numbers.  `context_features` derives features from some of them.
 _NUMBERS = {"step", "microbatch", "epoch", "rank", "world_size"}
 
 #: Meta variables whose values say in which context training runs.
@@ -20,10 +20,10 @@ CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "traini
 
 
 def is_domain(field: str) -> bool:
-    """Whether an unknown value of a field means that a rule may not apply.
+    """Whether a rule may not apply if this field has a value that was not seen with the rule.
 
-    It does where the field is the context, a dtype or a mode: a rule that was seen in training
-    says nothing about evaluation.
+    This is so for the context, dtypes and modes: a rule that was seen in training says nothing
+    about evaluation.
     """
     return field in CONTEXT_FIELDS or field in _MODES or field.endswith(TYPES)
 
@@ -128,7 +128,7 @@ def is_empty(value: Value) -> bool:
     return value.type == "NoneType" or (value.tensor is not None and value.tensor.zero)
 
 
-#: What a rule may compare of a value.
+#: The properties of a value that a rule may compare.
 PROPERTIES = ("value", "dtype", "device", "shape", "shape[0]", "shape[-1]", "digest", "identity")
 
 
@@ -167,7 +167,7 @@ def _plain_key(value: Value) -> Key:
 
 
 def number_of(value: Value, name: str = "value") -> float | None:
-    """A property of a value as a number; None if it is none."""
+    """A property of a value as a number; None if it is not a number."""
     if name == "norm":
         return None if value.tensor is None else value.tensor.norm
     if name == "value" and isinstance(value.plain, bool):

@@ -5,8 +5,9 @@ Nothing is patched unless an observation is active.
 - `observation.py`: `observe()` for an ordinary test, and the `Observation` that it yields.
 - `ranks.py`: the observation of a rank of a Run, which writes a file of its trace.
 - `observer.py`: receives every patched call; keeps the stacks of calls and the phases.
-- `steps.py`: when a step ends, and which steps are recorded.
-- `patching/`: which functions are exchanged for wrappers; `operators.py`: torch's operators.
-- `state/`: what is followed of models, optimizers, schedulers, scalers, loaders and samplers.
-- `describe.py`, `facts.py`, `binding.py`, `names.py`, `meta.py`: what is recorded of a call.
+- `steps.py`: finds when a step ends, and which steps are recorded.
+- `patching/`: exchanges functions for wrappers that report calls.
+- `operators.py`: reports calls of torch's operators.
+- `state/`: notices changes of models, optimizers, schedulers, scalers, loaders and samplers.
+- `describe.py`, `facts.py`, `binding.py`, `names.py`, `meta.py`: describe a call in a table.
 """

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-#: Default values that are recorded when a call does not give them.
+#: The types of default values that are recorded if a call does not pass the argument.
 _PLAIN = (bool, int, float, str)
 
 

@@ -1,4 +1,4 @@
-"""Arguments, results and attributes as the Values of a table."""
+"""Describes arguments, results and attributes as the Values of a table."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Put = Callable[[str, Value], None]
 
 
 class Describer:
-    """Makes Values.
+    """Describes objects as Values.
 
     `name_of` gives the name of a module in its model, "" if it has none, and `is_known` says
     whether a parameter belongs to a model that is followed.
@@ -78,8 +78,8 @@ class Describer:
     ) -> None:
         """Put the object of a method call, with the attributes that matter.
 
-        `groups` says whether an optimizer's are among them, and `holds` whether the state of what
-        it holds is.
+        For an optimizer, `groups` adds the settings of its groups, and `holds` adds counts of its
+        parameters (`_put_held`).
         """
         values["self"] = self.value(thing)
         if isinstance(thing, nn.Module) and "training" in vars(thing):
@@ -98,10 +98,10 @@ class Describer:
                 values[f"self.{name}"] = plain_value(type(plain), plain)
 
     def put_together(self, given: Mapping[str, object], values: dict[str, Value]) -> None:
-        """Put what arguments of one call say together: whose parameters an optimizer has.
+        """Put facts that follow from several arguments of a call.
 
-        Of an optimizer that is given with models, "in_model" says whether these have all of its
-        parameters.
+        If a call has an optimizer and models as arguments, "in_model" says whether the models have
+        all parameters of the optimizer.
         """
         optimizers = {p: each for p, each in given.items() if isinstance(each, Optimizer)}
         models = [each for each in given.values() if isinstance(each, nn.Module)]
@@ -112,10 +112,10 @@ class Describer:
                 values[f"{place}.in_model"] = plain_value(bool, inside)
 
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
-        """Put what an optimizer holds: whether some of it has a gradient, and what never will.
+        """Put whether any parameter of an optimizer has a gradient, and which may never get one.
 
-        "frozen" counts parameters that require no gradient, and "stale" those without a gradient
-        that no followed model has.
+        "frozen" counts the parameters that require no gradient.  "stale" counts those that have no
+        gradient and belong to none of the recorded models.
         """
         frozen = stale = gradients = 0
         for parameter in _held(optimizer):
@@ -129,7 +129,7 @@ class Describer:
         values["self.stale"] = plain_value(int, stale)
 
     def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:
-        """A large dict, such as a state dict: which names, and what content."""
+        """Put hashes of the names and of the tensors in a large dict, such as a state dict."""
         names, content = xxhash.xxh3_64(), xxhash.xxh3_64()
         for key in sorted(thing, key=str):
             names.update(f"{key}\0".encode())
@@ -166,7 +166,7 @@ def as_plain(thing: object) -> Plain:
 
 
 def plain_of(thing: object, plain: Plain) -> Value:
-    """The Value of an object that `plain` stands for."""
+    """The Value of an object, for which `plain` is kept."""
     return plain_value(type(thing) if isinstance(plain, str) else type(plain), plain)
 
 

@@ -79,9 +79,10 @@ class Objects:
         return facts, known.number
 
     def unsettle(self, thing: object) -> None:
-        """Read this tensor, or those of a list, anew each time.
+        """Never use cached facts of this tensor, or of the tensors in a list, again.
 
-        What another rank sends is written when it arrives, and changes neither version nor address.
+        Data from another rank may be written at any later time, and this changes neither the
+        version nor the address of the tensor.
         """
         for each in thing if isinstance(thing, list | tuple) else (thing,):
             if isinstance(each, torch.Tensor):
@@ -111,7 +112,7 @@ class Objects:
 
 
 def key_of(tensor: torch.Tensor) -> Key | None:
-    """The key of a tensor; None for one that has none, such as those of inference mode."""
+    """The key of a tensor; None if it has none, such as a tensor of inference mode."""
     plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
     local = tensor if plain else _local(tensor)
     try:
@@ -178,7 +179,10 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
 
 
 def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
-    """Norm, zero and finite from one pass, and from more where squares over- or underflow."""
+    """The norm, whether all elements are zero, and whether all are finite.
+
+    One pass is enough, unless squares of the elements overflow or underflow.
+    """
     if plain.element_size() == 1:  # FP8, for which torch has few operators
         plain = plain.float()
     wide = torch.float32 if plain.dtype in _HALF else None
@@ -193,7 +197,7 @@ def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Any:
-    """No mode of the program sees the operators that read a tensor."""
+    """Hide the operators that read a tensor from the dispatch modes of the program."""
     if not torch._C._len_torch_dispatch_stack():
         yield
         return

@@ -1,4 +1,4 @@
-"""The meta variables of a call: when, where, and in which contexts it runs."""
+"""Collects the meta variables of a call: step, phase, rank, and contexts such as autocast."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_trainsafe.trace.observed.events import Plain
 #: Meta variables that a program may set under their own names; others become "user.NAME".
 TIME = ("step", "epoch", "microbatch")
 
-#: Sets of meta variables that are kept to be used again.
+#: The most sets of meta variables that are cached.
 _MAX_KNOWN = 4096
 
 
 class Meta:
-    """Makes the meta variables of a moment; equal ones are one object.
+    """Creates the meta variables of a moment.  Equal sets are one object, as long as it is cached.
 
-    `fixed` has those that never change: the rank and its coordinates.
+    `fixed` has the variables that never change: the rank, the world size and the coordinates.
     """
 
     def __init__(self, fixed: Mapping[str, Plain]) -> None:
@@ -35,12 +35,12 @@ class Meta:
         self._devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
     def set_user(self, name: str, value: Plain) -> None:
-        """Set a meta variable of the program's own."""
+        """Set a meta variable that the program defines."""
         self._user[f"user.{name}"] = value
         self._changes += 1
 
     def now(self, phase: str, training: bool | None) -> Mapping[str, Plain]:
-        """The meta variables now, in this phase and inside a module in this mode."""
+        """The current meta variables.  `training` is the innermost module's mode, or None."""
         autocast = None
         for device in self._devices:
             if torch.is_autocast_enabled(device):
@@ -70,18 +70,18 @@ class Meta:
 
 
 def checked(values: Mapping[str, object]) -> dict[str, Plain]:
-    """Meta variables that a program gives; raises ArgumentError for what they cannot be."""
+    """The meta variables that a program passes.  Raises ArgumentError if one is not allowed."""
     found: dict[str, Plain] = {}
     for name, value in values.items():
         plain = as_plain(value)
         if value is not None and plain is None:
             raise ArgumentTypeError(
-                f"meta({name}=...) is a {type(value).__name__}; a meta variable is a number, a "
-                "truth value, a text or None. Pass tensor.item() for a tensor of one element"
+                f"meta({name}=...) is a {type(value).__name__}, but a meta variable must be a "
+                "number, a bool, a str or None. Pass tensor.item() for a tensor of one element"
             )
         if name in TIME and not (plain is None or type(plain) is int):
-            raise ArgumentTypeError(f"meta({name}={value!r}): {name} is an int or None")
+            raise ArgumentTypeError(f"meta({name}={value!r}): {name} must be an int or None")
         if name == "step" and (plain is None or int(plain) < 0):
-            raise ArgumentError(f"meta(step={value!r}): a step is an int from 0")
+            raise ArgumentError(f"meta(step={value!r}): step must be an int of 0 or more")
         found[name] = plain
     return found

@@ -1,4 +1,4 @@
-"""The names under which users find classes and functions."""
+"""Computes the public names of classes and functions."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _apis: dict[tuple[Any, str, frozenset[str]], str] = {}
 
 
 def public_name(cls: Any) -> str:
-    """The shortest dotted name that gives this class: `torch.nn.Linear`; `float` for built-ins."""
+    """The shortest dotted name of a class: `torch.nn.Linear`, and `float` for a built-in one."""
     known = _names.get(cls)
     if known is None:
         known = _names[cls] = _public_name(cls)
@@ -22,7 +22,7 @@ def _public_name(cls: Any) -> str:
     if module == "builtins":
         return name
     levels = module.split(".")
-    # torch has some classes a second time at its top: torch.amp.GradScaler is torch.GradScaler.
+    # Some classes are also in torch itself: torch.amp.GradScaler is torch.GradScaler.
     first = 2 if levels[0] == "torch" and len(levels) > 1 else 1
     for count in range(first, len(levels) + 1):
         shorter = ".".join(levels[:count])
@@ -35,15 +35,15 @@ def _public_name(cls: Any) -> str:
 
 
 def error_name(cls: type[BaseException]) -> str:
-    """The qualified name of an exception's class, `builtins.ValueError`."""
+    """The qualified name of an exception's class, such as `builtins.ValueError`."""
     return f"builtins.{cls.__qualname__}" if cls.__module__ == "builtins" else public_name(cls)
 
 
 def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
-    """The name of a method called on an instance of `cls`: `torch.optim.Adam.step`.
+    """The name of a method called on an instance of `cls`, such as `torch.optim.Adam.step`.
 
-    It is that of the first class, in the order of inheritance, that one of the libraries defines:
-    a subclass of the program's own is an instance of the library's class.
+    It has the name of the first class in the order of inheritance that one of the libraries
+    defines.  A subclass that the program defines thus has the name of the library's class.
     """
     key = cls, method, libraries
     known = _apis.get(key)
@@ -54,10 +54,10 @@ def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
 
 
 def library_of(name: str) -> str:
-    """The library of an API or a module that was asked for: the longest part that is a module.
+    """The library of an API or a module: the longest prefix of the name that is a loaded module.
 
-    A program may be a module of the same package as the library that it uses, so that the first
-    part of the name does not tell them apart.
+    The first part of the name is not enough: a program may be a module of the same package as the
+    library that it uses.
     """
     parts = name.partition("*")[0].rstrip(".").split(".")
     for count in range(len(parts), 0, -1):

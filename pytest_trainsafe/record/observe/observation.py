@@ -1,4 +1,4 @@
-"""`observe()`: what an ordinary test or a rank observes, and how it is switched on."""
+"""`observe()` for tests, and the class that observes API calls and changes of state."""
 
 from __future__ import annotations
 
@@ -29,12 +29,15 @@ from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder
 
-#: The most names that a note of unseen modules lists.
+#: The most names of modules that a note on compiled regions lists.
 _LISTED = 8
 
 
 class Observation:
-    """What is observed in a `with` block.  `table` may be read during the block and after it."""
+    """Observes the calls and the state of this process in a `with` block of `active`.
+
+    "To follow" an object is to record its state: changes, and a sample at the end of each step.
+    """
 
     def __init__(
         self,
@@ -59,9 +62,9 @@ class Observation:
             self._found_type,
             self._loaded,
         )
-        #: The libraries that are observed whole: modules of them may be imported later.
+        #: The libraries of which all modules are observed, including those imported later.
         self._whole: list[str] = []
-        #: The methods of libraries that are patched by name, by their class and attribute.
+        #: The methods that are patched because `apis` names them, by their class and attribute.
         self._methods: dict[tuple[Any, str], Target] = {}
         self._unseen: dict[str, None] = {}
         self._compiled: dict[str, None] = {}
@@ -69,15 +72,15 @@ class Observation:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """What was asked for and could not be observed, a sentence for each."""
+        """A phrase for each thing that was asked for but could not be observed."""
         return (*self._unseen, *self.observer.variables.unseen)
 
     def meta(self, **values: object) -> None:
-        """Set meta variables of what follows.
+        """Set meta variables, which are recorded with each later call and change.
 
-        `step`, `epoch` and `microbatch` are the program's own count of these: each new `step`
-        ends the step before it.  Others are recorded as "user.NAME" with each call, and as
-        attributes of the variable "program".  A value is a number, a truth value, a text or None.
+        `step`, `epoch` and `microbatch` replace the observation's own counts; each new `step` ends
+        the step before it.  Other names are recorded as "user.NAME", and as attributes of the
+        variable "program".  A value is a number, a bool, a str or None.
         """
         observer, given = self.observer, checked(values)
         step = given.pop("step", None)
@@ -96,9 +99,9 @@ class Observation:
                 observer.variables.set_program(name, value)
 
     def follow(self, name: str, thing: Any) -> None:
-        """Follow the plain attributes of an object of the program's own as "program.NAME"."""
+        """Follow the numbers, bools and texts in attributes of any object, as "program.NAME"."""
         if not name:
-            raise ArgumentError("follow('', ...): the name is a text that is not empty")
+            raise ArgumentError("follow('', ...): the name must not be empty")
         try:
             self.observer.variables.follow(name, thing)
         except TypeError:
@@ -108,12 +111,12 @@ class Observation:
             ) from None
 
     def model(self, model: nn.Module, prefix: str | None = None) -> None:
-        """Follow a model before its first call; with a prefix, as a part of the whole model."""
+        """Follow a model, also before its first call.  `prefix` is its name in a larger model."""
         self.observer.variables.model(model, prefix)
 
     @contextlib.contextmanager
     def active(self, operators: bool = False) -> Iterator[Observation]:
-        """Observe until the end."""
+        """Observe in the `with` block.  `operators` also records torch's operators."""
         self._regions = compiled_regions()
         with contextlib.ExitStack() as around:
             around.enter_context(self._patches.active(self.observer, self._targets()))
@@ -137,7 +140,7 @@ class Observation:
         return found
 
     def _named(self, api: str) -> list[Target]:
-        """The targets of a name that the catalogue lacks."""
+        """The functions and methods to patch for an API that the catalogue lacks."""
         found = named(api)
         self._methods.update(
             ((each.owner, each.attribute), each) for each in found if each.is_method
@@ -145,7 +148,7 @@ class Observation:
         return found
 
     def _loaded(self) -> None:
-        """Modules were imported: those of libraries that are observed whole are patched."""
+        """Patch newly imported modules of the libraries of which all modules are observed."""
         for api in self._whole:
             self._patches.add(self._named(api))
 
@@ -157,16 +160,16 @@ class Observation:
         return self._selection.may_take(target.owner, target.method, target.api)
 
     def _found_class(self) -> None:
-        """An optimizer was made: its class may be new."""
+        """Patch new classes of optimizers.  Called after an object was created."""
         self._patches.add(target for target in optimizers() if self._takes(target))
 
     def _found_type(self, cls: type) -> None:
-        """An object of a class is used for the first time: it may override observed methods."""
+        """Patch the methods of a class that override observed ones.  Called at its first use."""
         if self._methods:
             self._patches.add(overrides(cls, self._methods))
 
     def _note_compiled(self) -> None:
-        """Note the modules that run inside compiled regions.  Called at the end of each step."""
+        """Note the modules that run only inside compiled regions.  Called at each step's end."""
         if compiled_regions() > self._regions:
             for name in self.observer.variables.never_called(self.observer.called):
                 self._compiled[name] = None
@@ -177,16 +180,16 @@ class Observation:
             return
         self._note_compiled()
         names = list(self._compiled)
-        inside = f", with {', '.join(names[:_LISTED])}" if names else ""
-        inside += f" and {len(names) - _LISTED} more modules" if len(names) > _LISTED else ""
+        inside = f", with the modules {', '.join(names[:_LISTED])}" if names else ""
+        inside += f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
         self._unseen[
             f"calls inside of {count} compiled region{'s'[: count > 1]}{inside}: "
-            "torch.compile traces the functions, and their wrappers do not run"
+            "the wrappers that observe calls do not run in code that torch.compile compiled"
         ] = None
 
 
 def _is_of(target: Target, api: str) -> bool:
-    """Whether an API that was asked for is this target, or has it below it."""
+    """Whether this target is the API with this name, or lies below it."""
     return _selection_of(api).may_take(target.owner, target.method, target.api)
 
 
@@ -204,7 +207,7 @@ def observe(
     operators: bool = False,
     listeners: Iterable[Listener] = (),
 ) -> Iterator[TableObservation]:
-    """Observe the API calls and the training state of this process: `observation.table`.
+    """Observe the API calls and the training state of this process in a `with` block.
 
     For a test that trains in its own process, without ranks:
 
@@ -213,25 +216,25 @@ def observe(
         table = observation.table
 
     `apis` names functions, methods, classes, modules or libraries ("torch.optim.Adam.step",
-    "torch.distributed", "deepspeed"); None takes all of PyTorch that matters for training.
-    `variables` has patterns of what is followed ("model.*.grad", "torch.nn.Parameter.data",
-    "optimizer.*"); None follows all, () nothing.  With `sample` = (every, warm_up), the first
-    `warm_up` steps are recorded and then every `every`-th.  `operators` also records each operator
-    of torch.  `listeners` receive the events as they happen.
+    "torch.distributed", "deepspeed"); None stands for all of PyTorch that matters for training.
+    `variables` has patterns of the state to record ("model.*.grad", "torch.nn.Parameter.data",
+    "optimizer.*"); None stands for all, () for none.  With `sample` = (every, warm_up), the first
+    `warm_up` steps are recorded, and then every `every`-th step.  With `operators`, each operator
+    of torch is recorded too.  `listeners` receive the events as they happen.
 
-    Each step of the first optimizer that steps ends a training step, unless the program marks
-    steps by `observation.meta(step=...)`.
+    Each `step()` of the optimizer that steps first ends a training step, unless the program marks
+    steps with `observation.meta(step=...)`.
 
-    Nothing is patched outside of the block.  Raises ArgumentError for arguments of another form,
-    and ProgramError inside of another observation.
+    Nothing is patched outside of the block.  Raises ArgumentError if an argument is not valid, and
+    ProgramError inside of another observation.
     """
     names, wanted = names_in(apis, "apis"), names_in(variables, "variables")
     receivers = tuple(listeners)
     for each in receivers:
         if not callable(getattr(each, "step_ended", None)):
             raise ArgumentError(
-                f"observe(listeners=...): a {type(each).__name__} is no Listener; it lacks "
-                "step_ended, and needs entered, left and changed too"
+                f"observe(listeners=...): a {type(each).__name__} is no Listener, as it has no "
+                "method step_ended; a Listener also has the methods entered, left and changed"
             )
     observation = TableObservation(names, wanted, receivers, sample_of(sample))
     with observation.active(operators):
@@ -244,7 +247,7 @@ def observe(
 
 
 class TableObservation(Observation):
-    """An Observation that collects a table in memory."""
+    """An Observation that collects a table in memory, which may be read during and after it."""
 
     def __init__(
         self,
@@ -260,5 +263,5 @@ class TableObservation(Observation):
 
     @property
     def table(self) -> Table:
-        """What was observed so far."""
+        """The table of the calls and changes that were observed so far."""
         return self._builder.table()

@@ -1,4 +1,4 @@
-"""Receives every patched call of a process, and tells listeners what happens."""
+"""Receives every patched call of a process, and reports calls and changes to listeners."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ from pytest_trainsafe.record.observe.state.variables import Variables
 from pytest_trainsafe.record.observe.steps import Steps
 from pytest_trainsafe.trace.observed.events import Call, Change, Listener, Plain, Value
 
-#: Kinds of calls that in a backward compute a forward again.
+#: Kinds of calls that recompute a forward if they happen during a backward.
 _FORWARDS = ("module", "checkpoint")
 
-#: The methods of an optimizer for which it matters whether there are gradients.
+#: The methods of an optimizer with which it is recorded whether there are gradients.
 _HOLDS = ("step", "zero_grad")
 
-#: What is done around an operator: its call is recorded.
+#: The role of torch's operators: calls are recorded, and nothing else is done.
 _OPERATOR = Role()
 
 
@@ -50,7 +50,10 @@ class _Frame:
 
 
 class _Thread(threading.local):
-    """The calls of one thread.  `busy` while this package's own code runs."""
+    """The patched calls of one thread that have not returned.
+
+    `busy` is True while this package's own code runs: what that calls is not observed.
+    """
 
     def __init__(self) -> None:
         self.frames: list[_Frame] = []
@@ -61,9 +64,9 @@ class _Thread(threading.local):
 class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
-    `found` is called after an object of the catalogue was made, whose class may be new, `ended` at
-    the end of each step, `first` with the class of an object whose method is called, once, and
-    `loaded` after modules were imported.
+    It calls `found` after an object whose class may be new was created, such as an optimizer;
+    `ended` at the end of each step; `first` once for each class of which a patched method is
+    called; and `loaded` after modules were imported.
     """
 
     def __init__(
@@ -97,7 +100,7 @@ class Observer:
             lambda parameter: self.variables.is_known(parameter),
         )
         self.variables = Variables(objects, self.describer, wanted)
-        #: Modules that were called where Python runs them: the others may be compiled.
+        #: The ids of the modules whose calls were seen.  Others may run only in compiled code.
         self.called: set[int] = set()
         self._thread = _Thread()
         self._threads = 0
@@ -106,7 +109,7 @@ class Observer:
         self._initialised = False
         self._loaders: dict[int, Any] = {}
         self.meta.step = steps.now
-        # Where the compiler watches frames, it must not find this package's code.
+        # If torch.compile is at work, it must not compile this package's code.
         plainly: Any = torch.compiler.disable
         self._enter_plainly: Callable[..., _Frame | None] = plainly(self._enter)
         self._leave_plainly: Callable[..., None] = plainly(self._leave)
@@ -117,7 +120,7 @@ class Observer:
     def run(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Call the original function; observe the call."""
+        """Call the original function, observe the call and return the result."""
         compiling = _compiler() is not None
         frame = (self._enter_plainly if compiling else self._enter)(target, original, args, kwargs)
         if frame is None:
@@ -134,7 +137,7 @@ class Observer:
     def _enter(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> _Frame | None:
-        """A call begins; None for one of this package's own, and for a part of the call around."""
+        """Begin a call.  None if this package makes it or if the call around it includes it."""
         thread = self._thread
         if thread.busy:
             return None
@@ -274,7 +277,7 @@ class Observer:
             self.variables.compare(self._telling(thread), exact)
 
     def _telling(self, thread: _Thread) -> Callable[[Slot, Value | None], None]:
-        """Tells listeners of a change that the innermost call made."""
+        """A function that reports a change to the listeners, as made by the innermost call."""
         by, meta = self._innermost(thread), self._meta_now()
 
         def tell(slot: Slot, before: Value | None) -> None:
@@ -292,7 +295,7 @@ class Observer:
     # Steps.
 
     def begin_step(self, number: int) -> None:
-        """A step begins that the program marks."""
+        """Begin a step that the program marks."""
         self.meta.step = number
         was = self.steps.recording
         self.steps.begin(number)
@@ -300,7 +303,7 @@ class Observer:
             self._rebase()
 
     def end_step(self, fresh: bool = False) -> None:
-        """The step is over.  `fresh`: nothing ran since state was compared."""
+        """End the step.  `fresh` says that nothing ran since the state was last compared."""
         thread = self._thread
         number, recorded = self.steps.now, self.steps.recording
         thread.busy = True
@@ -347,12 +350,12 @@ class Observer:
             return "recompute" if kind in _FORWARDS or around == "recompute" else "backward"
         if kind == "module" and around not in ("forward", "evaluation", "recompute"):
             return "forward" if training and torch.is_grad_enabled() else "evaluation"
-        if kind == "checkpoint":  # which runs its function without gradients
+        if kind == "checkpoint":  # it runs its function without gradients
             return "forward" if torch.is_grad_enabled() else around
         return around
 
     def _innermost(self, thread: _Thread) -> Call | None:
-        """The innermost call of a thread that is recorded."""
+        """The innermost recorded call of a thread; None if there is none."""
         for frame in reversed(thread.frames):
             if frame.call is not None:
                 return frame.call
@@ -361,7 +364,7 @@ class Observer:
     # Operators, which have no wrapper.
 
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call an operator of torch; record the call."""
+        """Call an operator of torch, record the call and return the result."""
         if not self.steps.recording:
             return function(*args, **kwargs)
         return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)
@@ -377,7 +380,7 @@ def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
 
 
 def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
-    """Whether a call repeats the one around it: through `super()`, or for a module's parts."""
+    """Whether a call is a part of the one around it: through `super()`, or on a submodule."""
     if target.role.kind == "module":
         return False
     if isinstance(thing, nn.Module):
@@ -386,5 +389,5 @@ def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
 
 
 def never_compiled() -> None:
-    """The compiler starts no graph in `Observer.run`, and traces nothing of what it calls."""
+    """Keep torch.compile from compiling `Observer.run`."""
     torch._dynamo.eval_frame.skip_code(Observer.run.__code__)

@@ -11,9 +11,11 @@ from pytest_trainsafe.record.observe.observer import Observer
 
 
 class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Gives every operator that is dispatched to an observer, as `torch.ops.aten.add.Tensor`.
+    """Passes every operator that torch dispatches to an observer.
 
-    Operators of a compiled region run inside compiled kernels and are not seen.
+    The API of a call is for example `torch.ops.aten.add.Tensor`.
+
+    Operators of a compiled region run inside compiled kernels and are not observed.
     """
 
     def __init__(self, observer: Observer) -> None:
@@ -22,7 +24,7 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """No: what is compiled stays the same."""
+        """False, so that torch.compile compiles the same code as without this mode."""
         return False
 
     def __torch_dispatch__(

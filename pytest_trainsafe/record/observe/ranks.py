@@ -1,4 +1,4 @@
-"""The observation of one rank of a Run, which writes a file of the rank's trace."""
+"""Observes one rank of a Run, and writes what it observed to a file of the rank's trace."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_trainsafe.trace.writer import RankWriter
 
 
 class RankObservation(Observation):
-    """Observes as the Run's `observe` says; the recorder marks the steps."""
+    """Observes what the Run's `observe` asks for.  The recorder marks the steps."""
 
     def __init__(self, assignment: Assignment, writer: RankWriter) -> None:
         spec = assignment.spec
@@ -42,7 +42,7 @@ class RankObservation(Observation):
         )
 
     def watch(self, parts: Sequence[tuple[str, nn.Module]], optimizer: Any) -> None:
-        """Follow the watched model and optimizer before they are first used."""
+        """Record the state of the watched model and optimizer, also before their first use."""
         for prefix, part in parts:
             self.model(part, prefix)
         if isinstance(optimizer, Optimizer):
@@ -50,7 +50,11 @@ class RankObservation(Observation):
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
-        """Observe until the end, and seal what was written if no exception ends it."""
+        """Observe in a `with` block, and write what was observed.
+
+        If no exception ends the block, the trace gets events that seal the file with its hash, and
+        that name what could not be observed.
+        """
         try:
             with self.active(self._spec.operators):
                 yield

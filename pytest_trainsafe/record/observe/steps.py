@@ -1,4 +1,4 @@
-"""When a training step begins and ends, and which steps are recorded."""
+"""Finds when training steps begin and end, and which steps are recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Every `every`-th step is recorded, after a warm-up in which all are."""
+    """Selects the steps to record: the first `warm_up` steps, and then every `every`-th step."""
 
     every: int = 1
     warm_up: int = 0
@@ -22,34 +22,35 @@ class Sample:
 
 
 def sample_of(given: object) -> Sample:
-    """The sample as `observe` takes it; raises ArgumentError for anything else."""
+    """The Sample of an argument of `observe`.  Raises ArgumentError if it is not valid."""
     pair = given if isinstance(given, tuple) else ()
     if len(pair) != 2 or not all(type(number) is int for number in pair):
         raise ArgumentTypeError(
-            f"observe(sample={given!r}): sample is a pair of ints, (every, warm_up); (10, 3) "
+            f"observe(sample={given!r}): sample must be a pair of ints, (every, warm_up); (10, 3) "
             "records steps 0 to 2 and then every tenth step"
         )
     every, warm_up = pair
     if every < 1 or warm_up < 0:
         raise ArgumentError(
-            f"observe(sample={given!r}): every is at least 1 and warm_up at least 0"
+            f"observe(sample={given!r}): every must be at least 1 and warm_up at least 0"
         )
     return Sample(every, warm_up)
 
 
 @dataclass(slots=True)
 class Steps:
-    """The step of a process.
+    """The current training step of a process.
 
-    With `automatic`, each step of the first optimizer that steps ends a step, until the program
-    marks steps itself.  `now` is None outside of marked steps.
+    With `automatic`, each `step()` of the optimizer that steps first ends a training step, until
+    the program marks steps itself.  `now` is the number of the step, None outside of the steps that
+    a program marks.  `recording` says whether the step is recorded.
     """
 
     sample: Sample
     automatic: bool
     now: int | None = None
     recording: bool = True
-    #: Whether the epoch is the first loader's.
+    #: Whether the first loader counts the epochs.  False once the program sets the epoch.
     counts_epochs: bool = True
     _next: int = 0
     _first: weakref.ref[Any] | None = None
@@ -60,13 +61,13 @@ class Steps:
         self.recording = self.sample.takes(0)
 
     def begin(self, number: int) -> None:
-        """A step begins that the program marks."""
+        """Begin a step that the program marks."""
         self.automatic = False
         self.now, self._next = number, number
         self.recording = self.sample.takes(number)
 
     def end(self) -> None:
-        """The step is over; what follows belongs to the next one."""
+        """End the step.  Without marks, the next step begins at once."""
         self._next += 1
         self.now = self._next if self.automatic else None
         self.recording = self.sample.takes(self._next)
@@ -80,7 +81,7 @@ class Steps:
         return self._first() is optimizer
 
     def epoch_of(self, loader: Any, epoch: int) -> int | None:
-        """The epoch that begins as a loader is iterated; None if it does not decide it."""
+        """The program's epoch as this loader begins `epoch`; None if it does not count epochs."""
         if not self.counts_epochs:
             return None
         if self._loader is None or self._loader() is None:

@@ -1,5 +1,7 @@
-"""What a process observed of API calls and of the state of training objects.
+"""Records of the API calls and the changes of state that a process observed.
 
-- `events.py`: a call, a change of state, and the values they carry.
-- `table.py`: the same as columns, and the listener that fills them.
+- `events.py`: a call, a change of state, and the values in them.
+- `table.py`: calls and changes as columns, and the listener that fills them.
+- `file.py`: writes and reads a table as a file.
+- `check.py`: checks a table from a file.
 """

@@ -26,7 +26,7 @@ _ALL_BITS = IS_TENSOR | IS_VIEW | FINITE | 1 | 4
 
 
 def check(table: Table) -> str:
-    """What is wrong with a table; "" for a valid one."""
+    """The first fault of a table, as a clause for a message; "" if the table is valid."""
     for part in (_texts, _calls, _changes, _values, _positions):
         fault = part(table)
         if fault:
@@ -36,7 +36,7 @@ def check(table: Table) -> str:
 
 def _texts(table: Table) -> str:
     if len(table.texts) > MAX_TEXTS or len(table.metas) > MAX_TEXTS:
-        return f"it has more than {MAX_TEXTS} texts"
+        return f"it has more than {MAX_TEXTS} texts or sets of meta variables"
     return ""
 
 
@@ -46,16 +46,25 @@ def _calls(table: Table) -> str:
     first, arguments, results = (_long(calls, n) for n in ("values", "arguments", "results"))
     returned = _long(calls, "exit") != NONE
     faults = (
-        (_outside(calls, "api", 0, texts), "a call names no API"),
-        (_outside(calls, "exception", NONE, texts), "a call names no exception"),
-        (_outside(calls, "meta", 0, len(table.metas)), "a call has no meta variables"),
-        ((_long(calls, "parent") < NONE) | (_long(calls, "parent") >= rows), "a call's parent"),
-        ((arguments < 0) | (results < 0) | (first < NONE) | (first > values), "a call's values"),
-        (returned != (first != NONE), "a call that returned has no values, or another has"),
-        (~returned & (arguments + results > 0), "a call that did not return has values"),
-        (returned & (first + arguments + results > values), "a call's values"),
-        (returned & (_long(calls, "exit") <= _long(calls, "entry")), "a call ends before it began"),
-        (_long(calls, "thread") < 0, "a call's thread"),
+        (_outside(calls, "api", 0, texts), "the name of its API does not exist"),
+        (_outside(calls, "exception", NONE, texts), "the name of its exception does not exist"),
+        (_outside(calls, "meta", 0, len(table.metas)), "it has no meta variables"),
+        (
+            (_long(calls, "parent") < NONE) | (_long(calls, "parent") >= rows),
+            "its parent is no earlier call",
+        ),
+        (
+            (arguments < 0) | (results < 0) | (first < NONE) | (first > values),
+            "its values do not exist",
+        ),
+        (
+            returned != (first != NONE),
+            "it returned without values, or has values and did not return",
+        ),
+        (~returned & (arguments + results > 0), "it has values and did not return"),
+        (returned & (first + arguments + results > values), "its values do not exist"),
+        (returned & (_long(calls, "exit") <= _long(calls, "entry")), "it ends before it begins"),
+        (_long(calls, "thread") < 0, "its thread is negative"),
     )
     return _first(faults, "calls") or _slices(
         table, first[returned], (arguments + results)[returned]
@@ -63,7 +72,7 @@ def _calls(table: Table) -> str:
 
 
 def _slices(table: Table, first: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> str:
-    """Checks that every value belongs to exactly one call."""
+    """Checks that no two calls have the same values, and that values of calls have a place."""
     owners = np.zeros(len(table.values["type"]) + 1, np.int64)
     np.add.at(owners, first, 1)
     np.add.at(owners, first + counts, -1)
@@ -80,10 +89,13 @@ def _changes(table: Table) -> str:
     by = _long(changes, "by")
     faults = [(_outside(changes, name, 0, texts), name) for name in ("object", "type", "attribute")]
     faults += [
-        (_outside(changes, "before", NONE, values), "the value before"),
-        (_outside(changes, "after", 0, values), "the value after"),
-        (_outside(changes, "meta", 0, len(table.metas)), "the meta variables"),
-        (_outside(changes, "by", NONE, len(table.calls["entry"])), "the call"),
+        (_outside(changes, "before", NONE, values), "its value before does not exist"),
+        (_outside(changes, "after", 0, values), "its value after does not exist"),
+        (_outside(changes, "meta", 0, len(table.metas)), "it has no meta variables"),
+        (
+            _outside(changes, "by", NONE, len(table.calls["entry"])),
+            "the call around it does not exist",
+        ),
     ]
     fault = _first(faults, "changes")
     if fault:
@@ -112,12 +124,12 @@ def _values(table: Table) -> str:
         return fault
     for index in np.unique(_long(values, "shape")[tensor]):
         if not _is_shape(table.texts[int(index)]):
-            return "a tensor has a shape that is none"
+            return "the shape of a tensor is not valid"
     return _numbers(table)
 
 
 def _numbers(table: Table) -> str:
-    """An int is a whole number, or the digits of one; a bool is 0 or 1."""
+    """Checks that an int is a whole number or the digits of one, and that a bool is 0 or 1."""
     values, texts = table.values, table.texts
     kinds, held = _long(values, "type"), _long(values, "text")
     numbers = values["number"].astype(np.float64)
@@ -128,15 +140,15 @@ def _numbers(table: Table) -> str:
         if name == "bool":
             good &= (plain == 0) | (plain == 1)
         if not good.all():
-            return f"a value of the type {name} is none"
+            return f"a value of the type {name} is not valid"
         for index in np.unique(held[mine & (held != NONE)]):
             if name == "int" and not _INT.fullmatch(texts[int(index)]):
-                return "a value of the type int is none"
+                return "a value of the type int is not valid"
     return ""
 
 
 def _positions(table: Table) -> str:
-    """Each event has a position of its own, from 0 without gaps."""
+    """Checks that the positions of events are 0, 1, 2 and so on, without gaps or duplicates."""
     exits = _long(table.calls, "exit")
     every = [
         _long(table.calls, "entry"),
@@ -146,7 +158,7 @@ def _positions(table: Table) -> str:
     ]
     positions = np.sort(np.concatenate(every))
     if not np.array_equal(positions, np.arange(len(positions))):
-        return "the positions of its events have gaps, or two events have one"
+        return "the positions of its events have gaps or duplicates"
     if (_long(table.steps, "step") < 0).any():
         return "a step has a negative number"
     return ""
@@ -171,5 +183,5 @@ def _outside(columns: Columns, name: str, low: int, high: int) -> _Mask:
 def _first(faults: Iterable[tuple[_Mask, str]], table: str) -> str:
     for where, what in faults:
         if where.any():
-            return f"row {int(where.argmax())} of its {table} is not sound: {what}"
+            return f"row {int(where.argmax())} of its {table} is not valid: {what}"
     return ""

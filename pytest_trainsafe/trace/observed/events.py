@@ -1,7 +1,7 @@
-"""API calls and changes of state, as the ranks see them and as checkers receive them.
+"""API calls and changes of state, as a rank observes them and as a checker receives them.
 
 The observer of a rank calls a `Listener` in the order in which things happen.  `table.replay`
-calls it in the same order from a recorded table, so that a checker is written once.
+calls it in the same order from a recorded table, so the same checker serves both.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
-#: A value that is kept as it is.  A text is cut at `MAX_TEXT` characters.
+#: The types of a value that is kept itself.  A text is cut at `MAX_TEXT` characters.
 Plain = bool | int | float | str | None
 
 #: The longest text of a plain value, in characters.
@@ -19,12 +19,12 @@ MAX_TEXT = 200
 
 @dataclass(frozen=True, slots=True)
 class TensorFacts:
-    """What is recorded of a tensor instead of its elements.
+    """The facts that are recorded of a tensor instead of its elements.
 
     `digest` is a 64-bit hash of the exact content of the rank's local tensor, 0 if it was not
     computed.  `norm` is its Euclidean norm, None if it was not computed or the dtype has none.
-    `flags` has the names of the true boolean attributes that programs put on tensors, such as
-    "tensor_model_parallel", sorted.
+    `zero` and `finite` say whether all elements are zero or finite.  `flags` has the sorted names
+    of the attributes of the tensor that are True, such as "tensor_model_parallel".
     """
 
     digest: int
@@ -43,10 +43,10 @@ class TensorFacts:
 class Value:
     """An argument, a result or an attribute.
 
-    `type` is the qualified name of its class ("torch.Tensor", "float", "NoneType").  `plain` holds
-    a number, a truth value or a text, and dtypes and devices as text.  `identity` numbers the
-    mutable objects of a process from 1 in the order in which they were first seen, so that one
-    object is recognised in several places; 0 for others.
+    `type` is the qualified name of its class ("torch.Tensor", "float", "NoneType").  `plain` is the
+    value itself if it is a number, a bool or a text; dtypes and devices are kept as text.
+    `identity` numbers the objects of a process from 1, in the order in which they were first seen,
+    so that an object is recognised in several places.  It is 0 for values that have no identity.
     """
 
     type: str
@@ -61,9 +61,10 @@ class Call:
 
     `values` has the arguments as "self", "arg.NAME" (bound to the signature where it is known, else
     "arg.0", "arg.1", ...), and, after the call returned, "result" (or "result.0", "result.1", ...
-    for a tuple).  `parent` is the observed call that this one happened in, on the same thread.
-    `exception` is the qualified name of the class that the call raised.  `meta` holds at the entry:
-    step, micro-batch, phase, rank coordinates, contexts such as autocast, the program's own.
+    for a tuple).  `parent` is the observed call in which this one happened, on the same thread.
+    `exception` is the qualified name of the class that the call raised, "" if it raised nothing.
+    `meta` has the meta variables at the entry: step, micro-batch, phase, rank coordinates, contexts
+    such as autocast, and those that the program sets.
     """
 
     api: str
@@ -76,12 +77,13 @@ class Call:
 
 @dataclass(slots=True, eq=False)
 class Change:
-    """The state of an attribute of a training object: `before` and `after` what happened.
+    """A change of an attribute of a training object from `before` to `after`, or a sample of it.
 
     `object` is its name within the process ("model.decoder.weight", "optimizer.param_groups.0"),
     `type` the qualified name of its class, and `attribute` the changed part ("data", "grad", "lr").
-    `by` is the innermost observed call that made it, None for none.  An object that did not change
-    is sampled at the end of a step: `changed` is then False and `before` None.
+    `before` is None for state that is new.  `by` is the innermost observed call around the change,
+    None if there is none.  At the end of a step, all attributes are sampled: then `changed` is
+    False, `after` is the value, and `before` and `by` are None.
     """
 
     object: str
@@ -95,7 +97,7 @@ class Change:
 
 
 class Listener(Protocol):
-    """Receives what a process observes, in order."""
+    """Receives the calls and changes that a process observes, in their order."""
 
     def entered(self, call: Call) -> None:
         """A call begins: its arguments are known, its result is not."""
@@ -106,9 +108,9 @@ class Listener(Protocol):
         ...
 
     def changed(self, change: Change) -> None:
-        """An attribute changed, or was sampled."""
+        """An attribute changed, or was sampled at the end of a step."""
         ...
 
     def step_ended(self, step: int) -> None:
-        """A training step is over; what it recorded is complete."""
+        """A training step is over, after all its calls and changes."""
         ...

@@ -1,8 +1,8 @@
-"""A table as a file, to which complete parts are appended.
+"""Writes and reads a table as a file, to which complete parts are appended.
 
-A file is a line that names the format, then parts: a length, a hash, and msgpack with the texts and
-the columns that the part adds. After a crash, all complete parts are readable. Hashes detect
-damage, not tampering; `check.py` checks what parts declare.
+A file begins with a line that names the format. Parts follow: each has a length, a hash, and
+msgpack data with the texts, the meta variables and the rows that it adds. After a crash, all
+complete parts can be read. Hashes detect damage, not tampering; `check.py` checks the content.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ FORMAT = b"pytest-trainsafe observed 1\n"
 #: The name of a rank's file in its folder.
 FILE = "observed.bin"
 
-#: Maximum bytes of a file and of one part.
+#: The largest sizes of a file and of one part, in bytes.
 MAX_FILE, MAX_PART = 2**31, 2**27
 
-#: Rows of values after which the end of a step writes a part, and those after which any call does.
+#: The numbers of waiting rows of values from which a part is written: FEW at the end of a step,
+#: MANY at the end of a call.
 FEW, MANY = 2000, 200_000
 
 _HEADER = struct.Struct("<IQ")
@@ -61,7 +62,7 @@ _Meta = Annotated[dict[_Name, bool | int | float | _Text | None], msgspec.Meta(m
 
 
 class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A part as it is stored in the file; a column is the little-endian bytes of its rows."""
+    """A part as it is stored in the file.  A column is the little-endian bytes of its rows."""
 
     texts: list[_Name]
     metas: list[_Meta]
@@ -69,7 +70,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class ObservedEvent(msgspec.Struct, frozen=True, tag="observed"):
-    """The rank's file of observed calls and changes is complete: its parts, bytes and hash."""
+    """States that a rank's file is complete, and how many parts and bytes and which hash it has."""
 
     parts: Annotated[int, msgspec.Meta(ge=0, le=2**31)]
     bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_FILE)]
@@ -83,10 +84,10 @@ class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
 
 
 class TableWriter:
-    """A Listener that writes a table's parts to a file as they come.
+    """A Listener that writes a table to a file, part by part.
 
-    A file that would grow beyond the limit is not written on, and `full` is set.  Raises TraceError
-    if the file cannot be written.
+    If the file would grow beyond `MAX_FILE`, nothing more is written and `full` is True.  Raises
+    TraceError if the file cannot be written.
     """
 
     def __init__(self, path: Path, rank: int) -> None:
@@ -118,7 +119,7 @@ class TableWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the pending data as a part."""
+        """Writes the data that no part has yet as a part."""
         data = encode(self._builder.take_part())
         if self.full or self._bytes + _HEADER.size + len(data) > MAX_FILE or len(data) > MAX_PART:
             self.full = True
@@ -127,7 +128,7 @@ class TableWriter:
         self._parts += 1
 
     def close(self) -> ObservedEvent | None:
-        """Writes the rest; returns the event that seals the file, None if it is not complete."""
+        """Writes the rest.  Returns the event that seals the file; None if it is not complete."""
         self.flush()
         if self.full:
             return None
@@ -149,7 +150,7 @@ class TableWriter:
 
 
 def encode(part: Part) -> bytes:
-    """A part as the bytes of its record."""
+    """Encodes a part as msgpack data."""
     columns = {
         table: {
             name: np.ascontiguousarray(getattr(part, table)[name], _little(kind)).tobytes()
@@ -165,9 +166,10 @@ def encode(part: Part) -> bytes:
 def read_table(
     path: Path, rank: int, *, below: Path | None = None, sealed: ObservedEvent | None = None
 ) -> Table:
-    """The table in a file: of a `sealed` one all of it, of another its complete parts.
+    """Reads a table from a file.
 
-    Raises TraceError for a file that is missing, damaged, or not what `sealed` says.
+    With `sealed`, the file must be complete and as this event says.  Without it, all complete parts
+    are read.  Raises TraceError if the file is missing, damaged, or not as `sealed` says.
     """
     try:
         descriptor = open_file(path, below=below, max_bytes=MAX_FILE)
@@ -183,19 +185,22 @@ def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -
     digest = xxhash.xxh3_128()
     start = file.read(len(FORMAT))
     if start != FORMAT:
-        raise _damaged(path, "it does not begin as a file of observed calls of this version does")
+        raise _damaged(path, "it does not begin like a file of observed calls of this version")
     digest.update(start)
     size = len(start)
     records: list[_Record] = []
     while header := file.read(_HEADER.size):
         length, expected = _HEADER.unpack(header) if len(header) == _HEADER.size else (0, 0)
         if length > MAX_PART:
-            raise _damaged(path, f"part {len(records)} declares {length} bytes")
+            raise _damaged(
+                path,
+                f"part {len(records)} has {length} bytes, more than {MAX_PART}",
+            )
         data = file.read(length)
         if len(header) < _HEADER.size or len(data) < length:
             break  # the rank died while it wrote this part
         if xxhash.xxh3_64_intdigest(data) != expected:
-            raise _damaged(path, f"part {len(records)} does not have its hash")
+            raise _damaged(path, f"the hash of part {len(records)} does not match its content")
         digest.update(header + data)
         size += len(header) + length
         try:
@@ -203,7 +208,7 @@ def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -
         except MALFORMED as error:
             raise _damaged(path, f"part {len(records)}: {shown(error)}") from None
     if sealed is not None and sealed != ObservedEvent(len(records), size, digest.hexdigest()):
-        raise _damaged(path, "it is not the file that the rank recorded")
+        raise _damaged(path, "its size or hash differs from what the rank recorded")
     return _joined(path, records, rank)
 
 
@@ -220,7 +225,7 @@ def _joined(path: Path, records: Sequence[_Record], rank: int) -> Table:
     calls, returns = joined["calls"], joined.pop("returns")
     rows = returns["row"].astype(np.int64)
     if len(rows) and not (int(rows.min()) >= 0 and int(rows.max()) < len(calls["entry"])):
-        raise _damaged(path, "a call returns that never began")
+        raise _damaged(path, "a call returned that never began")
     for name in RETURNS:
         if name != "row":
             calls[name][rows] = returns[name]

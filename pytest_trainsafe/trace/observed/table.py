@@ -1,7 +1,7 @@
-"""Observed calls and changes as columns: what inference reads and what a file holds.
+"""Observed calls and changes as columns, which are learned from and written to files.
 
-Every text is an index into `Table.texts`, and every value is a row of the columns of values; a
-call has a slice of them.  Row numbers are the identities of calls and changes.
+A text is stored as an index into `Table.texts`.  A value is a row of the columns `VALUES`, and a
+call has a range of these rows.  Calls and changes are identified by their row numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.observed.events import (
     Value,
 )
 
-#: No row, no text.
+#: Stands for no row or no text.
 NONE = -1
 
 #: The columns of each table and their NumPy dtypes.
@@ -35,7 +35,7 @@ CALLS = {
     "thread": "i4",
     "meta": "i4",  # index of Table.metas
     "exception": "i4",  # text
-    "values": "i8",  # first row of its values, arguments before results
+    "values": "i8",  # first row of its values; arguments are before results
     "arguments": "i4",  # number of arguments
     "results": "i4",  # number of results
 }
@@ -54,7 +54,7 @@ VALUES = {
     "place": "i4",  # text: "self", "arg.lr", "result"; NONE for the value of a change
     "type": "i4",  # text
     "number": "f8",  # of bool, int and float; NaN for others
-    "text": "i4",  # text of str and of what is kept as text; of an int beyond 2**53 its digits
+    "text": "i4",  # text of a str and of a value kept as text; the digits of an int beyond 2**53
     "digest": "u8",
     "shape": "i4",  # text "2x3", "" for no dimension
     "dtype": "i4",  # text
@@ -65,7 +65,7 @@ VALUES = {
     "identity": "i8",
 }
 STEPS = {"position": "i8", "step": "i8"}
-#: How calls of an earlier part returned.
+#: The returns of calls that began in an earlier part.
 RETURNS = {
     "row": "i8",  # row of the call
     "exit": "i8",
@@ -75,7 +75,7 @@ RETURNS = {
     "results": "i4",
 }
 
-#: Sets of meta variables that are recognised by their id.
+#: The most sets of meta variables that are recognised by their id.
 _MAX_SAME = 4096
 
 ZERO, FINITE, REQUIRES_GRAD, IS_VIEW, IS_TENSOR = 1, 2, 4, 8, 16
@@ -85,7 +85,10 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Table:
-    """What one process observed.  `metas` has the distinct sets of meta variables."""
+    """The calls and changes that one process observed.
+
+    `metas` has the distinct sets of meta variables.
+    """
 
     rank: int
     texts: Sequence[str]
@@ -103,7 +106,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Part:
-    """The data of a TableBuilder since the previous part; row numbers continue over parts."""
+    """The data of a TableBuilder since the previous part.  Row numbers continue over parts."""
 
     texts: Sequence[str]
     metas: Sequence[Mapping[str, Plain]]
@@ -126,12 +129,13 @@ class TableBuilder:
         self._changes: list[list[object]] = []
         self._values: list[list[object]] = []
         self._steps: list[list[object]] = []
-        #: The row of each call that has not returned, and the last one of each that has.
+        #: The row of each call that has not returned, and the call, by the call's id.
         self._open: dict[int, tuple[int, Call]] = {}
         self._position = 0
         #: Sets of meta variables by their id: an observer uses one object for equal ones.
         self._meta_ids: dict[int, tuple[Mapping[str, Plain], int]] = {}
-        #: What `take_part` took: calls, values, texts and metas; and how such calls returned.
+        #: The numbers of calls, values, texts and metas that `take_part` took, and the returns of
+        #: such calls since then.
         self._taken_calls = self._taken_values = self._taken_texts = self._taken_metas = 0
         self._returns: list[list[object]] = []
 
@@ -187,11 +191,11 @@ class TableBuilder:
 
     @property
     def waiting(self) -> int:
-        """The number of rows of values that no part has yet."""
+        """The number of rows of values that `take_part` has not taken yet."""
         return len(self._values)
 
     def take_part(self) -> Part:
-        """The data since the last part, which is then discarded here."""
+        """The data since the last part.  The builder then forgets it."""
         part = Part(
             tuple(islice(self._texts, self._taken_texts, None)),
             tuple(self._meta_list[self._taken_metas :]),
@@ -263,7 +267,7 @@ class TableBuilder:
 
 
 def replay(table: Table, listener: Listener) -> None:
-    """Calls the listener for everything in the table, in the original order.
+    """Calls the listener for every call, change and step in the table, in the original order.
 
     For a call that never returned, only `entered` is called; its arguments are not recorded.
     """

@@ -101,7 +101,7 @@ def test_a_changed_table_is_refused(record: Record) -> None:
     file = recorded.trace.path / "rank0" / "observed.bin"
     data = file.read_bytes()
     file.write_bytes(data[:-1])
-    with pytest.raises(TraceError, match="not the file that the rank recorded"):
+    with pytest.raises(TraceError, match="differs from what the rank recorded"):
         recorded.trace.observed(0)
     file.unlink()
     with pytest.raises(TraceError, match="cannot be read"):

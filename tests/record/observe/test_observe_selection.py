@@ -89,8 +89,8 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
     ("keywords", "said"),
     [
         ({"apis": "torch.optim"}, "list of names"),
-        ({"apis": ["torch..optim"]}, "'torch..optim' is not a name"),
-        ({"variables": [1]}, "1 is not a text"),
+        ({"apis": ["torch..optim"]}, "'torch..optim' is not a valid name"),
+        ({"variables": [1]}, "1 is not a str"),
         ({"sample": 10}, "pair of ints"),
         ({"sample": (0, 1)}, "at least 1"),
         ({"listeners": [object()]}, "no Listener"),
@@ -105,7 +105,7 @@ def test_a_meta_variable_that_is_a_tensor_is_refused() -> None:
     with observe() as observation:
         with pytest.raises(ArgumentTypeError, match=r"tensor.item\(\)"):
             observation.meta(loss=torch.ones(1))
-        with pytest.raises(ArgumentTypeError, match="epoch is an int"):
+        with pytest.raises(ArgumentTypeError, match="epoch must be an int"):
             observation.meta(epoch="first")
 
 

@@ -44,7 +44,7 @@ _MAX_DISTINCT = 16
 
 
 def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """The code of each row, equal for equal rows, and the first row with each code."""
+    """Numbers the distinct rows: the number of each row, and the first row with each number."""
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, each = np.unique(column, return_inverse=True)
@@ -142,7 +142,7 @@ class Frame:
 
     @functools.cached_property
     def variable_of_change(self) -> Ints:
-        """The index in `variables` of each change."""
+        """For each change, the index of its variable in `variables`."""
         return self._variables[1]
 
     @functools.cached_property

@@ -149,8 +149,8 @@ class _Search:
     def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
         """The conditions on the context, if they are safe without the others.
 
-        Else all but those that a field exists, if these are safe; else all conditions.  Where the
-        context is enough, conditions on arguments only repeat it in the terms of one program.
+        If not, all conditions except those of the kind "exist", if these are safe; else all.  Where
+        the context is enough, conditions on arguments only repeat it in the terms of one program.
         """
         context = [each for each in common if "." not in each.field and each.kind != "exist"]
         values = [each for each in common if each.kind != "exist"]

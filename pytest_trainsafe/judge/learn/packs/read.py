@@ -102,8 +102,8 @@ class _Reader:
         found = re.fullmatch(r"schema = (\d{1,9})", line)
         if found is None:
             raise self._error(
-                f"found {shown(line)}, but a pack must begin with `schema = {SCHEMA}`; is this file "
-                "a pack?"
+                f"found {shown(line)}, but a pack must begin with `schema = {SCHEMA}`; is this "
+                "file a pack?"
             )
         if int(found[1]) != SCHEMA:
             raise self._error(

@@ -1,4 +1,4 @@
-"""The forms of rules, one file each.
+"""The relations of the package: the forms that rules can have, one file each.
 
 consistent  variables are equal on ranks
 agreement   arguments agree, or differ, between ranks
@@ -8,7 +8,7 @@ within      a variable changes only inside an API
 sequence    what happens between two calls, and in which order
 argument    arguments are constant, steady, fresh or equal to each other
 output      results compared with arguments, and bounds
-periodic    variables change in every so many steps, or never
+periodic    variables change at least once in every N steps, or never
 numeric     counters, and bounds of norms
-checker     what their checkers share
+checker     the base class of their checkers
 """

@@ -1,9 +1,9 @@
 """Agreement: the ranks of a group call an API with equal, or with different, arguments.
 
-Calls are matched by step and by their number within the step.  The arguments of a collective
-agree; the batches of data-parallel ranks differ.  "collective" is "equal" for an API that is given
-a process group, which communicates within it.  "calls": the ranks call such an API equally often in
-each step.
+Calls are matched by step and by their number within the step.  A claim has one of four forms.
+"equal": a property of an argument or a result is equal on the ranks.  "different": it differs, as
+the batches of data-parallel ranks do.  "collective": the same as "equal", for an argument of an API
+that is given a process group.  "calls": the ranks call such an API equally often in each step.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _PROPERTIES = ("value", "dtype", "shape", "digest")
 _FORMS = ("equal", "collective", "different")
 _LEAST = 0.05
 
-#: The type of what makes a call one of communication.
+#: The type of the argument that marks an API as communication.
 _GROUP = "torch.distributed.ProcessGroup"
-#: Communication that ranks make in pairs, or to make groups.
+#: Names of communication that the ranks of a group do not all call alike, such as send and recv.
 _PAIRED = re.compile(r"send|recv|new_group|gather_object|scatter_object|monitored")
 
 
@@ -44,7 +44,7 @@ class Agreement(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every value that is sometimes equal, and every content that sometimes differs."""
+        """Proposes properties that are sometimes equal, and values that sometimes differ."""
         collectives = _collectives(frames)
         for api, _, place, name, equal in _pairs(frames, None):
             if equal.mean() >= _LEAST:
@@ -60,7 +60,7 @@ class Agreement(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each matched call of a pair of ranks."""
+        """Adds an example for each call matched on two ranks; for "calls", for each step."""
         wanted: dict[tuple[str, str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("api"), claim.text("place"), claim.text("property")].append(claim)
@@ -73,25 +73,25 @@ class Agreement(RelationBase):
                 found.add(claim, records, ~equal if claim["form"] == "different" else equal)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The features of the same argument."""
+        """Forbids preconditions on the argument of the claim."""
         return field == claim["place"] or field.startswith(f"{claim.text('place')}.")
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Values cannot be equal and different."""
+        """Whether one claim calls values equal and the other calls them different."""
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
         forms = {claim["form"], other["form"]}
         return same and len(forms) == 2 and "different" in forms
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a collective is given agrees; what else ranks share, the parallelism decides."""
+        """How much a claim counts as evidence: 2 or 1 for collectives, else `OWN`."""
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        """None: it takes the tables of all ranks."""
+        """None: the check needs the tables of all ranks."""
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
@@ -112,7 +112,7 @@ class Agreement(RelationBase):
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[str] | None
 ) -> Iterator[tuple[str, Records, str, str, Bools]]:
-    """For each API, place and property: examples, and whether the values are equal."""
+    """Yields for each API, place and property the examples, and whether their values are equal."""
     for one, other in rank_pairs(frames):
         apis = one.groups.keys() & other.groups.keys()
         for api in sorted(apis if wanted is None else apis & set(wanted)):
@@ -138,7 +138,7 @@ def _pairs(
 
 
 def _collectives(frames: Sequence[Frame]) -> set[str]:
-    """The APIs that are given a process group, without those that ranks call in pairs."""
+    """The APIs that are given a process group, without those in `_PAIRED`."""
     found = set()
     for frame in frames:
         groups = {code for code, text in enumerate(frame.table.texts) if text == _GROUP}
@@ -153,9 +153,10 @@ def _collectives(frames: Sequence[Frame]) -> set[str]:
 def _counted(
     frames: Sequence[Frame], apis: Collection[str]
 ) -> Iterator[tuple[str, Records, Bools]]:
-    """For each API and pair of ranks: its last call in each step, and whether counts are equal.
+    """Yields for each API and pair of ranks the last call in each step, and whether counts agree.
 
-    A step counts if one of the ranks ended it: the other may wait in it for ever.
+    Counts are the numbers of calls of the API in the step.  A step is compared if at least one of
+    the two ranks ended it, since the other rank may hang in it.
     """
     for pair in rank_pairs(frames):
         ended = np.union1d(*(frame.steps["step"] for frame in pair))

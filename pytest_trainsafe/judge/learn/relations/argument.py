@@ -1,9 +1,9 @@
 """Argument: how the arguments of an API's calls relate, within one process.
 
-"constant": the argument has this value.  "steady": it is what it was in the last call on the same
-object.  "fresh": no earlier call had it, so a batch is not fed twice, a seed not used twice and a
-parameter not initialised twice.  "same": two numbers of a call, such as a count and the length of a
-list, are equal.
+A claim has one of four forms.  "constant": the argument has a certain value.  "steady": it has the
+same value as in the last call on the same object.  "fresh": no earlier call had the same value, so
+that no batch is fed twice, no seed used twice and no parameter initialised twice.  "same": two
+numbers of a call, such as a count and the length of a list, are equal.
 """
 
 from __future__ import annotations
@@ -27,30 +27,30 @@ from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
 from pytest_trainsafe.trace.observed.table import value_at
 
-#: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
+#: APIs from which data and seeds come.  Elsewhere a repeated value is no fault.
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
 
 #: APIs that give an object its first values.
 _INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
 
-#: Arguments that say whether a call is one of training.
+#: Arguments that switch between training and evaluation.
 _MODES = ("arg.training", "arg.dropout_p")
 
-#: The end of a place that says whether an optimizer's parameters are those of a model.
+#: The suffix of a place that says whether a model has all parameters of an optimizer.
 _IN_MODEL = ".in_model"
 
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
 FRESH = ("digest", "value", "identity")
-#: Smaller numbers are equal by chance.
+#: Two numbers that are both smaller than this are not compared, as they are equal by chance.
 SMALL = 3
-#: More different values than this are no constants.
+#: An argument with more distinct values than this is no constant.
 _MAX_CONSTANTS = 4
 _LEAST = 0.2
 
 
 class Argument(RelationBase):
-    """The argument `place` of `api` is constant, steady or fresh."""
+    """The argument `place` of `api` is constant, steady or fresh, or is the same as `of`."""
 
     name = "argument"
     forms = (
@@ -64,7 +64,7 @@ class Argument(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every argument that some calls keep constant, steady or fresh, and every equal pair."""
+        """Proposes arguments that some calls keep constant, steady or fresh, and equal pairs."""
         for frame in frames:
             for api, group in frame.attempts.items():
                 if is_own_module(api):
@@ -75,7 +75,7 @@ class Argument(RelationBase):
                     for form, names in (("steady", STEADY), ("fresh", _fresh(frame, api, slot))):
                         for name in names:
                             passed, where = _passed(frame, group, slot, form, name)
-                            # One value would be the rule of a single call.
+                            # A single example would be a rule on one call.
                             if where.sum() > 1 and passed[where].mean() >= _LEAST:
                                 yield _claim(form, api, place, name)
                 yield from _equal_pairs(frame, group)
@@ -83,7 +83,7 @@ class Argument(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call, but the first ones where earlier calls are compared."""
+        """Adds an example for each call; "steady" and "fresh" need an earlier call to compare."""
         for frame in frames:
             for group, claim in by_api(claims, frame.attempts):
                 slot = group.slots.get(claim.text("place"))
@@ -99,11 +99,11 @@ class Argument(RelationBase):
                 found.add(claim, group, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The features of the same argument."""
+        """Forbids preconditions on the argument of the claim."""
         return field == claim["place"] or field.startswith(f"{claim.text('place')}.")
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """An argument cannot have two values, nor be steady and fresh."""
+        """Whether the claims give an argument two values, or call it both steady and fresh."""
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
         if not same or "same" in (claim["form"], other["form"]):
             return False
@@ -112,7 +112,7 @@ class Argument(RelationBase):
         return {claim["form"], other["form"]} == {"steady", "fresh"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """Options are the author's choice, and the sizes of batches even more."""
+        """How much a claim counts: `OWN` for most, as authors choose options freely."""
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):
@@ -122,19 +122,19 @@ class Argument(RelationBase):
             return 1
         if claim["form"] == "steady" or claim["value"] is None:
             return OWN
-        # A layer that is switched off in one phase is so in every program.
+        # All programs switch such layers on or off in the same phases.
         return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """Counts agree in every context."""
+        """True for the form "same": equal counts agree in every context."""
         return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Keeps what earlier calls had."""
+        """A listener that judges each call, with the arguments of earlier calls."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -204,12 +204,12 @@ class _Checker(Checker):
 
 
 def _fresh(frame: Frame, api: str, slot: Ints) -> Sequence[str]:
-    """The properties by which no argument of an API should occur twice."""
+    """The properties of an argument that no two calls of the API should have in common."""
     if _SOURCE.search(api):
         return "digest", "value"
     if _INITIAL.search(api):
         return ("identity",)
-    # The numbers of things, such as devices or ranks.  Those of torch are sizes and rates.
+    # Whole numbers may identify things, such as devices or ranks.  In torch they are mostly sizes.
     return () if api.startswith("torch.") or not _is_integer(frame, slot).all() else ("value",)
 
 
@@ -222,7 +222,7 @@ def _is_integer(frame: Frame, slot: Ints) -> Bools:
 
 
 def _equal_pairs(frame: Frame, group: CallGroup) -> Iterable[Hypothesis]:
-    """The pairs of whole numbers of a group of calls that are sometimes equal."""
+    """A claim for each pair of whole numbers that are equal in some calls of the group."""
     if is_architecture(group.api):
         return
     numbers = {
@@ -240,7 +240,7 @@ def _equal_pairs(frame: Frame, group: CallGroup) -> Iterable[Hypothesis]:
 
 
 def _same(frame: Frame, slot: Ints, other: Ints | None) -> tuple[Bools, Bools]:
-    """Which calls have two equal numbers, and which are examples."""
+    """Which calls have equal numbers in both slots, and which calls are examples."""
     if other is None:
         nowhere = np.zeros(len(slot), bool)
         return nowhere, nowhere
@@ -256,9 +256,10 @@ def _arguments(group: CallGroup) -> Mapping[str, Ints]:
 
 
 def _constants(frame: Frame, slot: Ints) -> list[Plain]:
-    """The values that an argument has, if they are few and not numbers.
+    """The values that may be claimed as constants of an argument; [] if it has too many values.
 
-    Numbers are the choice of a program: its rates, sizes and counts.  Zero switches off.
+    Numbers are left out, as they are a program's own rates, sizes and counts.  0.0 is kept, as it
+    switches something off.
     """
     keys, valid = frame.keys(slot, "value")
     rows = slot[valid]
@@ -285,7 +286,7 @@ def _is(found: Plain, wanted: Plain) -> bool:
 def _passed(
     frame: Frame, group: CallGroup, slot: Ints, form: str, name: str
 ) -> tuple[Bools, Bools]:
-    """Which calls keep an argument steady or fresh, and which calls are examples of it."""
+    """In which calls an argument is steady or fresh, and which calls are examples."""
     keys, valid = frame.keys(slot, name)
     # Values are compared in the order in which calls return, as a checker sees them.
     order = np.argsort(frame.calls["exit"][group.rows], kind="stable")
@@ -303,7 +304,7 @@ def _passed(
 
 
 def _steady(order: Ints, who: Keys, keys: Keys, passed: Bools, where: Bools) -> None:
-    """Compare each key with the last one of the same owner."""
+    """Fill `passed` and `where`: each key is compared with the last one of the same owner."""
     order = order[np.argsort(who[order], kind="stable")]
     same = who[order[1:]] == who[order[:-1]]
     where[order[1:]] = same

@@ -1,4 +1,4 @@
-"""What the checkers of relations share: a Listener of which each overrides what it needs."""
+"""The base class of the relations' checkers, and functions that they share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.trace.observed.events import Call, Change
 
 
 class Checker:
-    """A Listener that ignores everything."""
+    """A Listener that ignores all events.  A subclass overrides the methods that it needs."""
 
     def __init__(self, contexts: Contexts) -> None:
         self.contexts = contexts
@@ -40,7 +40,7 @@ class Checker:
 
 
 def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch]]:
-    """The watches by a parameter of their claims."""
+    """The watches, grouped by the value of a parameter of their claims."""
     found: dict[str, list[Watch]] = defaultdict(list)
     for watch in watches:
         found[watch.claim.text(name)].append(watch)
@@ -48,7 +48,7 @@ def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch
 
 
 def by_variable(watches: Iterable[Watch]) -> Mapping[tuple[str, str], Sequence[Watch]]:
-    """The watches by the variable and the attribute of their claims."""
+    """The watches, grouped by the variable and the attribute of their claims."""
     found: dict[tuple[str, str], list[Watch]] = defaultdict(list)
     for watch in watches:
         found[watch.claim.text("variable"), watch.claim.text("attribute")].append(watch)
@@ -56,7 +56,7 @@ def by_variable(watches: Iterable[Watch]) -> Mapping[tuple[str, str], Sequence[W
 
 
 def name_of(call: Call) -> str:
-    """The API of a call, or its family."""
+    """The family of a call's API, or the API itself if it has none."""
     return family(call.api)[0]
 
 
@@ -66,7 +66,7 @@ def variable_of(change: Change) -> tuple[str, str]:
 
 
 def chain(call: Call | None) -> Iterator[Call]:
-    """A call and the calls that it happened in, innermost first."""
+    """Yields a call and the calls in which it happened, innermost first."""
     while call is not None:
         yield call
         call = call.parent

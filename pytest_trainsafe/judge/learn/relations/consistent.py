@@ -1,9 +1,9 @@
 """Consistent: a variable has equal values on two ranks at the end of each step.
 
-Preconditions say for which ranks and variables: those that differ in their data-parallel rank, or
-those that differ in their tensor-parallel rank and hold a parameter that is not split.  Where
-nothing that is recorded tells replicas from parts, "stays" does: what was equal on two ranks before
-a step is equal after it.
+A precondition says which ranks and variables are meant: for example ranks that differ in their
+data-parallel rank, or parameters that are not sharded on ranks that differ in their tensor-parallel
+rank.  If no recorded feature tells replicas from shards, the form "stays" is learned: a variable
+that was equal on two ranks before a step is equal after it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from pytest_trainsafe.trace.observed.table import NONE
 
 _LEAST = 0.01
 
-#: Variables whose values number the objects of one process.
+#: Variables whose values number objects within a process, so that ranks cannot be compared.
 _PRIVATE = {("optimizer.param_groups", "params")}
 
 Name = tuple[str, str]
 
 
 class Consistent(RelationBase):
-    """`variable`.`attribute` is equal on two ranks."""
+    """`variable`.`attribute` is equal on two ranks, or stays equal."""
 
     name = "consistent"
     several = True
@@ -39,9 +39,9 @@ class Consistent(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every kind of variable that is sometimes equal on two ranks."""
+        """Proposes each kind of variable that is sometimes equal on two ranks."""
         for name, _, passed, before in _pairs(frames, None):
-            # Few parameters of a tensor-parallel model are equal, and these matter.
+            # A small share is enough: few parameters of a tensor-parallel model are equal on ranks.
             if passed.mean() >= _LEAST:
                 yield _claim(name, stays=False)
             if before.any() and passed[before].mean() >= 0.5:
@@ -50,7 +50,7 @@ class Consistent(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each object, step and pair of ranks."""
+        """Adds an example for each object, step and pair of ranks."""
         names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
         wanted = set(claims)
         for name, records, passed, before in _pairs(frames, names):
@@ -60,26 +60,26 @@ class Consistent(RelationBase):
                 found.add(claim, records, passed, before)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The value itself."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def prior(self, claim: Hypothesis) -> int:
-        """Replicas are equal by definition; which weights are replicas, the parallelism decides."""
+        """How much a claim counts: 2, but -5 on weights, which may be shards."""
         weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
         return -5 if weights and claim["form"] is None else 2
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """What is always equal stays equal."""
+        """The claim that the variable stays equal, if this one says that it is always equal."""
         if claim["form"] is None:
             yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable."""
+        """The check needs the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
-        """None: it takes the tables of all ranks."""
+        """None: the check needs the tables of all ranks."""
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
@@ -94,9 +94,9 @@ class Consistent(RelationBase):
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[Name] | None
 ) -> Iterator[tuple[Name, Records, Bools, Bools]]:
-    """For each kind of variable and pair of ranks: examples, and whether the values are equal.
+    """Yields the examples of each kind of variable and pair of ranks.
 
-    The last column says which were equal before the step.
+    The two masks say which values are equal on the ranks, and which were equal before the step.
     """
     for one, other in rank_pairs(frames):
         known = {name: code for code, name in enumerate(other.variables)}
@@ -145,13 +145,13 @@ def _pairs(
 
 
 def _before(frame: Frame, rows: Ints) -> Keys:
-    """The content that each variable had when the step of a row began; 0 for none.
+    """The digest of each variable when the step of its row began; 0 if it is not known.
 
-    In the first step there is none: parts of tensors begin with the same zeros or the same seed.
+    In the first step it is 0, since shards may begin equal, with the same zeros or the same seed.
     """
     changes = frame.changes
     first = np.flatnonzero(changes["changed"] & frame.complete)
-    # Of each object and step the first change: what was before it is what the step began with.
+    # The value before the first change of an object in a step is that at the step's beginning.
     objects = changes["object"].astype(np.int64) * 2**32 + changes["attribute"]
     keys = mixed(objects.astype(np.uint64), frame.interval_of_change.astype(np.uint64))
     wanted, place = np.unique(keys[first], return_index=True)

@@ -1,8 +1,8 @@
 """Contain: every call of an API contains an event, a call of another API or a change of state.
 
 An optimizer's step contains updates of parameters, and `zero_grad` contains the clearing of
-gradients.  Events count wherever they lie below the call, so a check that observes fewer APIs
-finds the same.
+gradients.  An event counts at any depth of nesting below the call.  Therefore a check that observes
+fewer APIs has the same result.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pytest_trainsafe.trace.observed.table import NONE
 #: An event: ("call", API, "", "") or ("change", variable, attribute, kind).
 Event = tuple[str, str, str, str]
 
-#: The least share of calls that contain an event, for it to be worth a hypothesis.
+#: The least share of an API's calls that must contain an event to propose a hypothesis.
 _LEAST = 0.02
 
 
@@ -52,7 +52,7 @@ class Contain(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every API with each event that some of its calls contain."""
+        """Proposes each API with each event that enough of its calls contain."""
         for frame in frames:
             events, pairs = _contained(frame)
             for api, positions, codes in pairs:
@@ -66,7 +66,7 @@ class Contain(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call of the API."""
+        """Adds an example for each call of the API."""
         wanted: dict[str, list[Hypothesis]] = {}
         for claim in claims:
             wanted.setdefault(claim.text("api"), []).append(claim)
@@ -89,26 +89,26 @@ class Contain(RelationBase):
                     found.add(claim, group, passed)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """A change of one kind is a change."""
+        """For a claim on a change of a certain kind, the claim on a change of any kind."""
         event = _event(claim)
         if event[0] == "change" and event[3] != "any":
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call does inside follows from the API.
+        """How much a claim counts as evidence: 1 for APIs of torch, -1 for other libraries.
 
-        States depend on the optimizer's class, and subclasses replace what a library calls.
+        It is -1 for the state of an optimizer as well, since that depends on the optimizer's class.
         """
         if claim["variable"] == "optimizer.state":
             return -1
         return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What depends on the class is no rule of the family; gradients may be zero already."""
+        """Forbids preconditions on the class, and on `has_gradients` for a claim on gradients."""
         return field == "class" or (claim["attribute"] == "grad" and field == "self.has_gradients")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """What a call contains because a call inside it always does."""
+        """Claims on an event that a call contains because a call inside it always contains it."""
         always = {each.claim for each in found if each.precondition.always}
         inner: dict[str, set[str]] = defaultdict(set)
         events: dict[str, set[Event]] = defaultdict(set)
@@ -126,14 +126,14 @@ class Contain(RelationBase):
         return implied
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API and the event."""
+        """The check needs the API, and the other API or the variable of the event."""
         what, name, attribute, _ = _event(claim)
         if what == "call":
             return Needs(frozenset({claim.text("api"), name}))
         return Needs(frozenset({claim.text("api")}), frozenset({(name, attribute)}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Collects the events of each open call."""
+        """A listener that collects the events of each call until it returns."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -204,13 +204,13 @@ def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]
 
 
 def _sensible(api: str, event: Event) -> bool:
-    """Whether an API that contains an event could be a rule of training."""
+    """Whether it could be a rule of training that an API contains an event."""
     what, name, attribute, kind = event
-    # How objects are made is a detail of a release, and modules of programs have no rule.
+    # Constructors are details of a release, and modules of programs differ too much.
     if api.endswith(".__init__") or is_own_module(api):
         return False
     if what == "call":
-        # How a model is composed is no rule.
+        # Which layers a model calls is no rule of training.
         return name != api and not is_architecture(name)
     # Private attributes are details of a release.
     return kind != "other" and not attribute.startswith("_")

@@ -1,9 +1,9 @@
 """Membership: what is trained is what the optimizer holds.
 
-"held": a parameter of the model is in a group of the optimizer.  "known": what the optimizer
-holds without a gradient is a parameter of the model; a model that was wrapped, flattened or copied
-after the optimizer was made leaves it with parameters that nobody trains.  "trainable": what the
-optimizer holds requires gradients.
+"held": each parameter of the model is in a group of the optimizer.  "known": each parameter in the
+optimizer has a gradient or belongs to the model; if a model is wrapped, flattened or copied after
+the optimizer was created, the optimizer keeps parameters that nothing trains.  "trainable": each
+parameter in the optimizer requires gradients.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from pytest_trainsafe.trace.observed.events import Call, Change
 
 _STEP = "torch.optim.*.step"
 _HELD = "torch.nn.Parameter", "in_optimizer"
-#: What an optimizer's step is observed to hold, for each form of claim.
+#: The count, recorded with an optimizer's step, that must be 0 for each form of claim.
 _COUNTS = {"known": "self.stale", "trainable": "self.frozen"}
 
 
 class Membership(RelationBase):
-    """The optimizer holds the model's parameters, no others, and such that are trained."""
+    """The optimizer has all of the model's parameters, no others, or only trainable ones."""
 
     name = "membership"
     forms = ({"form": ("held", *_COUNTS)},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every form, where the optimizer's steps and the model's parameters were observed."""
+        """Proposes every form, if optimizer steps and the model's parameters were observed."""
         if any(_STEP in frame.groups and _HELD in frame.variables for frame in frames):
             for form in ("held", *_COUNTS):
                 yield hypothesis("membership", form=form)
@@ -41,7 +41,7 @@ class Membership(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each parameter at the end of each step, or each optimizer's step."""
+        """Adds an example for each parameter at each step's end, or for each optimizer step."""
         for frame in frames:
             for claim in claims:
                 if claim["form"] == "held":
@@ -61,19 +61,19 @@ class Membership(RelationBase):
         found.add(claim, frame.change_records(rows), np.asarray(passed, bool))
 
     def prior(self, claim: Hypothesis) -> int:
-        """Fine-tuning trains a part of a model; what is trained is a part of it in any case."""
+        """How much a claim counts: `OWN` for "held", as fine-tuning trains a part of a model."""
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Membership itself; and no optimizer holds others because it steps without gradients."""
+        """Forbids preconditions on the membership itself, and on whether there are gradients."""
         return field in ("value", "self.has_gradients")
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The parameters, and the optimizer's steps."""
+        """The check needs the parameters, and the optimizer's steps."""
         return Needs(frozenset({_STEP}), frozenset({_HELD}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Looks at each optimizer's step, and at each parameter at the end of a step."""
+        """A listener that judges each optimizer step, and each parameter at a step's end."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:

@@ -1,8 +1,8 @@
 """Numeric: how a number or a norm changes.
 
-"grows" and "counts": a counter never falls, or goes up by one.  "change": a norm changes by at
-most `bound` times itself, the ratio of update to weight.  "ratio": a norm is at most `bound`
-times what it was.  "finite": all elements are finite.
+"grows": a counter never falls.  "counts": it goes up by one.  "change": a norm changes by at most
+`bound` times its earlier value.  "ratio": a norm is at most `bound` times its earlier value.
+"finite": all elements are finite.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
 _BOUNDS = {"change": (0.1, 1.0, 10.0), "ratio": (10.0, 100.0, 1000.0)}
 _VARIABLE = {"variable": str, "attribute": str}
 _COUNTS = ("grows", "counts")
-#: Smallest norm that others are compared with: a bias that begins near zero has no ratio.
+#: Changes from a smaller norm are not compared: a bias that begins near zero grows by any factor.
 _SMALLEST = 0.1
-#: A bound is deployed only if what was learned is this much below it.
+#: A bound is learned only if the values, times this factor, are within it.
 MARGIN = 4.0
 
 
@@ -43,7 +43,7 @@ class Numeric(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable with every form that fits its type."""
+        """Proposes each kind of variable with every form that half of its changes satisfy."""
         for frame in frames:
             for name, rows in _changes(frame):
                 for claim in _proposed(name):
@@ -54,7 +54,7 @@ class Numeric(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each change with what is compared; bounds are kept with a margin."""
+        """Adds an example for each change that can be compared.  Bounds must hold with `MARGIN`."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("variable"), claim.text("attribute")].append(claim)
@@ -67,11 +67,11 @@ class Numeric(RelationBase):
                         found.add(claim, records, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The value itself."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Larger bounds; and what goes up by one does not fall."""
+        """The same claim with each larger bound; and "counts" implies "grows"."""
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
         if form == "counts":
@@ -81,18 +81,18 @@ class Numeric(RelationBase):
                 yield _claim(name, form, larger)
 
     def prior(self, claim: Hypothesis) -> int:
-        """Bounds of norms depend on the model and its rate."""
+        """How much a claim counts: least for bounds of norms, which depend on the learning rate."""
         if claim["form"] in _BOUNDS:
             return -1 if claim["attribute"] == "data" else OWN
         return 1 if claim["form"] == "finite" else 0
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable."""
+        """The check needs the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Looks at each change."""
+        """A listener that judges each change."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -145,7 +145,7 @@ def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
 
 
 def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple[Bools, Bools]:
-    """Which changes pass, and which are examples."""
+    """Which changes satisfy the claim, and which changes are examples of it."""
     before, after = (frame.changes[name][rows] for name in ("before", "after"))
     form = claim.text("form")
     if form == "finite":
@@ -162,7 +162,7 @@ def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple
 
 
 def _judged(before: Value | None, after: Value, claim: Hypothesis) -> bool | None:
-    """Whether a change passes; None if it is no example."""
+    """Whether a change satisfies the claim; None if it is no example of it."""
     form = claim.text("form")
     if form == "finite":
         return None if after.tensor is None else after.tensor.finite

@@ -1,10 +1,11 @@
 """Output: what the result of an API's call is, by itself or compared with its arguments.
 
-"equal": a property of the result is that of an argument: a size, a dtype, the content of a tensor
-that is only moved, or a number.  "autocast": its dtype is that of the
-autocast context.  "at_most": a size or a number of the result does not exceed an argument.
-"not_negative" bounds a number, and "finite", "nonzero", "requires_grad" (where an argument does)
-and "no_grad" say what a tensor is.
+A claim has one of these forms.  "equal": a property of the result equals that of an argument; it
+is a size, a dtype, the content of a tensor that is only moved, or a number.  "autocast": the result
+has the dtype of the autocast context.  "at_most": a size or a number of the result does not exceed
+an argument.  "not_negative": a number is 0 or more.  "finite" and "nonzero": all elements of a
+tensor are finite, or some are not zero.  "requires_grad": the result requires gradients if an
+argument does.  "no_grad": it does not require them.
 """
 
 from __future__ import annotations
@@ -32,14 +33,14 @@ _EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]", "digest")
 _AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
 _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
-#: Arguments that are limits by their names; others exceed a result by coincidence.
+#: Names of arguments that are limits.  Other arguments exceed a result only by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
-#: Rounding that a bound allows, relative to it.
+#: The relative amount by which rounding may let a number exceed its bound.
 _ROUNDING = 1e-3
 
 
 class Output(RelationBase):
-    """The result at `place` of `api` is what `form` says of its `property`."""
+    """The result at `place` of `api` satisfies `form`, for its `property` and the argument `of`."""
 
     name = "output"
     typed = True
@@ -52,7 +53,7 @@ class Output(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every comparison that some calls pass."""
+        """Proposes each claim that enough calls satisfy."""
         for frame in frames:
             for group in frame.groups.values():
                 for claim in _proposed(frame, group):
@@ -63,7 +64,7 @@ class Output(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call that has what is compared."""
+        """Adds an example for each call that has the values to compare."""
         for frame in frames:
             for group, claim in by_api(claims, frame.groups):
                 passed, where = _passed(frame, group, claim)
@@ -71,7 +72,7 @@ class Output(RelationBase):
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Equal shapes have equal sizes, and equal contents have equal shapes and dtypes."""
+        """Claims on shape, dtype and device for equal contents, and on sizes for equal shapes."""
         params = dict(claim.params)
         if claim["form"] == "equal" and claim["property"] == "digest":
             for name in _EQUAL[:-1]:
@@ -81,10 +82,10 @@ class Output(RelationBase):
                 yield hypothesis("output", **{**params, "property": name})
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Dtypes and devices of several arguments that were equal in all examples.
+        """Claims that a result has the dtype or the device of an argument, if a better one exists.
 
-        Only that of the first argument is a rule: what is computed has the type of its input, and
-        a bias in another one is converted.
+        Only the claim on the first argument is kept: a result has the dtype of its input, while a
+        bias in another dtype is converted.
         """
         alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
         for each in found:
@@ -102,14 +103,14 @@ class Output(RelationBase):
         return implied
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """A result cannot both require gradients and not."""
+        """Whether one claim says that a result requires gradients, the other that it does not."""
         return all(claim[name] == other[name] for name in ("api", "place")) and {
             claim["form"],
             other["form"],
         } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """Dtypes follow from the API; shapes and signs may be coincidences."""
+        """How much a claim counts: 2 where the API ensures it, less where it may be chance."""
         form, name = claim.text("form"), claim.text("property")
         if form in ("finite", "autocast"):
             return 2
@@ -120,18 +121,18 @@ class Output(RelationBase):
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """What an API copies, counts and limits, it does in every context; a layer may not."""
+        """True for copied contents, sizes, counts and limits, except those of layers."""
         if is_architecture(claim.text("api")):
             return False
         name = claim["property"]
         return claim["form"] in ("equal", "at_most") and name not in ("dtype", "device", "norm")
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API."""
+        """The check needs the API of the claim."""
         return Needs(frozenset({claim.text("api")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Looks at each call when it returns."""
+        """A listener that judges each call when it returns."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -159,8 +160,14 @@ class Output(RelationBase):
             return Explanation(f"{what} is not negative", "a loss or a count has the wrong sign")
         said = {
             "finite": ("is finite", "an overflow, or a division by zero"),
-            "nonzero": ("is not all zero", "inputs or parameters are zero, or all was masked"),
-            "requires_grad": ("requires gradients", "the graph is cut: detach, no_grad or frozen"),
+            "nonzero": (
+                "is not all zero",
+                "inputs or parameters are zero, or everything is masked",
+            ),
+            "requires_grad": (
+                "requires gradients",
+                "detach, no_grad or frozen parameters cut the graph",
+            ),
             "no_grad": ("requires no gradients", "a graph is kept where none is wanted"),
         }
         words, causes = said[form]
@@ -181,12 +188,12 @@ class _Checker(Checker):
 
 
 def _position(place: str) -> tuple[bool, str]:
-    """Sorts what a call computes with before what it adds."""
+    """A sort key of arguments: the main input of the call first, then by name."""
     return place not in ("self", "arg.input", "arg.0"), place
 
 
 def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
-    """What could be claimed of the results of a group of calls."""
+    """The claims that fit the types of the results and arguments of a group of calls."""
     results = [place for place in group.slots if place.startswith("result")]
     arguments = [place for place in group.slots if not place.startswith("result")]
     if is_own_module(group.api):
@@ -214,7 +221,7 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
 
 
 def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, Bools]:
-    """Which calls pass, and which are examples."""
+    """Which calls satisfy the claim, and which calls are examples of it."""
     nowhere = np.zeros(len(group.rows), bool)
     slot = group.slots.get(claim.text("place"))
     if slot is None:
@@ -225,7 +232,7 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
         bit = {"finite": FINITE, "nonzero": ZERO}.get(form, REQUIRES_GRAD)
         found = frame.bits(slot, bit)
         if form == "requires_grad":
-            # Of a result that depends on nothing that requires gradients, nothing is expected.
+            # If no argument requires gradients, the result need not either.
             tensor &= np.any(
                 [
                     frame.bits(other, REQUIRES_GRAD)
@@ -262,7 +269,7 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
 
 
 def _judged(call: Call, claim: Hypothesis) -> bool | None:
-    """Whether a call passes; None if it is no example."""
+    """Whether a call satisfies the claim; None if it is no example of it."""
     value = call.values.get(claim.text("place"))
     form, name = claim.text("form"), claim.text("property")
     if value is None:

@@ -1,4 +1,4 @@
-"""Periodic: every variable of a kind changes at least once in so many steps, or never.
+"""Periodic: every variable of a kind changes at least once in every N steps, or never.
 
 The parameters of a model change in every step, if they had a gradient and the learning rate was
 not zero; running statistics do not change while a model is evaluated.
@@ -30,19 +30,19 @@ _RATE = "optimizer.param_groups", "lr"
 
 
 class Periodic(RelationBase):
-    """`variable`.`attribute` changes in every `period` steps; never, if `period` is 0."""
+    """`variable`.`attribute` changes at least once in `period` steps; never if `period` is 0."""
 
     name = "periodic"
     forms = ({"variable": str, "attribute": str, "period": tuple(range(_LONGEST + 2))},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Each kind of variable with the periods that its changes show."""
+        """Proposes each kind of variable with the periods in which it was seen to change."""
         for frame in frames:
             for name, _, quiet in _moments(frame, None):
                 last = int(min(quiet.max(), _LONGEST))
                 if (quiet == 0).mean() >= _LEAST:
-                    # Only 1 and the longest silence: those in between say less than the one,
-                    # and fail where the other holds.
+                    # Only 1 and the longest rest: a period in between says less than 1, and
+                    # fails in examples in which the longest one holds.
                     for period in {1, last + 1} if last < _LONGEST else {1}:
                         yield _claim(name, period)
                 if (quiet > 0).mean() >= _LEAST:
@@ -51,7 +51,7 @@ class Periodic(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each object at the end of each step."""
+        """Adds an example for each object at the end of each step."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("variable"), claim.text("attribute")].append(claim)
@@ -61,11 +61,11 @@ class Periodic(RelationBase):
                     found.add(claim, records, _kept(quiet, claim))
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The value itself."""
+        """Forbids preconditions on the value, which would only restate the claim."""
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """What changes in every step also does in every two steps."""
+        """The same claim with each longer period, which it implies."""
         period = claim["period"]
         if isinstance(period, int) and period > 0:
             name = claim.text("variable"), claim.text("attribute")
@@ -73,22 +73,22 @@ class Periodic(RelationBase):
                 yield _claim(name, longer)
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """A variable that never changes does not change in every step."""
+        """Whether one claim says never, and the other says in every step."""
         same = all(claim[name] == other[name] for name in ("variable", "attribute"))
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How often anything but a parameter changes is a choice."""
+        """How much a claim counts: 1 for parameters that change in every step, else `OWN`."""
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
         return 1 if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The variable, and what explains that it rests: its gradient and the learning rate."""
+        """The check needs the variable, and the gradient and learning rate that let it rest."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name, (name[0], "grad"), _RATE}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Notes what changes within a step, and judges at its end."""
+        """A listener that collects the changes of a step and judges them at its end."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -152,7 +152,10 @@ class _Checker(Checker):
 def _moments(
     frame: Frame, wanted: Collection[tuple[str, str]] | None
 ) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
-    """For each kind of variable: its objects at each step's end, and for how long each rests."""
+    """Yields for each kind of variable its objects at each step's end, and how long each rested.
+
+    A rest is the number of steps in which the object did not change.
+    """
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
     for code, name in enumerate(frame.variables):
@@ -178,7 +181,7 @@ def _moments(
 
 
 def _quiet(objects: Ints, changed: Bools) -> Ints:
-    """For how many steps each object has rested, at each of its records in order."""
+    """For each record, the number of steps since its object changed.  Records are in order."""
     index = np.arange(len(objects))
     first = np.ones(len(objects), bool)
     first[1:] = objects[1:] != objects[:-1]
@@ -189,14 +192,14 @@ def _quiet(objects: Ints, changed: Bools) -> Ints:
 
 
 def _moment(frame: Frame, rows: Ints) -> Ints:
-    """A number for the object and the step of each change."""
+    """A number for each change that identifies its object and its step."""
     steps = len(frame.steps["position"]) + 1
     moments: Ints = frame.changes["object"][rows].astype(np.int64) * steps
     return moments + frame.interval_of_change[rows]
 
 
 def _graded(frame: Frame) -> Ints:
-    """The objects and steps in which a gradient existed."""
+    """The sorted numbers (`_moment`) of objects and steps that had a gradient."""
     changes = frame.changes
     grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
     rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))
@@ -207,7 +210,7 @@ def _graded(frame: Frame) -> Ints:
 
 
 def _zero_rate(frame: Frame) -> Ints:
-    """The steps in which a learning rate was zero."""
+    """The indices of the steps in which a learning rate was zero."""
     if _RATE not in frame.variables:
         return np.zeros(0, np.int64)
     rows = np.flatnonzero(frame.variable_of_change == frame.variables.index(_RATE))

@@ -1,10 +1,10 @@
-"""Sequence: what happens between two calls of an API, and which of two comes first in a step.
+"""Sequence: which API is called between two calls of another, and which is called first in a step.
 
-"between" and "once" look at two calls of `api` that follow each other on a thread, of an optimizer
-or a scheduler those on the same object: `inner` is called in between, or exactly once.  This does
-not depend on where a program ends its steps, so `zero_grad` before the forward and after the
-optimizer's step are alike.  "order" compares the first calls of two APIs in each step that has
-both.
+"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer or a
+scheduler must be on the same object.  `inner` is called in between at least once, or exactly once.
+This does not depend on where a step ends, so it is the same whether a program calls `zero_grad`
+before the forward or after the optimizer's step.  "order": in each step that calls both APIs, the
+first call of `api` comes before the first call of `inner`.
 """
 
 from __future__ import annotations
@@ -26,16 +26,17 @@ from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
 
-#: Switches between training and evaluation, and new objects, which programs make when they like.
+#: Constructors, and switches between training and evaluation.  Programs may call them anywhere.
 _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 
-#: APIs of objects that each go their own way: two schedulers may step between two backwards.
+#: APIs whose calls are compared only on the same object: two schedulers may step between two
+#: backwards.
 _OWNED = "torch.optim."
 
-#: What each round of training does.
+#: The APIs that each round of training calls.
 _ROUNDS = ("torch.optim.*.step", "torch.Tensor.backward", ZERO_GRAD)
 
-#: The least share of examples that pass, for it to be worth a hypothesis.
+#: The least share of examples that must pass to propose a hypothesis.
 _LEAST = 0.2
 
 
@@ -46,7 +47,7 @@ class CallSequence(RelationBase):
     forms = ({"form": ("between", "once", "order"), "api": str, "inner": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Pairs of APIs that are not part of the model's architecture."""
+        """Proposes pairs of APIs that are not part of the model's architecture."""
         for frame in frames:
             table = _Entries(frame)
             outer = [api for api in table.apis if not table.is_nested(api)]
@@ -75,7 +76,7 @@ class CallSequence(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each call of the API but the first, or for each step with both."""
+        """Adds an example for each call of `api` except the first, or each step with both APIs."""
         wanted: dict[str, list[Hypothesis]] = defaultdict(list)
         orders = []
         for claim in claims:
@@ -98,12 +99,12 @@ class CallSequence(RelationBase):
                     found.add(claim, records, passed)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Exactly once is at least once."""
+        """The claim "between", which "once" implies."""
         if claim["form"] == "once":
             yield _claim("between", claim.text("api"), claim.text("inner"))
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Two APIs cannot each come first."""
+        """Whether the claims give two APIs opposite orders."""
         return (
             claim["form"] == other["form"] == "order"
             and claim["api"] == other["inner"]
@@ -111,32 +112,33 @@ class CallSequence(RelationBase):
         )
 
     def prior(self, claim: Hypothesis) -> int:
-        """Whether a loop has a scheduler, clips or steps twice is the author's choice."""
+        """How much a claim counts: little, as authors choose whether a loop clips, for example."""
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
         return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What an API is called with does not decide what a loop calls around it.
+        """Forbids preconditions on the class, the arguments and the object of a call.
 
-        A step without gradients is another thing than one with gradients.
+        These do not decide which APIs a loop calls.  Whether an optimizer has gradients may be
+        asked, since a step without gradients differs.
         """
         if field == "self.has_gradients":
             return False
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Orders that follow from two others, and rounds that follow from those of one API."""
+        """Orders that follow from two others, and pairs that follow from those of a leading API."""
         always = {each.claim: each for each in found if each.precondition.always}
         return {*_round_trips(always), *_detours(always)}
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """Both APIs."""
+        """The check needs both APIs."""
         return Needs(frozenset({claim.text("api"), claim.text("inner")}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Counts calls since the last one, and notes the first of each step."""
+        """A listener that counts calls of `inner`, and notes the first calls in each step."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -154,7 +156,7 @@ class CallSequence(RelationBase):
 
 
 class _Entries:
-    """The entries of the APIs that a sequence may name."""
+    """The positions at which calls begin, for the APIs that a claim may name."""
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -178,7 +180,7 @@ class _Entries:
     def is_nested(self, api: str) -> bool:
         """Whether every call of an API lies in a call of another one.
 
-        What it follows then says no more than what the outer call follows.
+        Such an API is left out: its order says no more than that of the outer call.
         """
         calls = self.frame.calls
         parents = calls["parent"][self._rows[api]]
@@ -187,9 +189,9 @@ class _Entries:
         return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
-        """The calls of an API with an earlier one on their thread: when each one was entered.
+        """The calls of an API that have an earlier call of it on their thread.
 
-        Returns the records, the entry of the earlier call and that of the call itself.
+        Returns the records, and the positions where the earlier call and the call were entered.
         """
         group = self.frame.groups[api]
         calls = self.frame.calls
@@ -250,7 +252,7 @@ class _Entries:
         return Records(rows, lookup, features), passed
 
     def _first_entries(self, rows: Ints) -> dict[int, int]:
-        """The first entry in each step."""
+        """The position of the first entry among these calls in each step."""
         inside = rows[self._steps[rows] != NONE]
         steps, first = np.unique(self._steps[inside], return_index=True)
         entries = self.frame.calls["entry"][inside[first]]
@@ -315,7 +317,7 @@ class _Checker(Checker):
                 self._late(watch, other, call)
 
     def _late(self, watch: Watch, other: Call, call: Call) -> None:
-        """`call` should have come before `other`."""
+        """Judge a step as failed, in which `call` came after `other` and should come before it."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 
@@ -327,9 +329,9 @@ def _owner(api: str, call: Call) -> int:
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """Of APIs that alternate with each other, the pairs without the one that leads them.
+    """The pairs of APIs that alternate, if both also alternate with a leading API.
 
-    The leader is that with the most programs and pairs.
+    The leader is the API with the most programs, then the most pairs, then the first name.
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs
@@ -358,7 +360,7 @@ def _weight(api: str, pairs: Mapping[tuple[str, str], int]) -> tuple[int, int, l
 
 
 def _detours(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The orders of two APIs of which a third is always in between."""
+    """The orders of two APIs that follow from their orders with a third API in between."""
     orders = {
         (claim.text("api"), claim.text("inner")): each.programs
         for claim, each in always.items()

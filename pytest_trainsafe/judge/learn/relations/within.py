@@ -34,7 +34,7 @@ class Within(RelationBase):
     forms = ({"api": str, "variable": str, "attribute": str},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every kind of variable with each API that some of its changes lie in."""
+        """Proposes each kind of variable with each API whose calls make some of its changes."""
         for frame in frames:
             for (name, attribute), rows in _changes(frame):
                 apis = set()
@@ -48,7 +48,7 @@ class Within(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each change."""
+        """Adds an example for each change of the variable."""
         wanted: dict[tuple[str, str], list[Hypothesis]] = {}
         for claim in claims:
             wanted.setdefault((claim.text("variable"), claim.text("attribute")), []).append(claim)
@@ -68,20 +68,20 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """Correct programs copy weights and clear gradients by code of their own."""
+        """How much a claim counts: `OWN`, as correct programs may copy weights in other code."""
         return OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """The phase only says again where a change lies."""
+        """Forbids preconditions on the phase, which only restates where a change happens."""
         return field == "phase"
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The API and the variable."""
+        """The check needs the API and the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset({claim.text("api")}), frozenset({name}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Looks at the calls around each change."""
+        """A listener that looks at the calls around each change."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -109,7 +109,7 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
-    """The changes of each kind of variable: no samples, and not that an object appeared."""
+    """Yields the changes of each kind of variable, without samples and without first values."""
     changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):

@@ -1,7 +1,7 @@
-"""Which APIs exist, which are observed, and how functions are exchanged for wrappers.
+"""Finds the APIs to observe, and exchanges their functions for wrappers.
 
-- `catalogue.py`: the APIs of PyTorch, and what a call of each may change.
-- `libraries.py`: functions, classes and libraries beyond these, by name.
-- `selection.py`: the APIs and variables that an observation asks for.
-- `patches.py`: exchanges functions and puts them back.
+- `catalogue.py`: lists the observed APIs of PyTorch, and what a call of each may change.
+- `libraries.py`: finds other functions, classes and libraries by name.
+- `selection.py`: selects the APIs and variables that an observation asks for.
+- `patches.py`: exchanges functions and restores them.
 """

@@ -23,10 +23,11 @@ from pytest_trainsafe.record.observe.names import public_name
 class Role:
     """What the observer does around a call.
 
-    `phase` is that of the code inside, "" for the phase outside.  `compares`: state is compared
-    before and after the call; `exact` names the kinds of variables whose content is then read even
-    if nothing seems to have been written.  `always`: it is patched in every observation, because
-    phases, steps or objects are found there.  `kind` names special handling.
+    `phase` is the phase of the code inside the call, "" for the phase around the call.  `compares`
+    says whether the state is compared before and after the call.  After it, tensors of the kinds in
+    `exact` are read even if nothing seems to have written to them.  `always` says that the function
+    is patched in every observation, since it shows phases, steps or new objects.  `kind` is the
+    name of a special case of the observer, or "".
     """
 
     kind: str = ""
@@ -38,7 +39,7 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A function or a method to patch: `api` is its name where it is defined."""
+    """A function or a method to patch.  `api` is its name where it is defined."""
 
     owner: Any
     attribute: str
@@ -124,13 +125,13 @@ _FUNCTIONS = {
     ),
 }
 
-#: What torch.distributed has beside collectives: queries, whose calls tell nothing of training.
+#: Prefixes of functions of torch.distributed that are queries.  They say nothing about training.
 _QUERIES = ("get_", "is_", "supports_", "record_comm")
 
-#: Names in torch.nn.functional of torch's own machinery.
+#: Functions in torch.nn.functional that are internal to torch.
 _NO_API = ("has_torch_function", "handle_torch_function", "boolean_dispatch")
 
-#: Classes of loaded modules whose methods and construction are observed.
+#: Classes that wrap a model, whose construction is observed if their module is loaded.
 _WRAPPERS = (
     "torch.nn.parallel.DistributedDataParallel",
     "torch.nn.DataParallel",
@@ -168,7 +169,7 @@ def catalogue() -> Iterator[Target]:
 
 
 def optimizers() -> Iterator[Target]:
-    """The methods of every class of optimizers that is defined now."""
+    """The methods of every class of optimizers that exists now."""
     yield from _of_tree(Optimizer, _OPTIMIZER)
 
 
@@ -187,7 +188,7 @@ def _of_tree(root: type, roles: dict[str, Role]) -> Iterator[Target]:
 
 
 def subclasses(root: type) -> list[Any]:
-    """A class and all classes below it that are defined now."""
+    """A class and all its direct and indirect subclasses that exist now."""
     found: list[Any] = [root]
     for cls in found:
         found += [each for each in cls.__subclasses__() if each not in found]

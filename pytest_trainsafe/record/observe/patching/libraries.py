@@ -1,4 +1,4 @@
-"""APIs beyond the catalogue: a function, a class, or all of a library, by name."""
+"""Finds APIs that the catalogue lacks: a function, a class or a whole library, by name."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from pytest_trainsafe.record.observe.names import public_name
 from pytest_trainsafe.record.observe.patching.catalogue import CHANGES, PLAIN, Target
 from pytest_trainsafe.record.observe.patching.selection import resolved
 
-#: What is observed of a module.
+#: The types of a module's attributes that are observed.
 _KINDS = (type, FunctionType, BuiltinFunctionType)
 
 #: Special methods that are observed, where a class defines them.
 _SPECIAL = ("__init__", "__call__")
 
-#: Functions and methods of one library that are patched.
+#: The most functions and methods of one library that are patched.
 MAX_TARGETS = 5000
 
 
 def named(api: str) -> list[Target]:
-    """The functions and methods of a name that the catalogue lacks; [] if there is no such API."""
+    """The functions and methods to patch for an API by name; [] if there is no such API."""
     found = resolved(api)
     if inspect.ismodule(found):
         return list(_of_library(api))[:MAX_TARGETS]
@@ -47,8 +47,8 @@ def named(api: str) -> list[Target]:
 def overrides(cls: type, methods: Mapping[tuple[Any, str], Target]) -> Iterator[Target]:
     """The methods of a class and its bases that override one of `methods`.
 
-    What is known of a library's method is also asked of a method that replaces it.  A constructor
-    is left out: it calls that of the library, with other arguments.
+    They are observed under the name of the overridden method.  Constructors are left out, since
+    they call the library's constructor with other arguments.
     """
     for owner in cls.__mro__:
         for attribute, method in list(vars(owner).items()):
@@ -70,7 +70,7 @@ def _of_library(name: str) -> Iterator[Target]:
         if any(level.startswith("_") for level in module_name.split(".")):
             continue
         for attribute, found in list(vars(module).items()):
-            # The type alone is asked: deprecated objects warn when their attributes are read.
+            # Only the type is read: deprecated objects warn when their attributes are read.
             if attribute.startswith("_") or not issubclass(type(found), _KINDS):
                 continue
             if id(found) in seen or (getattr(found, "__module__", None) or name) != module_name:

@@ -1,8 +1,8 @@
-"""Exchanges functions for wrappers while an observation is active, and puts them back.
+"""Exchanges functions for wrappers while an observation is active, and restores them.
 
-A wrapper calls the active observer, and the function itself where there is none or where
-torch.compile traces it.  Wrappers are kept for the life of the process and used again, since
-schedulers, closures and the guards of compiled code may hold them.
+A wrapper passes the call to the active observer.  If no observer is active, or while torch.compile
+traces the wrapper, it only calls the original function.  Wrappers are kept and used again in the
+same process, since schedulers, closures and the guards of compiled code may hold them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.record.observe.patching.catalogue import Target, subclasse
 
 
 class Runner(Protocol):
-    """What wrappers call while it is active."""
+    """An observer, to which the wrappers pass calls while it is active."""
 
     def run(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
@@ -32,15 +32,16 @@ class Runner(Protocol):
 
 
 class _Active:
-    """The runner of this process."""
+    """Holds the active runner of this process, or None."""
 
     runner: Runner | None = None
 
 
-#: Wrappers by owner, attribute and original; the last two keep what the numbers identify alive.
+#: Owner, original and wrapper, by the owner's id, the attribute and the original's id.  The ids
+#: stay valid because the objects are held here.
 _wrappers: dict[tuple[int, str, int], tuple[Any, Any, Any]] = {}
 
-#: Modules in which functions are not exchanged: they know functions by identity.
+#: Modules in which functions are not exchanged, since they compare functions by identity.
 _INTERNAL = tuple(
     f"torch.{name}"
     for name in (
@@ -51,7 +52,7 @@ _INTERNAL = tuple(
 
 
 def _stop_in_child() -> None:
-    """The workers of data loaders are forked; what they call is not the rank's."""
+    """Stop observing in a forked child: a worker of a data loader does not act for the rank."""
     _Active.runner = None
 
 
@@ -59,22 +60,26 @@ os.register_at_fork(after_in_child=_stop_in_child)
 
 
 class Patches:
-    """The functions that are exchanged now."""
+    """Exchanges functions for wrappers, and restores all of them at the end."""
 
     def __init__(self) -> None:
-        #: Owner, attribute, what was there (`_ABSENT` for an inherited one), and its wrapper.
+        #: Owner, attribute, its value before (`_ABSENT` if it was inherited), and the wrapper.
         self._exchanged: list[tuple[Any, str, Any, Any]] = []
-        #: The variables of closures that were exchanged: torch's hook around an optimizer's step.
+        #: Cell, its content before, and the wrapper in it: a cell is a variable of the closure that
+        #: torch puts around an optimizer's step.
         self._cells: list[tuple[Any, Any, Any]] = []
         self._done: set[tuple[int, str]] = set()
 
     @contextmanager
     def active(self, runner: Runner, targets: Iterable[Target]) -> Iterator[None]:
-        """Call this runner for the targets until the end."""
+        """Pass calls of the targets to this runner in a `with` block.
+
+        Raises ProgramError if another runner is active.
+        """
         if _Active.runner is not None:
             raise ProgramError(
-                "an observation is active already; leave `with observe(...)` before the next one, "
-                "and do not use it in a program whose Run observes"
+                "an observation is active already; end the block `with observe(...)` before the "
+                "next one, and do not use it in a program whose Run records API calls"
             )
         _never_compiled()
         _Active.runner = runner
@@ -143,7 +148,7 @@ class Patches:
             else:
                 setattr(owner, name, present)
         for cls in subclasses(torch.optim.Optimizer):
-            # A class that was first used meanwhile: torch's hook is around the wrapper.
+            # torch put its hook around the wrapper if the class was first used meanwhile.
             cell = _cell_of(vars(cls).get("step"))
             if cell is not None and id(cell.cell_contents) in mine:
                 cell.cell_contents = cell.cell_contents.__wrapped__
@@ -159,7 +164,7 @@ _ABSENT = object()
 
 
 def _cell_of(function: Any) -> Any:
-    """The variable of torch's hooked step that holds the step itself; None for others."""
+    """The cell in which torch's hook around `Optimizer.step` holds the method; None without one."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_freevars != ("func",):
         return None
@@ -192,9 +197,9 @@ _CODE = next(each for each in _wrap.__code__.co_consts if isinstance(each, CodeT
 
 
 def _never_compiled() -> None:
-    """The compiler starts no graph at a wrapper: it traces the functions that wrappers call.
+    """Keep torch.compile from compiling wrappers; it compiles the functions that they call.
 
-    Importing the compiler first also makes it note torch's own `nn.Module.__call__`.
+    The import here makes the compiler note torch's own `nn.Module.__call__` before it is exchanged.
     """
     import torch._dynamo.eval_frame as frames
 

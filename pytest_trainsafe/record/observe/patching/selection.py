@@ -1,4 +1,4 @@
-"""Which of all APIs and followed variables are observed."""
+"""Selects the APIs and the variables that an observation asks for."""
 
 from __future__ import annotations
 
@@ -12,27 +12,30 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 
 def names_in(given: object, what: str) -> tuple[str, ...] | None:
-    """Names as `observe` takes them; raises ArgumentError for anything else."""
+    """The names in the argument `what` of `observe`; None for all.
+
+    Raises ArgumentError if `given` is neither None nor a list of valid names.
+    """
     if given is None:
         return None
     if isinstance(given, str) or not isinstance(given, Sequence | set | frozenset):
         raise ArgumentTypeError(
-            f"observe({what}={given!r}): {what} is None for all, or a list of names such as "
+            f"observe({what}={given!r}): {what} must be None for all, or a list of names such as "
             + ("['torch.optim.Adam.step']" if what == "apis" else "['model.*.grad']")
         )
     for name in given:
         if not isinstance(name, str):
-            raise ArgumentTypeError(f"observe({what}=...): {name!r} is not a text")
+            raise ArgumentTypeError(f"observe({what}=...): {name!r} is not a str")
         if not name or name != name.strip() or ".." in name or name.endswith("."):
-            raise ArgumentError(f"observe({what}=...): {name!r} is not a name")
+            raise ArgumentError(f"observe({what}=...): {name!r} is not a valid name")
     return tuple(sorted(set(given))) if isinstance(given, set | frozenset) else tuple(given)
 
 
 class Selection:
-    """The APIs that are observed: those named, and all below a named module or class.
+    """The observed APIs: those with a name in `apis`, and all below a module or class in `apis`.
 
-    A name with a `*` is a pattern: "torch.optim.*.step" is the step of every optimizer.  `apis`
-    None takes the whole catalogue.
+    A name with a `*` is a pattern: "torch.optim.*.step" is the step of every optimizer.  If `apis`
+    is None, every patched API is observed.
     """
 
     def __init__(self, apis: Sequence[str] | None) -> None:
@@ -50,13 +53,13 @@ class Selection:
         return any(fnmatch.fnmatchcase(api, pattern) for pattern in self._patterns)
 
     def may_take(self, owner: object, method: str, api: str) -> bool:
-        """Whether calls of this function may be recorded, also as the method of a subclass."""
+        """Whether calls of this function may be recorded, perhaps as the method of a subclass."""
         if self.takes(api):
             return True
         if not isinstance(owner, type):
             return False
         if any(pattern.rpartition(".")[2] == method for pattern in self._patterns):
-            return True  # the call's own name, which has the object's class, decides
+            return True  # the name of each call, with the object's class, decides later
         for name in self._exact:
             head, _, last = name.rpartition(".")
             if (
@@ -69,7 +72,7 @@ class Selection:
 
 
 class Wanted:
-    """The variables that are followed: patterns of `OBJECT.ATTRIBUTE` or `TYPE.ATTRIBUTE`."""
+    """The variables to record: patterns of `OBJECT.ATTRIBUTE` or `TYPE.ATTRIBUTE`; None for all."""
 
     def __init__(self, patterns: Sequence[str] | None) -> None:
         self._patterns = patterns
@@ -77,7 +80,7 @@ class Wanted:
 
     @property
     def nothing(self) -> bool:
-        """Whether no variable is followed."""
+        """Whether no variable is recorded."""
         return self._patterns is not None and not self._patterns
 
     def _takes(self, name: str, kind: str, attribute: str) -> bool:
@@ -97,7 +100,7 @@ def _is_below(name: str, owner: type) -> bool:
 
 @functools.cache
 def resolved(name: str) -> object:
-    """The object of a dotted name, importing modules as needed; None if there is none."""
+    """The object with a dotted name; None if there is none.  Imports modules as needed."""
     levels = name.split(".")
     for count in range(len(levels), 0, -1):
         module = ".".join(levels[:count])

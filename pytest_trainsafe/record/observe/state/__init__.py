@@ -1,6 +1,6 @@
-"""The state of training objects: what is followed, and how a change is noticed.
+"""Notices changes in the state of training objects.  "To follow" an object means to record them.
 
-- `variables.py`: finds objects, names them, and compares them.
-- `slots.py`: one followed attribute.
-- `plain.py`: the attributes of optimizers, schedulers, scalers, loaders and samplers.
+- `variables.py`: finds objects, names them, and compares their attributes with earlier values.
+- `slots.py`: reads one followed attribute.
+- `plain.py`: lists the attributes of optimizers, schedulers, scalers, loaders and samplers.
 """

@@ -1,4 +1,4 @@
-"""The followed attributes of optimizers, schedulers, scalers, loaders, samplers and programs."""
+"""Lists the followed attributes of optimizers, schedulers, scalers, loaders and other objects."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
 from pytest_trainsafe.record.observe.state.slots import Slot
 
-#: Parameters whose optimizer states are followed, per optimizer.
+#: The most parameters of a group whose optimizer states are followed.
 MAX_STATES = 4096
 
 
 def of_optimizer(
     name: str, optimizer: Optimizer, objects: Objects, named: Mapping[int, str]
 ) -> Iterator[Slot]:
-    """Groups and states of an optimizer; `named` has the names of parameters by their id."""
+    """Yields the attributes in an optimizer's groups and states.
+
+    `named` has the names of the models' parameters by their id.
+    """
     kind = public_name(type(optimizer))
     for index, group in enumerate(optimizer.param_groups):
         where = f"{name}.param_groups.{index}"
@@ -46,7 +49,7 @@ def of_optimizer(
 
 
 def of_object(name: str, thing: object) -> Iterator[Slot]:
-    """The plain attributes of any object."""
+    """Yields the attributes of any object that are numbers, bools or texts."""
     kind = public_name(type(thing))
     for attribute in plain_attributes(thing):
         read = functools.partial(getattr, thing, attribute, None)
@@ -54,7 +57,7 @@ def of_object(name: str, thing: object) -> Iterator[Slot]:
 
 
 def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
-    """A scheduler's attributes, and the numbers that its functions of the step hold."""
+    """Yields the attributes of a scheduler, and the numbers in the functions of `lr_lambdas`."""
     yield from of_object(name, scheduler)
     for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
         for held, read in _held_by(function):
@@ -64,7 +67,7 @@ def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
 
 
 def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
-    """A gradient scaler: its scale, and how many steps it has grown for."""
+    """Yields the scale, the growth tracker and the settings of a gradient scaler."""
     kind = public_name(type(scaler))
     for attribute in ("_scale", "_growth_tracker"):
         yield Slot(
@@ -77,7 +80,7 @@ def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
 
 
 def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
-    """A loader: how often and how far it was iterated, its length and how it divides data."""
+    """Yields the counts, the lengths, the dataset, the sampler and the settings of a loader."""
     kind = public_name(type(loader))
     for attribute in ("epoch", "batches"):
         yield Slot(name, kind, attribute, "plain", functools.partial(counts.get, attribute))
@@ -92,7 +95,7 @@ def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
 
 
 def _held_by(function: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    """The numbers in a partial function's arguments, a closure, or a callable object."""
+    """Yields names and readers of the numbers in a partial, a closure or a callable object."""
     if isinstance(function, functools.partial):
         for name, value in function.keywords.items():
             if isinstance(value, bool | int | float):
@@ -117,7 +120,10 @@ def _content(cell: Any) -> object:
 
 
 class _Identities:
-    """Reads which parameters a group has; anew only if it has another list or number of them."""
+    """Reads the identities of a group's parameters, as a text.
+
+    The text is computed again only if the list is another object or has another length.
+    """
 
     __slots__ = ("_group", "_key", "_objects", "_text")
 
@@ -135,7 +141,7 @@ class _Identities:
 
 
 def _number(held: Mapping[Any, Any], key: Any) -> object:
-    """An item of a dict; of a CPU tensor without dimensions the number in it."""
+    """An item of a dict; if it is a CPU tensor without dimensions, the number in it."""
     value = held.get(key)
     if isinstance(value, torch.Tensor) and value.is_cpu and not value.dim():
         return value.item()
@@ -150,8 +156,8 @@ def _item(thing: Any, attribute: str) -> object:
 
 
 def _length(thing: Any) -> int | None:
-    """The length of a loader or a dataset; None for one without, or where it fails."""
+    """The length of a loader or a dataset; None if it has none or `len` fails."""
     try:
         return len(thing)
-    except Exception:  # written by a user: it may fail in any way
+    except Exception:  # a user's code may fail in any way
         return None

@@ -1,4 +1,4 @@
-"""One followed attribute: how it is read, and when it counts as changed."""
+"""Reads one followed attribute, and decides whether it changed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ NOTHING = Value("NoneType")
 class Slot:
     """An attribute of a training object.
 
-    `kind` is "data", "grad", "buffer", "state" or "plain": around a call that may write to a kind,
-    all of its attributes are compared by content.  `read` returns a tensor, a plain value such as a
-    number or a text, or None.
+    `kind` is "data", "grad", "buffer", "state" or "plain".  After a call that may write to a kind,
+    all attributes of this kind are compared by content.  `read` returns a tensor, a plain value
+    such as a number or a text, or None.
     """
 
     __slots__ = ("_key", "attribute", "kind", "moment", "object", "read", "type", "value")
@@ -31,14 +31,15 @@ class Slot:
         self.object, self.type, self.attribute, self.kind = name, cls, attribute, kind
         self.read = read
         self.value = NOTHING
-        #: When the content was read last.
+        #: The moment (a count of comparisons) when the content was last read.
         self.moment = -1
         self._key: Any = None
 
     def look(self, describer: Describer, exact: bool, moment: int) -> Value | None:
-        """Read the attribute; its value before if it changed, else None.
+        """Read the attribute.  Returns its earlier value if it changed, else None.
 
-        Without `exact`, a tensor is read only if its version, its address or the object differs.
+        Without `exact`, the content of a tensor is read only if the tensor is another object or has
+        another version or address.  With `exact`, it is read once in each `moment`.
         """
         now = self.read()
         if isinstance(now, torch.Tensor):
@@ -48,7 +49,7 @@ class Slot:
             if not exact and key is not None and self._key == (id(now), key):
                 return None
             self._key, self.moment = (id(now), key), moment
-            # A gradient or a state is named by its slot; which object holds it says nothing.
+            # The identity of the tensor that holds a gradient or a state does not matter.
             value = describer.value(now, exact=True, identity=self.kind in ("data", "buffer"))
         else:
             if self._key is not None and type(now) is type(self._key) and now == self._key:
@@ -61,7 +62,7 @@ class Slot:
 
 
 def _same(before: Value, after: Value) -> bool:
-    """Whether the content is the same; one that cannot be read counts as unchanged."""
+    """Whether two values have the same content.  Unreadable content counts as unchanged."""
     old, new = before.tensor, after.tensor
     if old is None or new is None:
         return before == after

@@ -1,4 +1,4 @@
-"""Follows the state of training objects: finds them, names them, and notices changes."""
+"""Finds and names training objects, and notices changes of their attributes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from pytest_trainsafe.record.observe.state import plain
 from pytest_trainsafe.record.observe.state.slots import Slot
 from pytest_trainsafe.trace.observed.events import Plain, Value
 
-#: Called with each change: the slot, and its value before.
+#: Called for each change, with the slot and its earlier value; None for a new state.
 Changed = Callable[[Slot, Value | None], None]
 
-#: Objects of one kind that are followed; later ones are listed as unseen.
+#: The most objects of one kind that are followed.  Further ones are listed as unseen.
 MAX_OBJECTS = 64
 
-#: The variables of the program itself.
+#: The name of the variables that the program itself defines.
 PROGRAM = "program"
 
 _NOTHING_EXACT: frozenset[str] = frozenset()
@@ -52,7 +52,7 @@ class Variables:
         self._buffers: dict[int, Slot] = {}
         self._program: dict[str, Plain] = {}
         self._names: dict[int, str] = {}
-        #: What no root of a model is: the modules of known models, and losses and the like.
+        #: Modules that begin no new model: parts of known models, and losses and the like.
         self._known: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._declared: weakref.WeakSet[nn.Module] = weakref.WeakSet()
         self._modules: weakref.WeakKeyDictionary[nn.Module, str] = weakref.WeakKeyDictionary()
@@ -61,7 +61,7 @@ class Variables:
         self._stale = False
         self._held: tuple[tuple[int, int], ...] = ()
         self.following = not wanted.nothing
-        #: What is not followed, and why.
+        #: Phrases on objects that are not followed.
         self.unseen: dict[str, None] = {}
 
     # What is followed.
@@ -75,7 +75,7 @@ class Variables:
         return not self.following or id(parameter) in self._names
 
     def never_called(self, called: Container[int]) -> list[str]:
-        """The names of the modules with a forward whose address is not among those called."""
+        """The names of the modules with a forward whose id is not in `called`."""
         return [
             name
             for module, name in self._modules.items()
@@ -83,9 +83,10 @@ class Variables:
         ]
 
     def model(self, module: nn.Module, prefix: str | None = None) -> None:
-        """Follow a model, unless it is known; with a prefix, as a part of the model "model".
+        """Follow a model, unless it is known.
 
-        The prefix is the part's name in the whole model, "" if its names are the whole model's.
+        With a prefix, the module is a part of the model "model", such as a pipeline stage.  The
+        prefix is the part's name in the whole model, "" if names in the part are complete.
         """
         if module in self._known:
             return
@@ -116,7 +117,7 @@ class Variables:
         self._stale = True
 
     def add(self, thing: Any) -> bool:
-        """Follow an optimizer, scheduler, scaler, loader or sampler; whether it is a new one."""
+        """Follow an optimizer, scheduler, scaler, loader or sampler.  Returns whether it is new."""
         if any(reference() is thing for _, reference in self._others):
             return False
         if isinstance(thing, Sampler) and not hasattr(thing, "epoch"):
@@ -132,23 +133,26 @@ class Variables:
         return True
 
     def follow(self, name: str, thing: Any) -> None:
-        """Follow the plain attributes of an object of the program's as "program.NAME"."""
+        """Follow the plain attributes of any object of the program, as "program.NAME"."""
         self._others.append((f"{PROGRAM}.{name}", weakref.ref(thing)))
         self._stale = True
 
     def set_program(self, name: str, value: Plain) -> None:
-        """Set a plain variable of the program's own."""
+        """Set a plain variable that the program defines."""
         self._stale |= name not in self._program
         self._program[name] = value
 
     def loader_counts(self, loader: Any) -> dict[str, int]:
-        """How often and how far a loader was iterated."""
+        """The number of a loader's epoch, -1 before the first, and of its batches in the epoch."""
         return self._loaders.setdefault(loader, {"epoch": -1, "batches": 0})
 
     # What changes.
 
     def compare(self, changed: Changed, exact: frozenset[str] = _NOTHING_EXACT) -> None:
-        """Call `changed` for each attribute that changed; `exact` kinds are read anew."""
+        """Call `changed` for each attribute that changed.
+
+        Tensors of the kinds in `exact` are read even if nothing seems to have written to them.
+        """
         if not self.following:
             return
         self._moment += 1
@@ -165,9 +169,10 @@ class Variables:
     def sample(
         self, changed: Changed, sampled: Callable[[Slot], None], fresh: bool = False
     ) -> None:
-        """At the end of a step: find what changed unnoticed, then sample every attribute.
+        """At the end of a step, report unnoticed changes, then call `sampled` for every attribute.
 
-        `fresh` says that nothing ran since the last comparison: what it read is not read again.
+        `fresh` says that nothing ran since the last comparison: content read then is not read
+        again.
         """
         if not self.following:
             return
@@ -183,12 +188,12 @@ class Variables:
             sampled(slot)
 
     def rebase(self) -> None:
-        """Read everything without calling it a change: nothing was observed for a while."""
+        """Read all attributes without reporting changes, when recording begins after a pause."""
         self._stale = True
         self.sample(lambda slot, before: None, lambda slot: None)
 
     def compare_buffers(self, module: nn.Module, changed: Changed) -> None:
-        """Compare the buffers that a module itself has: its forward may have written to them."""
+        """Compare the module's own buffers, since its forward may have written to them."""
         for buffer in module._buffers.values():
             slot = self._buffers.get(id(buffer))
             if slot is not None:
@@ -197,14 +202,14 @@ class Variables:
                     changed(slot, before)
 
     def _states(self) -> tuple[tuple[int, int], ...]:
-        """Which dict of states each optimizer has, and for how many parameters."""
+        """For each optimizer, the id of its state dict and the number of parameters in it."""
         things = [reference() for _, reference in self._others]
         return tuple(
             (id(each.state), len(each.state)) for each in things if isinstance(each, Optimizer)
         )
 
     def _refresh(self, changed: Changed) -> None:
-        """Find the slots anew.  One that is new is read; a new state counts as a change."""
+        """Collect the slots again.  New ones are read; a new state is reported as a change."""
         if not self._stale:
             return
         self._stale = False
@@ -218,7 +223,7 @@ class Variables:
             if known is not None and known.type == slot.type:
                 known.read = slot.read
                 slots[key] = known
-                if slot.attribute == "in_optimizer":  # found now, and held perhaps for long
+                if slot.attribute == "in_optimizer":  # the optimizer was found only now
                     known.look(self._describer, False, self._moment)
                 continue
             slot.look(self._describer, True, self._moment)
@@ -274,7 +279,7 @@ class Variables:
             )
 
     def _of_bare(self, name: str, optimizer: Optimizer, optimized: set[int]) -> Iterator[Slot]:
-        """The parameters of an optimizer that no known model has."""
+        """Yields the attributes of an optimizer's parameters that no known model has."""
         for index, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 if id(parameter) not in self._names:
@@ -291,7 +296,7 @@ def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> It
 
 
 class _Same:
-    """Reads an object that is known already."""
+    """Reads nothing: returns an object that is already known."""
 
     __slots__ = ("_thing",)
 

@@ -183,9 +183,10 @@ def page(found: list[Found], facts: dict[str, object]) -> str:
     rows = "\n".join(_row(one) for one in found)
     stories = "\n".join(_story(one) for one in found)
     return f"""\
-Bugs that DeepSpeed had and mended, none of which crashed anything, judged beside plain PyTorch.
-Most are shown in the release that had them, which runs beside the torch of today.
-Some are planted in the installed DeepSpeed as well, in the code that the fix changed.
+This section lists bugs that DeepSpeed had and corrected, none of which crashed a training.
+Each is found by a comparison with plain PyTorch, most in the release that had the bug, with a \
+recent torch.
+Some are planted in the installed DeepSpeed too, in the code that the fix changed.
 
 Written by `python benchmarks/bench_deepspeed_bugs.py --write`, two ranks on CPUs.
 The installed DeepSpeed was {facts["deepspeed"]}, torch {facts["torch"]}.
@@ -216,17 +217,21 @@ def section(found: list[Found], facts: dict[str, object]) -> str:
         "## The bugs of DeepSpeed",
         "",
         (
-            "Bugs that DeepSpeed had and mended, judged in the release that had them, or planted "
-            f"in the installed one: {right} of {len(found)} are found where they should be."
+            "Bugs that DeepSpeed had and corrected, judged in the release that had them, or "
+            f"planted in the installed release: {right} of {len(found)} are found where they "
+            "should be."
         ),
-        f"What they are, and what is said of them, is in [{PAGE.name}]({PAGE.name}).",
+        f"[{PAGE.name}]({PAGE.name}) describes them and what the reports say of them.",
         "",
         (
             f"Written by `python benchmarks/{Path(__file__).name} --write` on {facts['cores']} "
             f"cores, load {facts['load']} before, with torch {facts['torch']} and DeepSpeed "
             f"{facts['deepspeed']}, 2 ranks."
         ),
-        "Seconds are those to the verdict; some have a reference to make, others share it.",
+        (
+            "Seconds are the time to the verdict, which for some bugs includes the run of the "
+            "reference."
+        ),
         "",
         f"| {head.replace('|', ' | ')} |",
         "|---" * (head.count("|") + 1) + "|",

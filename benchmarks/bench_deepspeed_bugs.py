@@ -93,7 +93,7 @@ def main() -> None:
                 session.close()
     report(found)
     if arguments.write:
-        write_section(PAGE, "silent", page(found, facts), "# DeepSpeed's silent bugs\n")
+        write_section(PAGE, "silent", page(found, facts), "# Bugs of DeepSpeed\n")
         write_section(TABLE, "deepspeed", section(found, facts))
     figures = [
         {

@@ -33,8 +33,9 @@ PAGE = ROOT / "docs" / "bugs.md"
 
 HEAD = """# Bugs
 
-Real bugs of training frameworks, and what this plugin says of each.
-Every section is written by the benchmark that it names.
+This page lists real bugs of training frameworks that were planted or run in the release that had \
+them, and what pytest-trainsafe reports of each.
+The benchmark that a section names writes the section.
 """
 
 
@@ -186,10 +187,14 @@ def section(found: list[Found], facts: dict[str, object], most: int) -> str:
         "## The bugs of TTrace, Table 1",
         "",
         (
-            "Each is planted by its own mechanism in the reference models "
-            "(`reference_models/bugs/`), and judged at Points that trigger it and at others."
+            "Each bug is planted in the reference models by its original mechanism "
+            "(`reference_models/bugs/`), and judged at Points that trigger it and at Points that "
+            "do not."
         ),
-        "WD is wrong data, WC wrong communication, MC missing communication.",
+        (
+            'In the column "kind", WD is wrong data, WC wrong communication, and MC missing '
+            "communication."
+        ),
         "",
         (
             f"Written by `python benchmarks/bench_bugs.py {' '.join(sys.argv[1:])}` on "
@@ -197,17 +202,15 @@ def section(found: list[Found], facts: dict[str, object], most: int) -> str:
             f"at most {most}."
         ),
         (
-            '"Fails" counts the Points that trigger the bug and fail, starting at the tensor that '
-            'the catalogue expects; "silent" the Points that do not trigger it, and pass.'
+            '"Fails" counts the Points that trigger the bug and whose report starts at the tensor '
+            'that the catalogue expects; "silent" counts the Points that do not trigger it and '
+            "pass."
         ),
         (
-            "The code at fault is looked for at the first Point that triggers a bug: "
+            "The code at fault is located at the first Point that triggers a bug: "
             f"{right} of {len(found)} are localised to the right module and phase."
         ),
-        (
-            "Seconds are those to a Point's verdict (median) and, after the plus, those of the "
-            "localisation."
-        ),
+        ("Seconds are the time to a Point's verdict (median) plus the time of the localisation."),
         "",
         f"| {columns.replace('|', ' | ')} |",
         "|---" * (columns.count("|") + 1) + "|",

@@ -100,7 +100,7 @@ def main() -> None:
                 session.close()
     report(found)
     if arguments.write:
-        write_section(PAGE, "silent", page(found, facts), "# DeepSpeed's silent bugs\n")
+        write_section(PAGE, "silent", page(found, facts), "# Bugs of DeepSpeed\n")
         write_section(TABLE, "deepspeed", section(found, facts))
     figures = [
         {
@@ -190,9 +190,10 @@ def page(found: list[Found], facts: dict[str, object]) -> str:
     rows = "\n".join(_row(one) for one in found)
     stories = "\n".join(_story(one) for one in found)
     return f"""\
-Bugs that DeepSpeed had and fixed, all of them silent, compared with plain PyTorch training.
-Most are shown in the release that had them, which runs with a current torch.
-Some are planted in the installed DeepSpeed as well, in the code that the fix changed.
+This section lists bugs that DeepSpeed had and corrected, none of which crashed a training.
+Each is found by a comparison with plain PyTorch, most in the release that had the bug, with a \
+recent torch.
+Some are planted in the installed DeepSpeed too, in the code that the fix changed.
 
 Written by `python benchmarks/bench_deepspeed_bugs.py --write`, two ranks on CPUs.
 The installed DeepSpeed was {facts["deepspeed"]}, torch {facts["torch"]}.
@@ -223,10 +224,11 @@ def section(found: list[Found], facts: dict[str, object]) -> str:
         "## The bugs of DeepSpeed",
         "",
         (
-            "Bugs that DeepSpeed had and fixed, judged in the release that had them, or planted "
-            f"in the installed one: {right} of {len(found)} are found where they should be."
+            "Bugs that DeepSpeed had and corrected, judged in the release that had them, or "
+            f"planted in the installed release: {right} of {len(found)} are found where they "
+            "should be."
         ),
-        f"The bugs and the reports on them are described in [{PAGE.name}]({PAGE.name}).",
+        f"[{PAGE.name}]({PAGE.name}) describes them and what the reports say of them.",
         "",
         (
             f"Written by `python benchmarks/{Path(__file__).name} --write` on {facts['cores']} "
@@ -234,8 +236,8 @@ def section(found: list[Found], facts: dict[str, object]) -> str:
             f"{facts['deepspeed']}, 2 ranks."
         ),
         (
-            "Seconds are measured until the verdict; some include the Run of a reference that "
-            "others share."
+            "Seconds are the time to the verdict, which for some bugs includes the run of the "
+            "reference."
         ),
         "",
         f"| {head.replace('|', ' | ')} |",

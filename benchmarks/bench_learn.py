@@ -159,15 +159,15 @@ TEXT = """\
 ### What the learn judge says of them
 
 One pack is learned from the {programs} healthy programs in all of their configurations \
-({runs} runs, {records} records, {invariants} invariants), never from a program of an error, and \
+({runs} runs, {records} records, {invariants} invariants), but from no variant of an error, and \
 checked on both variants of each error.
 An error is caught if the faulty variant breaks a rule that the healthy variant keeps: {caught} of \
 {errors} are, and the first rule names the true cause of {named}.
 Healthy variants raise {control} blocks, and healthy programs raise {alarms} with a pack from the \
 others.
 A report has {median} block in the median and at most {most}.
-"Found" is the step of the record that breaks the rule; records after an optimizer's step \
-belong to the next step.
+"Found" is the step of the record that breaks the rule; code that runs after an optimizer's step \
+belongs to the next step.
 
 Written by `python benchmarks/bench_learn.py --write`.
 

@@ -21,19 +21,19 @@ PAGE = ROOT / "docs" / "bugs.md"
 
 TEXT = (
     "## Silent errors\n\n"
-    "The errors that TrainCheck (Jiang et al., OSDI 2025) was evaluated on, re-created from their "
-    "public descriptions as small programs (`reference_models/silent_errors/`).\n"
-    "Each has a healthy and a faulty variant behind one switch.\n"
-    "The part of a framework or of a machine that was at fault is a subclass of the same part of a "
-    "small library (`reference_models/toolkit/`), so both variants call the same names.\n"
+    "These are the errors that TrainCheck (Jiang et al., OSDI 2025) was evaluated on, re-created "
+    "from their public descriptions as small programs (`reference_models/silent_errors/`).\n"
+    "One switch of each program selects its healthy or its faulty variant.\n"
+    "The faulty part of a framework or machine is a subclass of the same part of a small library "
+    "(`reference_models/toolkit/`), so both variants call functions of the same names.\n"
     "Tests check the consequence of each error, not only its loss.\n"
     "`reference_models/healthy/` has thirty-one correct programs in four classes, none of them the "
     "healthy variant of an error.\n\n"
-    "The trigger is when the root cause acts: in a step, before the first (start) or after the "
+    '"Trigger" is when the root cause acts: in a step, before the first step (start) or after the '
     "last (end).\n"
-    "The judges are those expected to see the error, the best first; launch is the comparison of "
-    "the ranks' collectives, which is made for every group of ranks.\n"
-    "The table after the next one has the verdict of the learn judge on each.\n\n"
+    '"Judges" are those that are expected to find the error, the best first; "launch" is the '
+    "comparison of the ranks' collectives, which is made for every group of ranks.\n"
+    "The last table of this page has the results of the learn judge.\n\n"
     "Written by `python benchmarks/bench_silent_errors.py --write` from the catalogue.\n"
 )
 

@@ -397,8 +397,8 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     assert (finding.judge, finding.check) == ("align", "replicas")
     assert finding.pattern is not None
     assert finding.pattern.name == "stale"
-    stale = "on tp rank 1: the value equals the reference's value of the previous step"
-    assert finding.pattern.text == stale
+    text = "on tp rank 1: the value equals the reference's value of the previous step"
+    assert finding.pattern.text == text
 
 
 def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:

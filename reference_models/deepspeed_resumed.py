@@ -27,8 +27,9 @@ def train(
 ) -> None:
     """Train a small GPT for `steps` steps.
 
-    `universal` converts the checkpoint that is saved, and loads such a one.  `lost` is the fault:
-    a file of a universal checkpoint that is set to zero when it is saved.
+    With `universal` the saved checkpoint is converted to a universal one, which is the one that is
+    loaded.  `lost` plants a fault: the name of files of the universal checkpoint whose values are
+    set to zero.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -36,7 +37,7 @@ def train(
     sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    # DeepSpeed is told when it is made what it will load.
+    # The config says whether the checkpoint to load is a universal one, before it is loaded.
     resumed = ctx.first_step > 0
     engine = initialize(ctx, model, config(ctx, resumed and universal))
     with ctx.load() as folder:

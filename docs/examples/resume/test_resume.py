@@ -19,9 +19,3 @@ def test_it_goes_on_as_if_it_was_never_interrupted(candidate_trace: Any) -> None
 def test_random_numbers_that_are_not_loaded_are_found(candidate_trace: Any) -> None:
     with pytest.raises(TrainsafeFailure, match="resume:rng"):
         assert_resumable(candidate_trace, at_step=4, steps=7)
-
-
-@pytest.mark.trainsafe(train, dp=[2], args={"forgotten": "the position in the data"})
-def test_a_position_in_the_data_that_is_not_loaded_is_found(candidate_trace: Any) -> None:
-    with pytest.raises(TrainsafeFailure, match="resume:data_order"):
-        assert_resumable(candidate_trace, at_step=4, steps=7)

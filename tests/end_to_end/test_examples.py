@@ -142,3 +142,15 @@ def test_the_examples_with_dropout_pass(tmp_path: Path) -> None:
 
     assert done.returncode == 0, done.stdout
     assert "7 passed" in done.stdout
+
+
+@shared
+def test_the_example_of_resuming_passes(tmp_path: Path) -> None:
+    folder = tmp_path / "resume"
+    shutil.copytree(EXAMPLE.parent / "resume", folder)
+    (folder / "pytest.ini").write_text("[pytest]\n")
+
+    done = run(folder, "--trainsafe-localize=off")
+
+    assert done.returncode == 0, done.stdout
+    assert "2 passed" in done.stdout

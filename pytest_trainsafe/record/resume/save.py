@@ -61,10 +61,24 @@ class TrainingCheckpoint:
                 )
 
     def save(self, folder: str | os.PathLike[str]) -> None:
-        """Saves into a folder that all ranks share; every rank calls it."""
+        """Saves into a folder that all ranks share; every rank calls it.
+
+        Raises ArgumentError where several ranks have not initialised torch.distributed.
+        """
         from torch.distributed.checkpoint.state_dict_saver import save
 
+<<<<<<< HEAD
         # Read the random states first, because saving may draw random numbers.
+=======
+        rank, ranks = _rank()
+        if ranks > 1 and not (dist.is_available() and dist.is_initialized()):
+            raise ArgumentError(
+                f"TrainingCheckpoint.save was called in one of {ranks} ranks (WORLD_SIZE) before "
+                "torch.distributed was initialised, so they cannot divide what is saved; call "
+                "torch.distributed.init_process_group, or use ctx.mesh or ctx.group, before"
+            )
+        # First, so that nothing that is drawn to save is missing when the training goes on.
+>>>>>>> replay16
         states = rng_states(self._generators)
         own = {name: each.state_dict() for name, each in self._per_rank.items()}
         shared = {name: each.state_dict() for name, each in self._shared.items()}
@@ -72,7 +86,6 @@ class TrainingCheckpoint:
         path.mkdir(parents=True, exist_ok=True)
         with _alone_or_together():
             save(self._tensors(), checkpoint_id=path / "tensors")
-        rank, ranks = _rank()
         torch.save({"rng": states, "per_rank": own, "ranks": ranks}, path / f"rank{rank}.pt")
         if rank == 0:
             torch.save(shared, path / "shared.pt")
@@ -189,7 +202,14 @@ def _alone_or_together() -> Iterator[None]:
 
 
 def _rank() -> tuple[int, int]:
+<<<<<<< HEAD
     """The number of this rank, and the number of ranks."""
+=======
+    """The number of this rank, and how many there are.
+
+    A program may load before it initialises torch.distributed; the launcher's variables tell then.
+    """
+>>>>>>> replay16
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return 0, 1
+    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

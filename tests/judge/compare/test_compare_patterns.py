@@ -16,7 +16,6 @@ from compare_faults import (
     with_rows,
     wrong_tensor,
 )
-
 from syrupy.assertion import SnapshotAssertion
 
 from pytest_trainsafe.core.layout import Shard

@@ -241,3 +241,40 @@ def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path
         match="a different number of ranks than the 1 that load it, and the state of reader",
     ):
         made.load(tmp_path)
+
+
+class Position:
+    """A position in the data."""
+
+    def __init__(self, position: int) -> None:
+        self.position = position
+
+    def state_dict(self) -> int:
+        return self.position
+
+    def load_state_dict(self, state: int) -> None:
+        self.position = state
+
+
+def test_ranks_load_what_is_their_own_before_torch_distributed_is_initialised(
+    tmp_path, monkeypatch
+):
+    model, held = nn.Linear(2, 2), Position(3)
+    TrainingCheckpoint(model, per_rank={"held": held}).save(tmp_path)
+    saved = torch.load(tmp_path / "rank0.pt")
+    torch.save({**saved, "ranks": 2}, tmp_path / "rank0.pt")
+    torch.save({**saved, "ranks": 2, "per_rank": {"held": 5}}, tmp_path / "rank1.pt")
+
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    for rank, expected in (("0", 3), ("1", 5)):
+        monkeypatch.setenv("RANK", rank)
+        checkpoint = TrainingCheckpoint(model, per_rank={"held": held})
+        checkpoint.load(tmp_path)
+        assert (held.position, checkpoint.load_rng(tmp_path)) == (expected, True)
+
+
+def test_ranks_that_have_not_initialised_torch_distributed_cannot_save(tmp_path, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+
+    with pytest.raises(ArgumentError, match="one of 2 ranks"):
+        TrainingCheckpoint(nn.Linear(2, 2)).save(tmp_path)

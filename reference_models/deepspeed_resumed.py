@@ -28,15 +28,9 @@ def train(
 ) -> None:
     """Trains a small GPT for `steps` steps.
 
-<<<<<<< HEAD
-    With `universal`, a saved checkpoint is converted to DeepSpeed's universal format, and the
-    universal one is loaded.  `lost` plants a fault: it names a file of the universal checkpoint
-    whose values are set to zero.
-=======
     With `universal` the saved checkpoint is converted to a universal one, which is the one that is
     loaded.  `lost` plants a fault: the name of files of the universal checkpoint whose values are
     set to zero.
->>>>>>> replay16
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -44,11 +38,7 @@ def train(
     sizes = Sizes(layers=1, hidden=16, heads=heads, seq_len=8)
     model = PlainGPT(sizes).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-<<<<<<< HEAD
-    # The config of the engine says which kind of checkpoint it will load.
-=======
     # The config says whether the checkpoint to load is a universal one, before it is loaded.
->>>>>>> replay16
     resumed = ctx.first_step > 0
     engine = initialize(ctx, model, config(ctx, resumed and universal))
     with ctx.load() as folder:

@@ -67,9 +67,6 @@ class TrainingCheckpoint:
         """
         from torch.distributed.checkpoint.state_dict_saver import save
 
-<<<<<<< HEAD
-        # Read the random states first, because saving may draw random numbers.
-=======
         rank, ranks = _rank()
         if ranks > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ArgumentError(
@@ -77,8 +74,7 @@ class TrainingCheckpoint:
                 "torch.distributed was initialised, so they cannot divide what is saved; call "
                 "torch.distributed.init_process_group, or use ctx.mesh or ctx.group, before"
             )
-        # First, so that nothing that is drawn to save is missing when the training goes on.
->>>>>>> replay16
+        # Read the random states first, because saving may draw random numbers.
         states = rng_states(self._generators)
         own = {name: each.state_dict() for name, each in self._per_rank.items()}
         shared = {name: each.state_dict() for name, each in self._shared.items()}
@@ -202,14 +198,11 @@ def _alone_or_together() -> Iterator[None]:
 
 
 def _rank() -> tuple[int, int]:
-<<<<<<< HEAD
-    """The number of this rank, and the number of ranks."""
-=======
-    """The number of this rank, and how many there are.
+    """The number of this rank, and the number of ranks.
 
-    A program may load before it initialises torch.distributed; the launcher's variables tell then.
+    They are read from the launcher's variables if torch.distributed is not initialised, because a
+    program may load before that.
     """
->>>>>>> replay16
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
     return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))

@@ -81,19 +81,9 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
 }
 
 
-#: Further axes to sweep for the bugs whose description `when` contains this word.
-_MORE: dict[str, Axes] = {
-    "recompute": {"recompute": ["none", "full"]},
-    "zero": {"zero": [0, 1]},
-}
-
-
 def planted(bug: Bug, settings: Settings) -> list[Case]:
     """The Cases of a bug, at all valid Points of its program, whether they trigger it or not."""
-    axes = {**RANKS[bug.program]}
-    for word, more in _MORE.items():
-        if word in bug.when:
-            axes |= more
+    axes = {**RANKS[bug.program], **bug.sweep}
     return list(points(bug.program, axes, bug.arguments, settings, {"bug": bug.name}))
 
 

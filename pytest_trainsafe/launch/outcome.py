@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
 from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
@@ -171,8 +172,8 @@ def _problem(supervision: Supervision, startup_timeout: float) -> str:
     if supervision.problem:
         return supervision.problem
     if supervision.reason == "startup":
-        late = [str(rank.rank) for rank in supervision.ranks if not rank.pid]
-        return f"rank {', '.join(late)} did not begin within {startup_timeout:g} s"
+        late = [rank.rank for rank in supervision.ranks if not rank.pid]
+        return f"{name_ranks(late)} did not begin within {startup_timeout:g} s"
     if supervision.reason == "request":
         return "stopped on request"
     if supervision.reason == "launcher" and all(

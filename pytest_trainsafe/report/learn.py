@@ -52,7 +52,7 @@ def write_learned(
 def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
     """Learns the pack that the settings name from the tests that passed; returns lines to print."""
     from pytest_trainsafe.judge.learn.use.from_tests import learn_pack
-    from pytest_trainsafe.judge.learn_judge import observed_run
+    from pytest_trainsafe.judge.learn.use.judged import observed_run
     from pytest_trainsafe.trace.reader import Trace
 
     kept, failed = _observed(reports)

@@ -16,8 +16,9 @@ class Bug:
     """One bug: what goes wrong, where the bug comes from, when it acts, and where it shows first.
 
     `program` is the module of `reference_models` whose `train(..., bug=name)` plants it; it is
-    called with `arguments` as well.  `ttrace` is the bug's number in TTrace, and `category` its
-    category there: WD for wrong data, WC for wrong communication, MC for missing communication.
+    called with `arguments` as well.  `sweep` has the axes that a search for the bug must sweep
+    besides those of every bug.  `ttrace` is the bug's number in TTrace, and `category` its category
+    there: WD for wrong data, WC for wrong communication, MC for missing communication.
     `what` says what goes wrong, `origin` is the address of the report, and `when` says at which
     Points the bug acts; `triggers` decides that for a Point.  `module`, `tensor` and `kind` name
     the first wrong tensor, which is in step `step` and, if its kind has micro-batches, in
@@ -43,6 +44,7 @@ class Bug:
     step: int = 0
     program: str = "gpt"
     arguments: Mapping[str, object] = field(default_factory=dict)
+    sweep: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
 
     def localised(self, found: Iterable[Sequence[str]]) -> bool:
         """Whether all (phase, target) pairs of a localisation match this bug; False if none."""

@@ -36,6 +36,7 @@ BUGS = (
             "The recomputation casts the new weight, so the gradients belong to another forward."
         ),
         when="fp8 with recompute=full, from the second step on",
+        sweep={"recompute": ["none", "full"]},
         triggers=lambda point: point.get("recompute", "none") in ("full", True),
         module="decoder.layers.0.self_attention.linear_qkv",
         tensor="output",

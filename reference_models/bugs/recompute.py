@@ -15,6 +15,7 @@ BUGS = (
             "previous layer, so only the last layer of a chunk has an effect."
         ),
         when="recompute=full with recompute_num_layers > 1, in stages with several layers",
+        sweep={"recompute": ["none", "full"]},
         triggers=lambda point: (
             point.get("recompute", "none") in ("full", True) and point.size("pp") <= 2
         ),

@@ -18,6 +18,7 @@ BUGS = (
             "copies drift apart."
         ),
         when="zero with pp > 1 and dp * cp > 1, and a tied embedding",
+        sweep={"zero": [0, 1]},
         triggers=lambda point: (
             int(point.get("zero", 0)) > 0
             and point.size("pp") > 1
@@ -41,6 +42,7 @@ BUGS = (
             "copied into the parameters, and the model keeps its initial parameters."
         ),
         when="zero with overlap_param_gather",
+        sweep={"zero": [0, 1]},
         triggers=lambda point: int(point.get("zero", 0)) > 0,
         module="embedding.word_embeddings",
         tensor="weight",

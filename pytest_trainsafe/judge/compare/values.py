@@ -5,11 +5,12 @@ Most tensors are needed once, some twice in succession, and parameters again a s
 
 from __future__ import annotations
 
-from collections import OrderedDict
-from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+import contextlib
+from collections.abc import Sequence
+from typing import TypeVar
 
 import torch
+from cachetools import LRUCache
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged
@@ -25,46 +26,14 @@ KEPT = 2 * 2**20
 _LASTING = frozenset({"param", "master_param"})
 
 
-T = TypeVar("T")
+K = TypeVar("K")
+V = TypeVar("V")
 
 
-class ByteLRU(Generic[T]):
-    """A least-recently-used cache of at most `limit` bytes; `size` returns the bytes of a value."""
-
-    def __init__(self, limit: int, size: Callable[[T], int]) -> None:
-        self.limit = limit
-        self.used = 0
-        self._size = size
-        self._values: OrderedDict[Hashable, tuple[T, int]] = OrderedDict()
-
-    def get(self, key: Hashable) -> T | None:
-        """The value of a key; None if it is not cached."""
-        found = self._values.get(key)
-        if found is None:
-            return None
-        self._values.move_to_end(key)
-        return found[0]
-
-    def keep(self, key: Hashable, value: T) -> None:
-        """Cache a value, and evict the least recently used ones while the limit is exceeded.
-
-        A value that is larger than the limit is not cached.
-        """
-        self.forget(key)
-        size = self._size(value)
-        if size > self.limit:
-            return
-        self._values[key] = value, size
-        self.used += size
-        while self.used > self.limit:
-            _, (_, gone) = self._values.popitem(last=False)
-            self.used -= gone
-
-    def forget(self, key: Hashable) -> None:
-        """Remove a key, if it is cached."""
-        found = self._values.pop(key, None)
-        if found is not None:
-            self.used -= found[1]
+def keep(cache: LRUCache[K, V], key: K, value: V) -> None:
+    """Caches a value, unless it alone is larger than the cache."""
+    with contextlib.suppress(ValueError):
+        cache[key] = value
 
 
 class Values:
@@ -76,7 +45,7 @@ class Values:
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
         self._last: tuple[TensorId, Merged] | None = None
-        self._kept = ByteLRU[Merged](KEPT, _bytes)
+        self._kept: LRUCache[TensorId, Merged] = LRUCache(KEPT, _bytes)
 
     def merged(self, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
         """The logical tensor of `id` with the findings of its merge; `shape` is as in `merge`."""
@@ -86,7 +55,7 @@ class Values:
         if found is None:
             found = logical_tensor(self.trace, id, shape)
             if id.kind in _LASTING:
-                self._kept.keep(id, found)
+                keep(self._kept, id, found)
         self._last = id, found
         return found
 
@@ -104,7 +73,7 @@ class Values:
             return None
         before, after = both
         new, old = self.tensor(after), self.tensor(before)
-        self._kept.forget(before)
+        self._kept.pop(before, None)
         if new is None or old is None or new.shape != old.shape:
             return None
         return new - old

@@ -19,3 +19,6 @@ check       finds violations, after a run or while it trains
 watch       judges the examples of one invariant
 quote       describes a call or a change in one line
 """
+
+#: The judge's name, which its findings carry.
+JUDGE = "learn"

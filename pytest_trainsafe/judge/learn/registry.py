@@ -26,19 +26,10 @@ BUILT_IN = (
     f"{_FOLDER}.numeric:Numeric",
 )
 
+#: The attributes that a relation must have.
 _PARTS = (
-    "name",
-    "several",
-    "typed",
-    "valid",
-    "prior",
-    "hypotheses",
-    "examples",
-    "checker",
-    "needs",
-    "explain",
-    "weaker",
-    "anywhere",
+    *Relation.__annotations__,
+    *(name for name, value in vars(Relation).items() if callable(value) and name[0] != "_"),
 )
 
 

@@ -123,11 +123,13 @@ def read(path: Path) -> tuple[Header, dict[str, torch.Tensor]]:
     """
     try:
         data = read_file(path, max_bytes=MAX_BYTES)
-    except OSError as error:
+    except FileNotFoundError as error:
         raise ReplayError(
-            f"{path} cannot be read ({error.strerror}): ReplayCheckpoint.save wrote no file into "
-            "this folder on this rank. Give the folder of a checkpoint"
+            f"{path} does not exist: ReplayCheckpoint.save wrote no file into this folder on this "
+            "rank. Give the folder of a checkpoint"
         ) from error
+    except OSError as error:
+        raise ReplayError(f"{path} cannot be read: {error.strerror}") from error
     header = _header(path, data)
     try:
         tensors = safetensors.torch.load(data)

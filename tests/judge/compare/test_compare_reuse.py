@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from cachetools import LRUCache
 from compare_traces import Bench, Record, only, training
 
 from pytest_trainsafe.core.point import Point
@@ -15,7 +16,6 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tolerance import reference_tolerances
-from pytest_trainsafe.judge.compare.values import ByteLRU
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -43,7 +43,7 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         reference_tolerances,
         "_cache",
-        ByteLRU(reference_tolerances.KEPT, reference_tolerances._bytes),
+        LRUCache(reference_tolerances.KEPT, reference_tolerances._bytes),
     )
 
 
@@ -63,7 +63,7 @@ def test_a_judgement_is_the_same_whether_the_reference_was_judged_by_before_or_n
 ) -> None:
     rung = bench.rung(POINT, dtype=dtype)
     first, again = compare(rung), compare(rung)
-    monkeypatch.setattr(reference_tolerances, "_cache", ByteLRU(0, reference_tolerances._bytes))
+    monkeypatch.setattr(reference_tolerances, "_cache", LRUCache(0, reference_tolerances._bytes))
     anew = compare(rung)
     assert facts(first) == facts(again) == facts(anew)
     assert first.worst > 0

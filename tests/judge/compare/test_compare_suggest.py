@@ -168,6 +168,6 @@ def test_parameters_and_the_loss_have_their_own_sections() -> None:
 
 def test_what_cannot_be_said_is_known() -> None:
     assert "mean" in inexpressible(need("a", (Partial("tp", "avg"),)), "")
-    assert "cp_order is zigzag" in inexpressible(need("a", (Shard(1, "cp"),)), "zigzag")
+    assert "cp_order: zigzag" in inexpressible(need("a", (Shard(1, "cp"),)), "zigzag")
     assert inexpressible(need("a", CP), "zigzag") == ""
     assert cp_order([need("a", CP), need("b", CP), need("c", (Shard(1, "cp"),))]) == "zigzag"

@@ -83,10 +83,7 @@ def test_a_regenerated_function_that_this_program_does_not_have(tmp_path):
 
 
 def test_no_checkpoint_at_all(tmp_path):
-    assert (
-        "cannot be read (No such file or directory): ReplayCheckpoint.save wrote no file"
-        in refused(tmp_path)
-    )
+    assert "does not exist: ReplayCheckpoint.save wrote no file" in refused(tmp_path)
 
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\xff" * 64])

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+from cachetools import LRUCache
+
 from pytest_trainsafe.align.sketched import Sketched, logical_sketch
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.values import ByteLRU
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.tensors.sketch import SIZE
 
 #: The size limit of the cache for all traces of this process, in bytes.
 KEPT = 32 * 2**20
 
-_made = ByteLRU[tuple[Sketched | None]](KEPT, lambda _: SIZE + 600)
+_made: LRUCache[tuple[int, TensorId], tuple[Sketched | None]] = LRUCache(KEPT, lambda _: SIZE + 600)
 
 
 def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
@@ -23,7 +24,7 @@ def sketch_of(trace: Trace, id: TensorId) -> Sketched | None:
     found = _made.get((trace.serial, id))
     if found is None:
         found = (logical_sketch(trace, id),)
-        _made.keep((trace.serial, id), found)
+        _made[trace.serial, id] = found
     return found[0]
 
 

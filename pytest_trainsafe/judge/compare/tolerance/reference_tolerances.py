@@ -7,12 +7,14 @@ reference.  Called by the compare judge.
 from __future__ import annotations
 
 import math
+from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import overload
 
 import numpy as np
 import torch
 import xxhash
+from cachetools import LRUCache
 
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -21,7 +23,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import allowance_by
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judge.compare.tolerance.gradient_norm import response_of_norm
-from pytest_trainsafe.judge.compare.values import ByteLRU, Values
+from pytest_trainsafe.judge.compare.values import Values, keep
 
 #: The size limit of the cache for all references of this process, in bytes.
 KEPT = 64 * 2**20
@@ -81,7 +83,7 @@ def _bytes(tolerance: Tolerance) -> int:
     return 600 + slices + marked
 
 
-_cache = ByteLRU[Tolerance](KEPT, _bytes)
+_cache: LRUCache[tuple[Hashable, ...], Tolerance] = LRUCache(KEPT, _bytes)
 
 
 class ReferenceTolerances:
@@ -122,7 +124,7 @@ class ReferenceTolerances:
             found = self._make(
                 reference, self.others(id), loosened, least, gradient=id.kind == "main_grad"
             )
-            _cache.keep(key, found)
+            keep(_cache, key, found)
         return found
 
     def exact_tolerance(self, id: TensorId) -> Tolerance:
@@ -133,7 +135,7 @@ class ReferenceTolerances:
             reference = self.reference.tensor(id)
             assert reference is not None, id
             found = self._make(reference, [], 1.0, 0.0)
-            _cache.keep(key, found)
+            keep(_cache, key, found)
         return found
 
     @overload
@@ -180,7 +182,7 @@ class ReferenceTolerances:
                 least = max(least, flipped(norm(expected.numpy()), expected.numel()))
             present = [without(other, undetermined) for other in others if other is not None]
             found = self._make(expected, present, loosened, least)
-            _cache.keep(key, found)
+            keep(_cache, key, found)
         return found
 
     def others(self, id: TensorId) -> list[torch.Tensor]:

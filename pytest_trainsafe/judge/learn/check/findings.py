@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from pytest_trainsafe.core.finding import CallSubject, Finding, StepSubject, Subject
+from pytest_trainsafe.judge.learn import JUDGE
 from pytest_trainsafe.judge.learn.check.cluster import Cluster
 from pytest_trainsafe.judge.learn.check.verifier import message
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.watch import Violation
 from pytest_trainsafe.trace.observed.events import Call
 
-#: The name of the judge in findings.
-JUDGE = "learn"
 #: The most rules that a finding lists in addition to the first one.
 _MAX_LISTED = 5
 

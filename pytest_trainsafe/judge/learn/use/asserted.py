@@ -12,12 +12,8 @@ from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.deploy import load_packs, observation_of
-from pytest_trainsafe.judge.learn_judge import (
-    LearnJudgement,
-    judge_packs,
-    judge_trace,
-    observed_spec,
-)
+from pytest_trainsafe.judge.learn.use.judged import judge_packs, judge_trace
+from pytest_trainsafe.judge.learn_judge import LearnJudgement, observed_spec
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
 

@@ -27,8 +27,8 @@ class Divergence:
     """The first difference between two Runs.
 
     `where` is the tensor that differs, or None if the difference concerns a whole `step`.
-    `order` is the tensor's position in dataflow order. `total` is the number of recorded
-    tensors, and `differing` the number of those that differ, both over all ranks. `greatest`
+    `order` is the tensor's position in dataflow order. `total` is the number of tensors that either
+    Run recorded, and `differing` the number of those that differ, both over all ranks. `greatest`
     is the largest absolute difference between this tensor's elements, or None if it is unknown.
     """
 
@@ -51,7 +51,7 @@ def first_divergence(first: Trace, second: Trace) -> Divergence | None:
     """The first difference between two Runs with equal numbers of ranks; None if there is none."""
     assert len(first.ranks) == len(second.ranks)
     pairs = list(zip(first.ranks, second.ranks, strict=True))
-    total = sum(len(one.tensors) for one in first.ranks)
+    total = sum(len(_ids(one, other)) for one, other in pairs)
     differing = sum(_count(one, other) for one, other in pairs)
     if differing:
         how, rank, order, where = _first_tensor(first, second)
@@ -91,8 +91,13 @@ def _ordered(rank: RankTrace) -> list[TensorId]:
 
 
 def _count(one: RankTrace, other: RankTrace) -> int:
-    ids = one.tensors.keys() | other.tensors.keys()
+    ids = _ids(one, other)
     return sum(not _same(one.tensors.get(id), other.tensors.get(id)) for id in ids)
+
+
+def _ids(one: RankTrace, other: RankTrace) -> set[TensorId]:
+    """The tensors that a rank recorded in either Run."""
+    return one.tensors.keys() | other.tensors.keys()
 
 
 def _first_tensor(first: Trace, second: Trace) -> tuple[How, int, int, TensorId]:

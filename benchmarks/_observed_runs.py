@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.learn.run import ObservedRun
@@ -28,6 +29,9 @@ from pytest_trainsafe.trace.run_spec import Observe
 #: What is observed: PyTorch, and the library that the programs share.
 APIS = ("torch", "pytest_trainsafe.reference_models.toolkit")
 
+#: What is said of the versions that a run had.
+VERSIONS = {"torch": torch.__version__.partition("+")[0]}
+
 
 def load_toolkit() -> None:
     """Import all of the library, so that all of it is observed."""
@@ -41,7 +45,7 @@ def observed_healthy(
     """A healthy program's run."""
     train = healthy.program(each)
     if each.axis:
-        return _of_ranks(session, each.name, train, each.axis, seed, dict(variant or {}))
+        return of_ranks(session, each.name, train, {each.axis: 2}, seed, variant or {})
     return _of_process(each.name, train, {"seed": seed, **(variant or {})})
 
 
@@ -55,26 +59,27 @@ def observed_error(
         return _of_process(error.name, train, {**arguments, "seed": seed})
     if error.raises and faulty:
         arguments["patience"] = 5.0
-    return _of_ranks(session, error.name, train, error.axis, seed, arguments)
+    return of_ranks(session, error.name, train, {error.axis: 2}, seed, arguments)
 
 
 def _of_process(name: str, train: Callable[..., Any], arguments: Mapping[str, Any]) -> ObservedRun:
     # What a faulty program does before it raises is observed.
     with observe(APIS) as observation, contextlib.suppress(KeyError):
         train(**arguments)
-    return ObservedRun(name, [observation.table])
+    return ObservedRun(name, [observation.table], VERSIONS)
 
 
-def _of_ranks(
+def of_ranks(
     session: Session,
     name: str,
     train: Callable[..., Any],
-    axis: str,
+    sizes: Mapping[str, Any],
     seed: int,
     arguments: Mapping[str, Any],
 ) -> ObservedRun:
+    """The run of a program in ranks, at the Point with these sizes."""
     settings = replace(session.settings, seed=seed)
-    case = Case(Point.of({axis: 2}), resolve(train), settings, {}, dict(arguments))
+    case = Case(Point.of(dict(sizes)), resolve(train), settings, {}, dict(arguments))
     spec = msgspec.structs.replace(
         spec_of(case, "candidate", "float32"), observe=Observe(apis=APIS), rng=False
     )
@@ -84,7 +89,8 @@ def _of_ranks(
     except GroupFailure:
         (folder,) = {*session.root.iterdir()} - before
         path = folder / "trace"
-        files = [path / f"rank{rank}" / FILE for rank in range(2)]
+        files = [path / f"rank{rank}" / FILE for rank in range(case.point.world_size)]
         tables = [read_table(file, rank, below=path) for rank, file in enumerate(files)]
-        return ObservedRun(name, tables)
-    return ObservedRun(name, [trace.observed(rank) for rank in range(2)])
+        return ObservedRun(name, tables, VERSIONS)
+    tables = [trace.observed(rank) for rank in range(case.point.world_size)]
+    return ObservedRun(name, tables, VERSIONS)

@@ -7,6 +7,7 @@ the run depends on: a change of the package's observer or of the programs makes 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +20,7 @@ from _measure import ROOT
 from _observed_runs import observed_error, observed_healthy, of_ranks
 
 from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.reference_models import healthy, silent_errors
 from pytest_trainsafe.reference_models.healthy import Healthy
 from pytest_trainsafe.reference_models.silent_errors import SilentError
 from pytest_trainsafe.runs.session import Session
@@ -26,11 +28,12 @@ from pytest_trainsafe.trace.observed.events import Listener
 from pytest_trainsafe.trace.observed.file import TableWriter, read_table
 from pytest_trainsafe.trace.observed.table import Table, replay
 
-#: What a run depends on.
+#: What every run depends on, and folders of it of which a run depends on its program alone.
 _SOURCES = (
     *("pytest_trainsafe/record", "pytest_trainsafe/trace/observed", "pytest_trainsafe/frameworks"),
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
+_PROGRAMS = ("healthy", "silent_errors")
 
 
 class KeptRuns:
@@ -45,35 +48,28 @@ class KeptRuns:
     ) -> ObservedRun:
         """A healthy program's run, with another configuration where a variant is given."""
         key = ("healthy", each.name, seed, dict(variant or {}))
-        kept = self._read(key, each.name)
-        return kept or self._write(key, observed_healthy(self._session, each, seed, variant))
+        folder = self._folder_of(key, healthy.program(each))
+        kept = _read(folder, each.name)
+        return kept or self._write(folder, observed_healthy(self._session, each, seed, variant))
 
     def error(self, error: SilentError, faulty: bool, seed: int = 0) -> ObservedRun:
         """The healthy or the faulty run of a silent error."""
         key = ("error", error.name, faulty, seed)
-        kept = self._read(key, error.name)
-        return kept or self._write(key, observed_error(self._session, error, faulty, seed))
+        folder = self._folder_of(key, silent_errors.program(error))
+        kept = _read(folder, error.name)
+        return kept or self._write(folder, observed_error(self._session, error, faulty, seed))
 
     def of_ranks(
         self, name: str, train: Callable[..., Any], sizes: Mapping[str, int], seed: int = 0
     ) -> ObservedRun:
         """The run of a program in ranks, at the Point with these sizes."""
         key = ("ranks", name, sorted(sizes.items()), seed)
-        kept = self._read(key, name)
-        return kept or self._write(key, of_ranks(self._session, name, train, sizes, seed, {}))
+        folder = self._folder_of(key, train)
+        kept = _read(folder, name)
+        return kept or self._write(folder, of_ranks(self._session, name, train, sizes, seed, {}))
 
-    def _read(self, key: Sequence[object], program: str) -> ObservedRun | None:
-        folder = self._of(key)
-        if not folder.is_dir():
-            return None
-        count = len(list(folder.glob("rank*.bin")))
-        tables = [read_table(folder / f"rank{rank}.bin", rank) for rank in range(count)]
-        versions = msgspec.json.decode((folder / "versions.json").read_bytes(), type=dict[str, str])
-        return ObservedRun(program, tables, versions)
-
-    def _write(self, key: Sequence[object], run: ObservedRun) -> ObservedRun:
+    def _write(self, folder: Path, run: ObservedRun) -> ObservedRun:
         self.made += 1
-        folder = self._of(key)
         partial = folder.with_name(f"{folder.name}.{os.getpid()}")
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
@@ -84,9 +80,19 @@ class KeptRuns:
         partial.rename(folder)
         return run
 
-    def _of(self, key: Sequence[object]) -> Path:
-        text = repr((*key, self._code)).encode()
+    def _folder_of(self, key: Sequence[object], train: Callable[..., Any]) -> Path:
+        source = Path(inspect.getfile(inspect.unwrap(train))).read_text(encoding="utf-8")
+        text = repr((*key, source, self._code)).encode()
         return self._folder / f"{key[1]}-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
+
+
+def _read(folder: Path, program: str) -> ObservedRun | None:
+    if not folder.is_dir():
+        return None
+    count = len(list(folder.glob("rank*.bin")))
+    tables = [read_table(folder / f"rank{rank}.bin", rank) for rank in range(count)]
+    versions = msgspec.json.decode((folder / "versions.json").read_bytes(), type=dict[str, str])
+    return ObservedRun(program, tables, versions)
 
 
 def write_table(table: Table, path: Path) -> None:
@@ -102,5 +108,6 @@ def _hash_of_sources() -> str:
     for source in _SOURCES:
         root = ROOT / source
         for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
-            hashed.update(file.read_bytes())
+            if file.relative_to(root).parts[:1] not in [(name,) for name in _PROGRAMS]:
+                hashed.update(file.read_bytes())
     return hashed.hexdigest()

@@ -29,6 +29,8 @@ PROGRAMS = (
     Healthy("segmentation", "images", ({"channels": 4}, {"batch": 6, "every": 3})),
     Healthy("siamese", "images", ({"width": 6}, {"margin": 1.5}), falls=False),
     Healthy("scaled", "images", ({"width": 6}, {"lr": 0.1, "growth": 2}), falls=False),
+    Healthy("closure", "images", ({"width": 4}, {"lr": 0.3, "iterations": 2})),
+    Healthy("semi_supervised", "images", ({"width": 12}, {"warm_up": 3, "weight": 0.2})),
     Healthy("causal", "language", ({"layers": 1}, {"dropout": 0.0, "width": 24})),
     Healthy("recurrent", "language", ({"width": 24}, {"length": 12})),
     Healthy("masked", "language", ({"accumulate": 3}, {"width": 24, "dropout": 0.0}), falls=False),
@@ -37,7 +39,12 @@ PROGRAMS = (
     Healthy("classifier", "language", ({"accumulation": 2}, {"filters": 12, "batch": 6})),
     Healthy("translation", "language", ({"smoothing": 0.0}, {"width": 16, "batch": 12})),
     Healthy("switch", "language", ({"experts": 4}, {"clip": 0.5, "width": 12})),
-    Healthy("scaled_sentences", "language", ({"accumulate": 1}, {"width": 12, "clip": 0.5})),
+    Healthy(
+        "scaled_sentences",
+        "language",
+        ({"accumulate": 1}, {"width": 12, "clip": 0.5}),
+        falls=False,
+    ),
     Healthy("gan", "generative", ({"latent": 8}, {"channels": 6, "beta": 0.6}), falls=False),
     Healthy("spectral_gan", "generative", ({"width": 24}, {"iterations": 2}), falls=False),
     Healthy("wgan", "generative", ({"critic_steps": 2}, {"width": 16}), falls=False),
@@ -46,6 +53,7 @@ PROGRAMS = (
     Healthy("vae", "generative", ({"latent": 2}, {"hidden": 16, "batch": 12})),
     Healthy("score", "generative", ({"width": 24}, {"clip": 2.0, "batch": 48})),
     Healthy("scaled_autoencoder", "generative", ({"hidden": 16}, {"noise": 0.1, "batch": 24})),
+    Healthy("scaled_gan", "generative", ({"width": 12}, {"latent": 6}), falls=False),
     Healthy("replicas", "distributed", ({"batch": 6}, {"lr": 0.05, "width": 16}), "dp"),
     Healthy("replicas_language", "distributed", ({"accumulate": 3}, {"width": 12}), "dp"),
     Healthy("replicas_images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
@@ -55,9 +63,9 @@ PROGRAMS = (
     Healthy("pipeline", "distributed", ({"microbatches": 3}, {"width": 8}), "pp", falls=False),
     Healthy("experts", "distributed", ({"drop_tokens": False}, {"factor": 2.0}), "dp"),
     Healthy("sharded_states", "distributed", ({"width": 12}, {"weight_decay": 0.0}), "dp"),
-    Healthy("sharded_classifier", "distributed", ({"width": 12}, {"lr": 0.05}), "dp"),
-    Healthy("sharded_language", "distributed", ({"accumulate": 1}, {"width": 12}), "dp"),
-    Healthy("sharded_images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
+    Healthy("sharded.classifier", "distributed", ({"width": 12}, {"lr": 0.05}), "dp"),
+    Healthy("sharded.language", "distributed", ({"accumulate": 1}, {"width": 12}), "dp"),
+    Healthy("sharded.images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
 )
 
 

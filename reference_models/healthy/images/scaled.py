@@ -22,7 +22,7 @@ def train(
     )
     optimizer = torch.optim.SGD(net.parameters(), lr=lr, momentum=0.9)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=steps + 2)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**17, growth_interval=growth)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**19, growth_interval=growth)
     losses = []
     for _ in range(steps):
         kind = torch.randint(3, (18,))

@@ -1,4 +1,4 @@
-"""A bag of words under float16 autocast: accumulation, gradients unscaled before clipping."""
+"""A bag of words under float16 autocast: accumulation, unscaling before clipping, overflows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def train(
     torch.manual_seed(seed)
     model = Bag(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2, weight_decay=0.01)
-    scaler = torch.amp.GradScaler("cpu", init_scale=256.0, growth_interval=4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**21, growth_interval=4)
     losses = []
     for _ in range(steps):
         total = 0.0

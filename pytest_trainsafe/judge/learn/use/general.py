@@ -98,7 +98,7 @@ def _seen(
     )
     found: dict[Hypothesis, _Claim] = {claim: _Claim() for claim in claims}
     for program, frames in runs:
-        examples = _Examples(found)
+        examples = _Examples(found, frames)
         relation.examples(frames, claims, examples)
         for claim, counts in examples.counts().items():
             seen = found[claim]
@@ -111,9 +111,9 @@ def _seen(
 class _Examples(Evidence):
     """Counts examples, and notes which values a claim compares."""
 
-    def __init__(self, found: Mapping[Hypothesis, _Claim]) -> None:
+    def __init__(self, found: Mapping[Hypothesis, _Claim], frames: Sequence[Frame]) -> None:
         super().__init__()
-        self._found = found
+        self._found, self._frames = found, frames
 
     def add(
         self,
@@ -126,15 +126,22 @@ class _Examples(Evidence):
         values = self._found[claim].values
         if claim.relation in _COMPARING and len(values) < 2:
             rows = records.rows if where is None else records.rows[where]
-            values.update(_values(claim, records, rows))
+            frame = records.frame or self._frame_of(claim, records)
+            values.update(_values(claim, frame, records.of_calls, rows))
+
+    def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
+        """The frame that calls are from."""
+        api = claim.text("api")
+        return next(each for each in self._frames if each.groups.get(api) is records)
 
 
-def _values(claim: Hypothesis, records: Records, rows: npt.NDArray[np.int64]) -> set[int]:
+def _values(
+    claim: Hypothesis, frame: Frame, of_calls: bool, rows: npt.NDArray[np.int64]
+) -> set[int]:
     """Up to two values of what a claim compares, as keys."""
-    frame = records.frame
-    if frame is None or not len(rows):
+    if not len(rows):
         return set()
-    if records.of_calls:
+    if of_calls:
         group = frame.groups[claim.text("api")]
         slot = group.slots.get(claim.text("place"))
         if slot is None:
@@ -147,9 +154,8 @@ def _values(claim: Hypothesis, records: Records, rows: npt.NDArray[np.int64]) ->
         keys = frame.bits(values, REQUIRES_GRAD).astype(np.uint64)
     else:
         keys, has = frame.keys(values, name)
-        if name == "value" and not has.any():
-            keys, has = frame.keys(values, "digest")
-        keys = keys[has]
+        contents, tensor = frame.keys(values, "digest" if name == "value" else name)
+        keys = np.concatenate([keys[has], contents[tensor]])
     return {int(key) for key in np.unique(keys)[:2]}
 
 
@@ -160,6 +166,8 @@ def _choose(relation: Relation, claim: Hypothesis, seen: _Claim) -> Invariant | 
         return made
     if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen):
         return "too few programs"
+    if ("in_step", (False,)) in made.within:
+        return "seen outside of steps only"
     if not _of_context(made.precondition):
         return "the precondition is about arguments, or long"
     if claim.relation in _COMPARING and len(seen.values) == 1:
@@ -227,4 +235,8 @@ def _internal(claim: Hypothesis) -> bool:
     api, inner = claim.text("api"), claim.text("inner")
     if claim.relation == "contain":
         return bool(inner) and api.partition(".")[0] == inner.partition(".")[0]
-    return claim.relation in ("output", "agreement") and is_architecture(api)
+    if claim.relation == "output":
+        return is_architecture(api) or claim["form"] not in ("finite", "nonzero")
+    # What an object is set to is followed as a variable.
+    settings = claim.text("place").startswith("self.")
+    return claim.relation == "agreement" and (is_architecture(api) or settings)

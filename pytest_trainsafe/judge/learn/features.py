@@ -28,7 +28,12 @@ def is_domain(field: str) -> bool:
     return field in CONTEXT_FIELDS or field in _MODES or field.endswith(TYPES)
 
 
-_MODES = {"class", "self.training", "arg.training", "distributed", "first_step", "in_step"}
+_MODES = {
+    *("class", "self.training", "arg.training", "distributed", "first_step", "in_step"),
+    "self.has_gradients",
+}
+#: Fields that say where in a run a call is.
+PLACES = frozenset({"distributed", "first_step", "in_step"})
 #: Fields that say what tensors a call was given.
 TYPES = (".dtype", ".requires_grad")
 
@@ -37,7 +42,7 @@ _LONGEST = 40
 
 #: The attributes of an object that say in which mode it is called.  Others are the settings of one
 #: program, such as its rates.
-_OWN = {"self.training"}
+_OWN = {"self.training", "self.has_gradients"}
 
 #: Attributes of parameters whose absence means False (Megatron-LM's conventions).
 _FLAGS = ("tensor_model_parallel", "sequence_parallel")

@@ -17,7 +17,7 @@ ZERO_GRAD = "torch.optim.*.zero_grad"
 
 #: Queries that programs make in passing.  They say nothing about training.
 _INCIDENTAL = re.compile(
-    r"(is|has|get|current|supports)_\w+|_(?!_)\w*|__(?!iter__|next__|call__)\w+"
+    r"(is|has|get|current|supports)_\w+|_(?!_)\w*|__(?!init__|iter__|next__|call__)\w+"
 )
 
 #: What a model is made of rather than how it is trained.

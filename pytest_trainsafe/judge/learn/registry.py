@@ -38,6 +38,7 @@ _PARTS = (
     "needs",
     "explain",
     "weaker",
+    "anywhere",
 )
 
 

@@ -70,6 +70,10 @@ class Relation(Protocol):
         """Whether a precondition must not read this field, since it only restates the claim."""
         ...
 
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """Whether what holds in one phase, mode or dtype holds in all, as far as is known."""
+        ...
+
     def prior(self, claim: Hypothesis) -> int:
         """How many programs the form of a claim is worth as evidence.
 
@@ -121,6 +125,10 @@ class RelationBase:
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """No field is forbidden."""
+        return False
+
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """A rule speaks for the contexts that it was seen in."""
         return False
 
     def prior(self, claim: Hypothesis) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -27,11 +27,21 @@ Put = Callable[[str, Value], None]
 
 
 class Describer:
-    """Makes Values.  `name_of` gives the name of a module in its model, "" if it has none."""
+    """Makes Values.
 
-    def __init__(self, objects: Objects, name_of: Callable[[nn.Module], str]) -> None:
+    `name_of` gives the name of a module in its model, "" if it has none, and `is_known` says
+    whether a parameter belongs to a model that is followed.
+    """
+
+    def __init__(
+        self,
+        objects: Objects,
+        name_of: Callable[[nn.Module], str],
+        is_known: Callable[[object], bool] = lambda parameter: True,
+    ) -> None:
         self._objects = objects
         self._name_of = name_of
+        self._is_known = is_known
 
     def value(self, thing: object, exact: bool = False, identity: bool = True) -> Value:
         """One object as a Value, without its items and attributes."""
@@ -48,12 +58,15 @@ class Describer:
         if isinstance(thing, tuple | list):
             if type(thing) is not tuple or place != "result" or not thing:
                 values[place] = self.value(thing)
+            if isinstance(thing, list):
+                values[f"{place}.length"] = plain_value(int, len(thing))
             if depth and (len(thing) <= MAX_ITEMS or place == "result"):
                 for index, item in enumerate(thing[:MAX_ITEMS]):
                     self.put(f"{place}.{index}", item, values, depth - 1)
             return
         values[place] = self.value(thing)
         if isinstance(thing, Mapping) and depth:
+            values[f"{place}.length"] = plain_value(int, len(thing))
             if len(thing) <= MAX_ITEMS and all(isinstance(key, str) for key in thing):
                 for key, item in thing.items():
                     self.put(f"{place}.{key[:MAX_TEXT]}", item, values, depth - 1)
@@ -75,12 +88,44 @@ class Describer:
             if groups:
                 for name, plain in group_attributes(thing).items():
                     values[f"self.param_groups.{name}"] = plain_value(type(plain), plain)
+                self._put_held(thing, values)
         elif not isinstance(thing, torch.Tensor | nn.Module):
             for name, plain in plain_attributes(thing).items():
                 values[f"self.{name}"] = plain_value(type(plain), plain)
 
+    def put_together(self, given: Mapping[str, object], values: dict[str, Value]) -> None:
+        """Put what arguments of one call say together: whose parameters an optimizer has.
+
+        Of an optimizer that is given with models, "in_model" says whether these have all of its
+        parameters.
+        """
+        optimizers = {p: each for p, each in given.items() if isinstance(each, Optimizer)}
+        models = [each for each in given.values() if isinstance(each, nn.Module)]
+        if optimizers and models:
+            known = {id(each) for model in models for each in model.parameters()}
+            for place, optimizer in optimizers.items():
+                inside = all(id(each) in known for each in _held(optimizer))
+                values[f"{place}.in_model"] = plain_value(bool, inside)
+
+    def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
+        """Put what an optimizer holds: whether some of it has a gradient, and what never will.
+
+        "frozen" counts parameters that require no gradient, and "stale" those without a gradient
+        that no followed model has.
+        """
+        frozen = stale = gradients = 0
+        for parameter in _held(optimizer):
+            frozen += not parameter.requires_grad
+            if parameter.grad is not None:
+                gradients += 1
+            else:
+                stale += not self._is_known(parameter)
+        values["self.has_gradients"] = plain_value(bool, gradients > 0)
+        values["self.frozen"] = plain_value(int, frozen)
+        values["self.stale"] = plain_value(int, stale)
+
     def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:
-        """A large dict, such as a state dict: how many items, which names, and what content."""
+        """A large dict, such as a state dict: which names, and what content."""
         names, content = xxhash.xxh3_64(), xxhash.xxh3_64()
         for key in sorted(thing, key=str):
             names.update(f"{key}\0".encode())
@@ -88,9 +133,14 @@ class Describer:
             if isinstance(item, torch.Tensor):
                 facts, _ = self._objects.tensor(item)
                 content.update(f"{key}\0{facts.dtype}{facts.shape}{facts.digest}\0".encode())
-        values[f"{place}.length"] = plain_value(int, len(thing))
         values[f"{place}.names"] = plain_value(str, names.hexdigest())
         values[f"{place}.content"] = plain_value(str, content.hexdigest())
+
+
+def _held(optimizer: Optimizer) -> Iterator[torch.Tensor]:
+    """The parameters of all groups."""
+    for group in optimizer.param_groups:
+        yield from group["params"]
 
 
 def as_plain(thing: object) -> Plain:

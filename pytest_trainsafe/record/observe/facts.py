@@ -39,12 +39,13 @@ def device_name(device: torch.device) -> str:
 class _Known(weakref.ref[object]):
     """An object that was seen: its number, and for a tensor the facts at its last key."""
 
-    __slots__ = ("address", "facts", "key", "number")
+    __slots__ = ("address", "facts", "key", "number", "unsettled")
 
     number: int
     address: int
     key: Key | None
     facts: TensorFacts | None
+    unsettled: bool
 
 
 class Objects:
@@ -70,12 +71,23 @@ class Objects:
         if known is None:
             return _facts(tensor), 0
         facts = known.facts
-        if exact or facts is None or key is None or known.key != key:
+        if exact or facts is None or key is None or known.key != key or known.unsettled:
             facts = _facts(tensor)
         elif facts.requires_grad != tensor.requires_grad:
             facts = replace(facts, requires_grad=tensor.requires_grad)
         known.facts, known.key = facts, key
         return facts, known.number
+
+    def unsettle(self, thing: object) -> None:
+        """Read this tensor, or those of a list, anew each time.
+
+        What another rank sends is written when it arrives, and changes neither version nor address.
+        """
+        for each in thing if isinstance(thing, list | tuple) else (thing,):
+            if isinstance(each, torch.Tensor):
+                known = self._of(each)
+                if known is not None:
+                    known.unsettled = True
 
     def _of(self, thing: object) -> _Known | None:
         address = id(thing)
@@ -88,6 +100,7 @@ class Objects:
             return None
         self._count += 1
         known.number, known.address, known.key, known.facts = self._count, address, None, None
+        known.unsettled = False
         self._known[address] = known
         return known
 

@@ -42,11 +42,29 @@ def error_name(cls: type[BaseException]) -> str:
 def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
     """The name of a method called on an instance of `cls`: `torch.optim.Adam.step`.
 
-    It is that of the first class, in the order of inheritance, that one of the libraries defines.
+    It is that of the first class, in the order of inheritance, that one of the libraries defines:
+    a subclass of the program's own is an instance of the library's class.
     """
     key = cls, method, libraries
     known = _apis.get(key)
     if known is None:
-        mine = (each for each in cls.__mro__ if each.__module__.partition(".")[0] in libraries)
+        mine = (each for each in cls.__mro__ if _is_in(each.__module__, libraries))
         known = _apis[key] = f"{public_name(next(mine, cls))}.{method}"
     return known
+
+
+def library_of(name: str) -> str:
+    """The library of an API or a module that was asked for: the longest part that is a module.
+
+    A program may be a module of the same package as the library that it uses, so that the first
+    part of the name does not tell them apart.
+    """
+    parts = name.partition("*")[0].rstrip(".").split(".")
+    for count in range(len(parts), 0, -1):
+        if ".".join(parts[:count]) in sys.modules:
+            return ".".join(parts[:count])
+    return parts[0]
+
+
+def _is_in(module: str, libraries: frozenset[str]) -> bool:
+    return any(module == each or module.startswith(f"{each}.") for each in libraries)

@@ -11,10 +11,11 @@ from torch import nn
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
 from pytest_trainsafe.record.observe.meta import TIME, checked
+from pytest_trainsafe.record.observe.names import library_of
 from pytest_trainsafe.record.observe.observer import Observer
 from pytest_trainsafe.record.observe.operators import Operators
 from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
-from pytest_trainsafe.record.observe.patching.libraries import named
+from pytest_trainsafe.record.observe.patching.libraries import named, overrides
 from pytest_trainsafe.record.observe.patching.patches import Patches
 from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted, names_in
 from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
@@ -38,7 +39,7 @@ class Observation:
     ) -> None:
         self._selection = Selection(apis)
         self._patches = Patches()
-        libraries = {"torch", *(name.partition(".")[0] for name in apis or ())}
+        libraries = {"torch", *(library_of(name) for name in apis or ())}
         self.observer = Observer(
             self._selection,
             Wanted(variables),
@@ -48,7 +49,10 @@ class Observation:
             frozenset(libraries),
             self._found_class,
             self._note_compiled,
+            self._found_type,
         )
+        #: The methods of libraries that are patched by name, by their class and attribute.
+        self._methods: dict[tuple[Any, str], Target] = {}
         self._unseen: dict[str, None] = {}
         self._compiled: dict[str, None] = {}
         self._regions = 0
@@ -116,6 +120,9 @@ class Observation:
             if not any(_is_of(target, api) for target in found):
                 more = named(api)
                 found += more
+                self._methods.update(
+                    ((each.owner, each.attribute), each) for each in more if each.is_method
+                )
                 if not more:
                     self._unseen[f"{api}: there is no such API in this process"] = None
         return found
@@ -130,6 +137,11 @@ class Observation:
     def _found_class(self) -> None:
         """An optimizer was made: its class may be new."""
         self._patches.add(target for target in optimizers() if self._takes(target))
+
+    def _found_type(self, cls: type) -> None:
+        """An object of a class is used for the first time: it may override observed methods."""
+        if self._methods:
+            self._patches.add(overrides(cls, self._methods))
 
     def _note_compiled(self) -> None:
         """Note the modules that run inside compiled regions.  Called at the end of each step."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -55,8 +56,8 @@ class _Thread(threading.local):
 class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
-    `found` is called after an object of the catalogue was made, whose class may be new, and
-    `ended` at the end of each step.
+    `found` is called after an object of the catalogue was made, whose class may be new, `ended` at
+    the end of each step, and `first` with the class of an object whose method is called, once.
     """
 
     def __init__(
@@ -69,16 +70,23 @@ class Observer:
         libraries: frozenset[str],
         found: Callable[[], None],
         ended: Callable[[], None],
+        first: Callable[[type], None] = lambda cls: None,
     ) -> None:
         self._selection = selection
         self._listeners = tuple(listeners)
         self._libraries = libraries
         self._found = found
         self._ended = ended
+        self._first = first
+        self._types: weakref.WeakSet[type] = weakref.WeakSet()
         self.meta = Meta(fixed)
         self.steps = steps
-        objects = Objects()
-        self.describer = Describer(objects, lambda module: self.variables.name_of(module))
+        objects = self._objects = Objects()
+        self.describer = Describer(
+            objects,
+            lambda module: self.variables.name_of(module),
+            lambda parameter: self.variables.is_known(parameter),
+        )
         self.variables = Variables(objects, self.describer, wanted)
         #: Modules that were called where Python runs them: the others may be compiled.
         self.called: set[int] = set()
@@ -123,6 +131,9 @@ class Observer:
             return None
         role, api = target.role, target.api
         thing = args[0] if target.is_method and args else None
+        if thing is not None and type(thing) not in self._types:
+            self._types.add(type(thing))
+            self._first(type(thing))
         if thing is not None and role.kind != "next":
             api = method_api(type(thing), target.method, self._libraries)
         outer = thread.frames[-1] if thread.frames else None
@@ -206,8 +217,13 @@ class Observer:
             self.describer.put_self(frame.thing, values, groups=target.role.kind == "step")
             args = args[1:]
         put = self.describer.put
-        for place, value in self._binder(target, original, frame.thing).places(args, kwargs):
+        given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
+        communicates = frame.api.startswith("torch.distributed.")
+        for place, value in given.items():
+            if communicates:
+                self._objects.unsettle(value)
             put(place, value, values)
+        self.describer.put_together(given, values)
         return call
 
     def _binder(self, target: Target, original: Callable[..., Any], thing: object) -> Binder:

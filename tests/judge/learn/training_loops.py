@@ -154,6 +154,7 @@ class Loop:
     def train(self) -> None:
         """All steps, each with an evaluation if the plan has one."""
         self.query()
+        self.initialize()
         for step in range(self.plan.steps):
             self.step = step
             self.one_step()
@@ -165,6 +166,39 @@ class Loop:
 
     def query(self) -> None:
         self.leave(self.call("torch.cuda.is_available"), result=plain(False))
+
+    def initialize(self) -> None:
+        """Give each parameter its first values."""
+        names = [*self.plan.parameters, *self.plan.parameters[: self.plan.fault == "twice"]]
+        for number, name in enumerate(names):
+            given = tensor(number, identity=self.parameter(name).identity, kind=PARAMETER)
+            call = self.call("torch.nn.init.normal_", arg_of_tensor=given)
+            self.leave(call, result=given)
+
+    def transport(self, batch: Value) -> None:
+        """Copy a batch to another device, and report what was copied."""
+        copy = self.call("torch.testing.Link.copy", arg_of_tensor=batch)
+        assert batch.tensor is not None
+        lost = digest_of(batch) if self.faulty("lost") else batch.tensor.digest
+        self.leave(copy, result=tensor(lost, batch.tensor.shape))
+        rows = batch.tensor.shape[0]
+        report = self.call(
+            "torch.testing.Link.report",
+            arg_of_rows=plain(rows - self.faulty("uncounted")),
+            arg_of_total=plain(rows),
+        )
+        self.leave(report, result=plain(rows - self.faulty("cut_off")))
+
+    def reduce(self) -> None:
+        """Reduce a number over all ranks."""
+        rows = 1 + (self.dp if self.faulty("ragged") else 0)
+        for _ in range(1 + (self.dp if self.faulty("once_more") else 0)):
+            call = self.call(
+                "torch.distributed.all_reduce",
+                arg_of_tensor=tensor(self.salt + self.step + self.dp, (rows,)),
+                arg_of_group=Value("torch.distributed.ProcessGroup"),
+            )
+            self.leave(call)
 
     def one_step(self) -> None:
         plan = self.plan
@@ -178,6 +212,8 @@ class Loop:
             self.backward(loss)
         self.microbatch = None
         self.phase = "optimizer"
+        if plan.dp > 1:
+            self.reduce()
         if plan.clip:
             call = self.call("torch.nn.utils.clip_grad_norm_", arg_of_max_norm=plain(1.0))
             self.leave(call, result=tensor(self.salt + self.step, (), norm=0.5))
@@ -195,6 +231,7 @@ class Loop:
         batch = tensor(self.salt + 977 * number + own * 13 + 1, (self.plan.batch, 4))
         loader = self.call("torch.utils.data.DataLoader.__next__")
         self.leave(loader, result=batch)
+        self.transport(batch)
         if self.phase != "evaluation":
             self.phase = "forward"
         low = self.plan.autocast if self.phase == "forward" else None
@@ -258,6 +295,9 @@ class Loop:
         call = self.call(
             f"torch.optim.{self.plan.optimizer}.step",
             self=Value(f"torch.optim.{self.plan.optimizer}", identity=1),
+            self_of_has_gradients=plain(True),
+            self_of_stale=plain(2 * self.faulty("stale_optimizer")),
+            self_of_frozen=plain(int(self.faulty("late_freezing"))),
         )
         inner = self.call(f"torch.optim.functional.{self.plan.optimizer.lower()}", call)
         resting = self.plan.warm_up and self.step == 0
@@ -288,7 +328,7 @@ class Loop:
             norm=self.norms[name],
             grad=True,
             flags=flags,
-            identity=identity + (100 if self.faulty("stale_optimizer") else 0),
+            identity=identity,
             kind=PARAMETER,
         )
 
@@ -302,12 +342,14 @@ class Loop:
 
     def end_step(self) -> None:
         self.phase = "optimizer"
+        held = plain(not self.faulty("stale_optimizer"))
         for name in self.plan.parameters:
             self.sample(f"model.{name}", PARAMETER, "data", self.parameter(name))
             self.sample(f"model.{name}", PARAMETER, "grad", self.grads[name])
-        held = ",".join(str(10 + at) for at in range(len(self.plan.parameters)))
+            self.sample(f"model.{name}", PARAMETER, "in_optimizer", held)
+        numbers = ",".join(str(10 + at) for at in range(len(self.plan.parameters)))
         group = "optimizer.param_groups.0"
-        self.sample(group, "dict", "params", plain(held))
+        self.sample(group, "dict", "params", plain(numbers))
         rate = 0.0 if self.plan.warm_up and self.step == 0 else 0.1
         self.sample(group, "dict", "lr", plain(rate))
         self.touched.clear()

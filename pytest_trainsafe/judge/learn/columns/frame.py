@@ -114,8 +114,21 @@ class Frame:
     @functools.cached_property
     def groups(self) -> Mapping[str, CallGroup]:
         """The calls of each API, sorted by its name."""
-        made = {api: self._group(code, api) for code, api in enumerate(self.apis)}
+        made = {api: self._group(code, api, self.returned) for code, api in enumerate(self.apis)}
         return {api: made[api] for api in sorted(made) if len(made[api].rows)}
+
+    @functools.cached_property
+    def attempts(self) -> Mapping[str, CallGroup]:
+        """The calls of each API that returned or raised: those whose arguments are known."""
+        if bool((self.returned == self._ended).all()):
+            return self.groups
+        made = {api: self._group(code, api, self._ended) for code, api in enumerate(self.apis)}
+        return {api: made[api] for api in sorted(made) if len(made[api].rows)}
+
+    @functools.cached_property
+    def _ended(self) -> Bools:
+        found: Bools = self.calls["exit"] != NONE
+        return found
 
     @functools.cached_property
     def variables(self) -> list[tuple[str, str]]:
@@ -310,10 +323,10 @@ class Frame:
         numbers = [meta.get(name) for meta in self.table.metas]
         return np.array([each if isinstance(each, int) else NONE for each in numbers], np.int64)
 
-    def _group(self, code: int, api: str) -> CallGroup:
+    def _group(self, code: int, api: str, chosen: Bools) -> CallGroup:
         calls = self.calls
         every = self.entries(code)
-        rows = every[self.returned[every]]
+        rows = every[chosen[every]]
         firsts, counts = calls["values"][rows], calls["arguments"][rows] + calls["results"][rows]
         owner = np.repeat(np.arange(len(rows)), counts)
         starts = np.repeat(firsts - np.cumsum(counts) + counts, counts)

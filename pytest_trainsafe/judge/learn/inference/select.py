@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from pytest_trainsafe.judge.learn.conditions import Features, Mark
 from pytest_trainsafe.judge.learn.evidence import Counts, together
-from pytest_trainsafe.judge.learn.features import TYPES, is_domain
+from pytest_trainsafe.judge.learn.features import CONTEXT_FIELDS, PLACES, TYPES, is_domain
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
 from pytest_trainsafe.judge.learn.relation import Relation
@@ -53,13 +53,20 @@ def invariant_of(
         claim,
         found.precondition,
         tuple(support),
-        _within(kept, lambda field: forbidden(field) or _irrelevant(relation, field)),
+        _within(kept, lambda field: forbidden(field) or _irrelevant(relation, claim, field)),
     )
 
 
-def _irrelevant(relation: Relation, field: str) -> bool:
-    """Whether a field is a dtype or a graph of an argument that the relation does not depend on."""
-    return not relation.typed and field.startswith("arg.") and field.endswith(TYPES)
+def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
+    """Whether a field is one that the claim does not depend on.
+
+    These are the dtypes and graphs of arguments, and the context of what an API does anywhere.
+    """
+    anywhere = relation.anywhere(claim)
+    if field in CONTEXT_FIELDS or field in PLACES:
+        return anywhere
+    typed = relation.typed and not anywhere
+    return not typed and field.startswith("arg.") and field.endswith(TYPES)
 
 
 def _within(

@@ -1,25 +1,36 @@
 """Agreement: the ranks of a group call an API with equal, or with different, arguments.
 
 Calls are matched by step and by their number within the step.  The arguments of a collective
-agree; the batches of data-parallel ranks differ.
+agree; the batches of data-parallel ranks differ.  "collective" is "equal" for an API that is given
+a process group, which communicates within it.  "calls": the ranks call such an API equally often in
+each step.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Keys, Records
-from pytest_trainsafe.judge.learn.columns.ranks import join, mixed, rank_pairs
+from pytest_trainsafe.judge.learn.columns.ranks import coordinates, join, mixed, rank_pairs
+from pytest_trainsafe.judge.learn.conditions import Feature, joined
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.table import NONE
 
 _PROPERTIES = ("value", "dtype", "shape", "digest")
+_FORMS = ("equal", "collective", "different")
 _LEAST = 0.05
+
+#: The type of what makes a call one of communication.
+_GROUP = "torch.distributed.ProcessGroup"
+#: Communication that ranks make in pairs, or to make groups.
+_PAIRED = re.compile(r"send|recv|new_group|gather_object|scatter_object|monitored")
 
 
 class Agreement(RelationBase):
@@ -27,15 +38,24 @@ class Agreement(RelationBase):
 
     name = "agreement"
     several = True
-    forms = ({"form": ("equal", "different"), "api": str, "place": str, "property": _PROPERTIES},)
+    forms = (
+        {"form": _FORMS, "api": str, "place": str, "property": _PROPERTIES},
+        {"form": ("calls",), "api": str},
+    )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Every value that is sometimes equal, and every content that sometimes differs."""
+        collectives = _collectives(frames)
         for api, _, place, name, equal in _pairs(frames, None):
             if equal.mean() >= _LEAST:
-                yield _claim("equal", api, place, name)
+                shared = name in ("shape", "dtype") and place.startswith("arg.")
+                form = "collective" if shared and api in collectives else "equal"
+                yield _claim(form, api, place, name)
             if 1 - equal.mean() >= _LEAST and name in ("digest", "value"):
                 yield _claim("different", api, place, name)
+        for api, _, equal in _counted(frames, collectives):
+            if equal.mean() >= _LEAST:
+                yield hypothesis("agreement", form="calls", api=api)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
@@ -45,9 +65,12 @@ class Agreement(RelationBase):
         for claim in claims:
             wanted[claim.text("api"), claim.text("place"), claim.text("property")].append(claim)
         apis = {claim.text("api") for claim in claims}
+        counted = {claim.text("api"): claim for claim in claims if claim["form"] == "calls"}
+        for api, of_calls, equal in _counted(frames, counted.keys()):
+            found.add(counted[api], of_calls, equal)
         for api, records, place, name, equal in _pairs(frames, apis):
             for claim in wanted.get((api, place, name), ()):
-                found.add(claim, records, equal if claim["form"] == "equal" else ~equal)
+                found.add(claim, records, ~equal if claim["form"] == "different" else equal)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The features of the same argument."""
@@ -56,7 +79,12 @@ class Agreement(RelationBase):
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """Values cannot be equal and different."""
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
-        return same and claim["form"] != other["form"]
+        forms = {claim["form"], other["form"]}
+        return same and len(forms) == 2 and "different" in forms
+
+    def prior(self, claim: Hypothesis) -> int:
+        """What a collective is given agrees; what else ranks share, the parallelism decides."""
+        return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -67,9 +95,14 @@ class Agreement(RelationBase):
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
+        if claim["form"] == "calls":
+            return Explanation(
+                f"the ranks call {claim['api']} equally often in each step",
+                "one rank takes another branch, and the others wait for it",
+            )
         name = "content" if claim["property"] == "digest" else claim["property"]
         what = f"the {name} of {claim['place']} of {claim['api']}"
-        if claim["form"] == "equal":
+        if claim["form"] != "different":
             return Explanation(f"{what} is equal on the ranks", "one rank does other work")
         return Explanation(
             f"{what} differs between the ranks", "the ranks use the same data or the same seed"
@@ -102,6 +135,53 @@ def _pairs(
                             other=(other, groups[1].rows[to][both]),
                         )
                         yield api, part, place, name, (mine == its)[both]
+
+
+def _collectives(frames: Sequence[Frame]) -> set[str]:
+    """The APIs that are given a process group, without those that ranks call in pairs."""
+    found = set()
+    for frame in frames:
+        groups = {code for code, text in enumerate(frame.table.texts) if text == _GROUP}
+        for api, group in frame.groups.items():
+            if not _PAIRED.search(api.rpartition(".")[2]):
+                types = (frame.values["type"][slot[slot != NONE]] for slot in group.slots.values())
+                if any(np.isin(each, list(groups)).any() for each in types):
+                    found.add(api)
+    return found
+
+
+def _counted(
+    frames: Sequence[Frame], apis: Collection[str]
+) -> Iterator[tuple[str, Records, Bools]]:
+    """For each API and pair of ranks: its last call in each step, and whether counts are equal.
+
+    A step counts if one of the ranks ended it: the other may wait in it for ever.
+    """
+    for pair in rank_pairs(frames):
+        ended = np.union1d(*(frame.steps["step"] for frame in pair))
+        places = [dict[str, Feature](coordinates(frame)) for frame in pair]
+        features = [joined(places[0], places[1])]
+        for api in sorted(apis):
+            last: list[dict[int, int]] = []
+            count: list[dict[int, int]] = []
+            for frame in pair:
+                rows = frame.entries(frame.apis.index(api)) if api in frame.apis else _NO_ROWS
+                steps = frame.steps_of(frame.calls["meta"][rows])
+                rows, steps = rows[np.isin(steps, ended)], steps[np.isin(steps, ended)]
+                last.append(dict(zip(steps.tolist(), rows.tolist(), strict=True)))
+                found, counts = np.unique(steps, return_counts=True)
+                count.append(dict(zip(found.tolist(), counts.tolist(), strict=True)))
+            for at, frame in enumerate(pair):
+                mine, its = count[at], count[1 - at]
+                chosen = [step for step in sorted(mine) if at == 0 or step not in its]
+                if chosen:
+                    rows = np.array([last[at][step] for step in chosen], np.int64)
+                    codes = np.zeros(len(rows), np.int64)
+                    equal = np.array([mine[step] == its.get(step) for step in chosen], bool)
+                    yield api, Records(rows, codes, features, frame=frame), equal
+
+
+_NO_ROWS = np.zeros(0, np.int64)
 
 
 def _moments(frame: Frame, group: Records) -> Keys:

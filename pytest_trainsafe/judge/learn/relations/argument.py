@@ -1,11 +1,14 @@
 """Argument: how the arguments of an API's calls relate, within one process.
 
 "constant": the argument has this value.  "steady": it is what it was in the last call on the same
-object.  "fresh": no earlier call had it, so a batch is not fed twice and a seed not used twice.
+object.  "fresh": no earlier call had it, so a batch is not fed twice, a seed not used twice and a
+parameter not initialised twice.  "same": two numbers of a call, such as a count and the length of a
+list, are equal.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,9 +17,11 @@ import numpy as np
 
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
 from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.features import Key, is_feature, property_of
+from pytest_trainsafe.judge.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.by_api import by_api
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
@@ -25,12 +30,20 @@ from pytest_trainsafe.trace.observed.table import value_at
 #: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
 
+#: APIs that give an object its first values.
+_INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
+
 #: Arguments that say whether a call is one of training.
 _MODES = ("arg.training", "arg.dropout_p")
 
+#: The end of a place that says whether an optimizer's parameters are those of a model.
+_IN_MODEL = ".in_model"
+
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
-FRESH = ("digest", "value")
+FRESH = ("digest", "value", "identity")
+#: Smaller numbers are equal by chance.
+SMALL = 3
 #: More different values than this are no constants.
 _MAX_CONSTANTS = 4
 _LEAST = 0.2
@@ -47,43 +60,41 @@ class Argument(RelationBase):
         ),
         {"form": ("steady",), "api": str, "place": str, "property": STEADY},
         {"form": ("fresh",), "api": str, "place": str, "property": FRESH},
+        {"form": ("same",), "api": str, "place": str, "property": ("value",), "of": str},
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Every argument that some calls keep constant, steady or fresh."""
+        """Every argument that some calls keep constant, steady or fresh, and every equal pair."""
         for frame in frames:
-            for api, group in frame.groups.items():
+            for api, group in frame.attempts.items():
                 for place, slot in _arguments(group).items():
                     for value in _constants(frame, slot):
                         yield _claim("constant", api, place, "value", value)
-                    fresh = FRESH if _SOURCE.search(api) else ()
-                    for form, names in (("steady", STEADY), ("fresh", fresh)):
+                    for form, names in (("steady", STEADY), ("fresh", _fresh(frame, api, slot))):
                         for name in names:
                             passed, where = _passed(frame, group, slot, form, name)
                             # One value would be the rule of a single call.
                             if where.sum() > 1 and passed[where].mean() >= _LEAST:
                                 yield _claim(form, api, place, name)
+                yield from _equal_pairs(frame, group)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
         """One example for each call, but the first ones where earlier calls are compared."""
-        wanted: dict[str, list[Hypothesis]] = defaultdict(list)
-        for claim in claims:
-            wanted[claim.text("api")].append(claim)
         for frame in frames:
-            for api in sorted(wanted.keys() & frame.groups.keys()):
-                group = frame.groups[api]
-                for claim in wanted[api]:
-                    slot = group.slots.get(claim.text("place"))
-                    if slot is None:
-                        continue
-                    if claim["form"] == "constant":
-                        passed, where = _equal(frame, slot, claim["value"])
-                    else:
-                        form, name = claim.text("form"), claim.text("property")
-                        passed, where = _passed(frame, group, slot, form, name)
-                    found.add(claim, group, passed, where)
+            for group, claim in by_api(claims, frame.attempts):
+                slot = group.slots.get(claim.text("place"))
+                if slot is None:
+                    continue
+                form, name = claim.text("form"), claim.text("property")
+                if form == "constant":
+                    passed, where = _equal(frame, slot, claim["value"])
+                elif form == "same":
+                    passed, where = _same(frame, slot, group.slots.get(claim.text("of")))
+                else:
+                    passed, where = _passed(frame, group, slot, form, name)
+                found.add(claim, group, passed, where)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The features of the same argument."""
@@ -92,7 +103,7 @@ class Argument(RelationBase):
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """An argument cannot have two values, nor be steady and fresh."""
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
-        if not same:
+        if not same or "same" in (claim["form"], other["form"]):
             return False
         if claim["form"] == other["form"] == "constant":
             return claim["value"] != other["value"]
@@ -102,11 +113,19 @@ class Argument(RelationBase):
         """Options are the author's choice, and the sizes of batches even more."""
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
-            return 1 if claim["place"] in ("result", "result.0", "arg.seed") else OWN
+            if claim["place"] in ("result", "result.0", "arg.seed"):
+                return 1
+            return OWN if _SOURCE.search(claim.text("api")) else 1
+        if claim["form"] == "same":
+            return 1
         if claim["form"] == "steady" or claim["value"] is None:
             return OWN
         # A layer that is switched off in one phase is so in every program.
-        return 2 if claim["place"] in _MODES else -4
+        return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
+
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """Counts agree in every context."""
+        return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -124,6 +143,11 @@ class Argument(RelationBase):
             return Explanation(
                 f"{place} of {api} is {claim['value']!r}",
                 "an option was changed, or the wrong mode is passed on",
+            )
+        if claim["form"] == "same":
+            return Explanation(
+                f"{place} of {api} equals {claim['of']}",
+                "something is left out, cut off or counted in another way",
             )
         if claim["form"] == "steady":
             return Explanation(
@@ -144,8 +168,6 @@ class _Checker(Checker):
         self._earlier: dict[int, set[Key]] = defaultdict(set)
 
     def left(self, call: Call) -> None:
-        if call.exception:
-            return
         for watch in self._watches.get(name_of(call), ()):
             value = call.values.get(watch.claim.text("place"))
             key = None if value is None else property_of(value, watch.claim.text("property"))
@@ -155,6 +177,12 @@ class _Checker(Checker):
             if form == "constant":
                 found, wanted = value.plain, watch.claim["value"]
                 passed = type(found) is type(wanted) and found == wanted
+            elif form == "same":
+                other = call.values.get(watch.claim.text("of"))
+                mine, its = number_of(value), None if other is None else number_of(other)
+                if mine is None or its is None or max(mine, its) < SMALL:
+                    continue
+                passed = mine == its
             elif form == "steady":
                 owner = call.values.get("self")
                 last = id(watch), 0 if owner is None else owner.identity
@@ -171,6 +199,53 @@ class _Checker(Checker):
                     continue
                 earlier.add(key)
             watch.example(lambda: self.of_call(call), passed, call)
+
+
+def _fresh(frame: Frame, api: str, slot: Ints) -> Sequence[str]:
+    """The properties by which no argument of an API should occur twice."""
+    if _SOURCE.search(api):
+        return "digest", "value"
+    if _INITIAL.search(api):
+        return ("identity",)
+    # The numbers of things, such as devices or ranks.  Those of torch are sizes and rates.
+    return () if api.startswith("torch.") or not _is_integer(frame, slot).all() else ("value",)
+
+
+def _is_integer(frame: Frame, slot: Ints) -> Bools:
+    """Which values are whole numbers."""
+    numbers, valid = frame.numbers(slot, "value")
+    with np.errstate(invalid="ignore"):
+        found: Bools = valid & (numbers == np.floor(numbers))
+    return found
+
+
+def _equal_pairs(frame: Frame, group: CallGroup) -> Iterable[Hypothesis]:
+    """The pairs of whole numbers of a group of calls that are sometimes equal."""
+    if is_architecture(group.api):
+        return
+    numbers = {
+        place: slot
+        for place, slot in group.slots.items()
+        if place.startswith(("arg.", "self.")) and _is_integer(frame, slot).any()
+    }
+    for place, of in itertools.combinations(sorted(numbers), 2):
+        if not of.startswith("self.") or not place.startswith("self."):
+            passed, where = _same(frame, numbers[place], numbers[of])
+            if where.any() and passed[where].mean() >= _LEAST:
+                yield hypothesis(
+                    "argument", form="same", api=group.api, place=place, property="value", of=of
+                )
+
+
+def _same(frame: Frame, slot: Ints, other: Ints | None) -> tuple[Bools, Bools]:
+    """Which calls have two equal numbers, and which are examples."""
+    if other is None:
+        nowhere = np.zeros(len(slot), bool)
+        return nowhere, nowhere
+    numbers, valid = frame.numbers(slot, "value")
+    others, has = frame.numbers(other, "value")
+    with np.errstate(invalid="ignore"):
+        return numbers == others, valid & has & (np.maximum(numbers, others) >= SMALL)
 
 
 def _arguments(group: CallGroup) -> Mapping[str, Ints]:

@@ -1,23 +1,30 @@
 """Consistent: a variable has equal values on two ranks at the end of each step.
 
 Preconditions say for which ranks and variables: those that differ in their data-parallel rank, or
-those that differ in their tensor-parallel rank and hold a parameter that is not split.
+those that differ in their tensor-parallel rank and hold a parameter that is not split.  Where
+nothing that is recorded tells replicas from parts, "stays" does: what was equal on two ranks before
+a step is equal after it.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Records
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Ints, Keys, Records
 from pytest_trainsafe.judge.learn.columns.ranks import join, mixed, rank_pairs
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
+from pytest_trainsafe.trace.observed.table import NONE, ZERO
 
 _LEAST = 0.01
+
+#: Variables whose values number the objects of one process.
+_PRIVATE = {("optimizer.param_groups", "params")}
 
 Name = tuple[str, str]
 
@@ -27,22 +34,31 @@ class Consistent(RelationBase):
 
     name = "consistent"
     several = True
-    forms = ({"variable": str, "attribute": str},)
+    forms = (
+        {"variable": str, "attribute": str},
+        {"form": ("stays",), "variable": str, "attribute": str},
+    )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Every kind of variable that is sometimes equal on two ranks."""
-        for name, _, passed in _pairs(frames, None):
+        for name, _, passed, before in _pairs(frames, None):
             # Few parameters of a tensor-parallel model are equal, and these matter.
             if passed.mean() >= _LEAST:
-                yield hypothesis("consistent", variable=name[0], attribute=name[1])
+                yield _claim(name, stays=False)
+            if before.any() and passed[before].mean() >= 0.5:
+                yield _claim(name, stays=True)
 
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
         """One example for each object, step and pair of ranks."""
-        wanted = {(claim.text("variable"), claim.text("attribute")): claim for claim in claims}
-        for name, records, passed in _pairs(frames, wanted.keys()):
-            found.add(wanted[name], records, passed)
+        names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
+        wanted = set(claims)
+        for name, records, passed, before in _pairs(frames, names):
+            if (claim := _claim(name, stays=False)) in wanted:
+                found.add(claim, records, passed)
+            if (claim := _claim(name, stays=True)) in wanted and before.any():
+                found.add(claim, records, passed, before)
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """The value itself."""
@@ -51,6 +67,11 @@ class Consistent(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """Replicas are equal by definition."""
         return 2
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """What is always equal stays equal."""
+        if claim["form"] is None:
+            yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The variable."""
@@ -62,20 +83,27 @@ class Consistent(RelationBase):
 
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
+        stays = claim["form"] == "stays"
         return Explanation(
-            f"{claim['attribute']} of {claim['variable']} is equal on the ranks",
+            f"{claim['attribute']} of {claim['variable']} "
+            + ("stays equal on ranks that have it in common" if stays else "is equal on the ranks"),
             "a reduction is missing, ranks start from other values, or one rank updates alone",
         )
 
 
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[Name] | None
-) -> Iterator[tuple[Name, Records, Bools]]:
-    """For each kind of variable and pair of ranks: examples, and whether the values are equal."""
+) -> Iterator[tuple[Name, Records, Bools, Bools]]:
+    """For each kind of variable and pair of ranks: examples, and whether the values are equal.
+
+    The last column says which were equal before the step, with a content of their own.
+    """
     for one, other in rank_pairs(frames):
         known = {name: code for code, name in enumerate(other.variables)}
         for code, name in enumerate(one.variables):
             if name not in known or (wanted is not None and name not in wanted):
+                continue
+            if name in _PRIVATE:
                 continue
             rows = one.at_step_ends(code), other.at_step_ends(known[name])
             records = one.change_records(rows[0]), other.change_records(rows[1])
@@ -106,4 +134,52 @@ def _pairs(
                     other=(other, rows[1][to][compared]),
                     of_calls=False,
                 )
-                yield name, part, passed[compared]
+                before = np.zeros(len(at), bool)
+                if name[1] == "data":
+                    contents = [
+                        _before(frame, each)[index]
+                        for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
+                    ]
+                    before = (contents[0] == contents[1]) & (contents[0] != 0)
+                yield name, part, passed[compared], before[compared]
+
+
+def _before(frame: Frame, rows: Ints) -> Keys:
+    """The content that each variable had when the step of a row began; 0 for none.
+
+    A tensor of zeros or ones has none: parts of tensors begin with such values and differ later.
+    """
+    changes, values = frame.changes, frame.values
+    first = np.flatnonzero(changes["changed"] & frame.complete)
+    # Of each object and step the first change: what was before it is what the step began with.
+    objects = changes["object"].astype(np.int64) * 2**32 + changes["attribute"]
+    keys = mixed(objects.astype(np.uint64), frame.interval_of_change.astype(np.uint64))
+    wanted, place = np.unique(keys[first], return_index=True)
+    start = np.full(len(rows), NONE, np.int64)
+    if len(wanted):
+        at = np.minimum(np.searchsorted(wanted, keys[rows]), len(wanted) - 1)
+        changed = wanted[at] == keys[rows]
+        start = np.where(changed, changes["before"][first[place[at]]], changes["after"][rows])
+    else:
+        start = changes["after"][rows]
+    content, valid = frame.keys(start, "digest")
+    norms, has = frame.numbers(start, "norm")
+    counts = _sizes(frame)[np.where(start == NONE, 0, values["shape"][np.maximum(start, 0)])]
+    with np.errstate(invalid="ignore"):
+        plain = frame.bits(start, ZERO) | (has & (abs(norms * norms - counts) <= 1e-3 * counts))
+    return np.where(valid & ~plain, content, np.uint64(0))
+
+
+def _sizes(frame: Frame) -> Floats:
+    """The number of elements of each text that is a shape; 1 for others."""
+    found = np.ones(len(frame.table.texts) + 1)
+    for shape in np.unique(frame.values["shape"]):
+        text = frame.table.texts[int(shape)] if shape != NONE else ""
+        found[shape] = math.prod(map(int, text.split("x"))) if text else 1
+    return found
+
+
+def _claim(name: Name, stays: bool) -> Hypothesis:
+    if stays:
+        return hypothesis("consistent", form="stays", variable=name[0], attribute=name[1])
+    return hypothesis("consistent", variable=name[0], attribute=name[1])

@@ -95,8 +95,8 @@ class Contain(RelationBase):
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call does inside follows from the API."""
-        return 2
+        """What a call does inside follows from the API; states depend on the optimizer's class."""
+        return -1 if claim["variable"] == "optimizer.state" else 1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """What depends on the class is no rule of the family."""

@@ -1,6 +1,7 @@
 """Output: what the result of an API's call is, by itself or compared with its arguments.
 
-"equal": a property of the result is that of an argument.  "autocast": its dtype is that of the
+"equal": a property of the result is that of an argument: a size, a dtype, the content of a tensor
+that is only moved, or a number.  "autocast": its dtype is that of the
 autocast context.  "at_most": a size or a number of the result does not exceed an argument.
 "not_negative" bounds a number, and "finite", "nonzero", "requires_grad" (where an argument does)
 and "no_grad" say what a tensor is.
@@ -9,7 +10,6 @@ and "no_grad" say what a tensor is.
 from __future__ import annotations
 
 import re
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -18,13 +18,16 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats,
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relations.argument import SMALL
+from pytest_trainsafe.judge.learn.relations.by_api import by_api
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
 
-_EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]")
+_EQUAL = ("dtype", "device", "shape", "shape[0]", "shape[-1]", "digest")
 _AT_MOST = ("shape[0]", "shape[-1]", "value", "norm")
 _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
@@ -43,7 +46,7 @@ class Output(RelationBase):
         {"form": _FLAGS, "api": str, "place": str},
         {"form": ("autocast",), "api": str, "place": str, "property": ("dtype",)},
         {"form": ("not_negative",), "api": str, "place": str, "property": ("value",)},
-        {"form": ("equal",), "api": str, "place": str, "property": _EQUAL, "of": str},
+        {"form": ("equal",), "api": str, "place": str, "property": (*_EQUAL, "value"), "of": str},
         {"form": ("at_most",), "api": str, "place": str, "property": _AT_MOST, "of": str},
     )
 
@@ -60,20 +63,18 @@ class Output(RelationBase):
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
         """One example for each call that has what is compared."""
-        wanted: dict[str, list[Hypothesis]] = defaultdict(list)
-        for claim in claims:
-            wanted[claim.text("api")].append(claim)
         for frame in frames:
-            for api in sorted(wanted.keys() & frame.groups.keys()):
-                group = frame.groups[api]
-                for claim in wanted[api]:
-                    passed, where = _passed(frame, group, claim)
-                    if where.any():
-                        found.add(claim, group, passed, where)
+            for group, claim in by_api(claims, frame.groups):
+                passed, where = _passed(frame, group, claim)
+                if where.any():
+                    found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Equal shapes have equal sizes, and equal sizes do not exceed each other."""
+        """Equal shapes have equal sizes, and equal contents have equal shapes and dtypes."""
         params = dict(claim.params)
+        if claim["form"] == "equal" and claim["property"] == "digest":
+            for name in _EQUAL[:-1]:
+                yield hypothesis("output", **{**params, "property": name})
         if claim["form"] == "equal" and claim["property"] == "shape":
             for name in ("shape[0]", "shape[-1]"):
                 yield hypothesis("output", **{**params, "property": name})
@@ -92,7 +93,14 @@ class Output(RelationBase):
             return 2
         if form == "nonzero":
             return -4
-        return 1 if name in ("dtype", "device") else 0
+        return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
+
+    def anywhere(self, claim: Hypothesis) -> bool:
+        """What an API copies, counts and limits, it does in every context; a layer may not."""
+        if is_architecture(claim.text("api")):
+            return False
+        name = claim["property"]
+        return claim["form"] in ("equal", "at_most") and name not in ("dtype", "device", "norm")
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The API."""
@@ -105,7 +113,13 @@ class Output(RelationBase):
     def explain(self, claim: Hypothesis) -> Explanation:
         """The rule in plain words."""
         form, place, of = claim.text("form"), claim.text("place"), claim["of"]
-        what = f"the {claim['property']} of {place} of {claim['api']}"
+        name = {"digest": "content"}.get(claim.text("property"), claim["property"])
+        what = f"the {name} of {place} of {claim['api']}"
+        if form == "equal" and name == "value":
+            return Explanation(
+                f"{place} of {claim['api']} equals {of}",
+                "the call leaves something out, or counts in another way",
+            )
         if form == "equal":
             return Explanation(
                 f"{what} is that of {of}",
@@ -155,8 +169,11 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
             yield _claim(group.api, "autocast", place, "dtype")
         else:
             yield _claim(group.api, "not_negative", place, "value")
+        number = not tensor and frame.numbers(slot, "value")[1].any()
         for of in arguments:
             other = group.slots[of]
+            if number and not is_architecture(group.api) and frame.numbers(other, "value")[1].any():
+                yield _claim(group.api, "equal", place, "value", of)
             if tensor and frame.bits(other, IS_TENSOR).any():
                 for name in _EQUAL:
                     yield _claim(group.api, "equal", place, name, of)
@@ -198,6 +215,11 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
     other = group.slots.get(claim.text("of"))
     if other is None:
         return nowhere, nowhere
+    if form == "equal" and name == "value":
+        numbers, valid = frame.numbers(slot, name)
+        bounds, has = frame.numbers(other, name)
+        with np.errstate(invalid="ignore"):
+            return numbers == bounds, valid & has & (np.maximum(numbers, bounds) >= SMALL)
     if form == "equal":
         keys, valid = frame.keys(slot, name)
         others, has = frame.keys(other, name)
@@ -233,6 +255,11 @@ def _judged(call: Call, claim: Hypothesis) -> bool | None:
     other = call.values.get(claim.text("of"))
     if other is None:
         return None
+    if form == "equal" and name == "value":
+        mine, its = number_of(value), number_of(other)
+        if mine is None or its is None or max(mine, its) < SMALL:
+            return None
+        return mine == its
     if form == "equal":
         key, of = property_of(value, name), property_of(other, name)
         return None if key is None or of is None else key == of

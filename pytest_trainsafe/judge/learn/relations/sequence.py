@@ -1,13 +1,15 @@
 """Sequence: what happens between two calls of an API, and which of two comes first in a step.
 
-"between" and "once" look at two calls of `api` that follow each other on a thread: `inner` is
-called in between, or exactly once.  This does not depend on where a program ends its steps, so
-`zero_grad` before the forward and after the optimizer's step are alike.  "order" compares the
-first calls of two APIs in each step that has both.
+"between" and "once" look at two calls of `api` that follow each other on a thread, of an optimizer
+or a scheduler those on the same object: `inner` is called in between, or exactly once.  This does
+not depend on where a program ends its steps, so `zero_grad` before the forward and after the
+optimizer's step are alike.  "order" compares the first calls of two APIs in each step that has
+both.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -26,6 +28,9 @@ from pytest_trainsafe.trace.observed.table import NONE
 
 #: Switches between training and evaluation, which programs make when they like.
 _MODE = re.compile(r"\.(train|eval)$")
+
+#: APIs of objects that each go their own way: two schedulers may step between two backwards.
+_OWNED = "torch.optim."
 
 #: The least share of examples that pass, for it to be worth a hypothesis.
 _LEAST = 0.2
@@ -180,16 +185,31 @@ class _Entries:
         """
         group = self.frame.groups[api]
         calls = self.frame.calls
-        entries, threads = calls["entry"][group.rows], calls["thread"][group.rows]
+        entries = calls["entry"][group.rows]
         before = np.full(len(entries), NONE, np.int64)
-        for thread in self.threads:
-            here = threads == thread
-            every = self._split[api, thread]
-            at = np.searchsorted(every, entries[here])
-            before[here] = np.where(at > 0, every[np.maximum(at - 1, 0)], NONE)
+        rows = self._rows[api]
+        owners = self._owners(api)
+        for thread, owner in itertools.product(self.threads, np.unique(owners)):
+            every = rows[(calls["thread"][rows] == thread) & (owners == owner)]
+            here = np.isin(group.rows, every)
+            times = calls["entry"][every]
+            at = np.searchsorted(times, entries[here])
+            if len(times):
+                before[here] = np.where(at > 0, times[np.maximum(at - 1, 0)], NONE)
         has = before != NONE
         records = Records(group.rows[has], group.codes[has], group.features)
         return records, before[has], entries[has]
+
+    def _owners(self, api: str) -> Ints:
+        """The identity of the object of each call of an API; 0 where objects do not matter."""
+        rows = self._rows[api]
+        owners = np.zeros(len(rows), np.int64)
+        group = self.frame.attempts.get(api)
+        if group is not None and api.startswith(_OWNED) and "self" in group.slots:
+            slot = group.slots["self"]
+            known = np.where(slot == NONE, 0, self.frame.values["identity"][np.maximum(slot, 0)])
+            owners[np.searchsorted(rows, group.rows)] = known
+        return owners
 
     def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
         """How many calls of `inner` were entered between the two calls of each record."""
@@ -241,8 +261,8 @@ class _Checker(Checker):
             order = watch.claim["form"] == "order"
             (self._first if order else self._pairs)[watch.claim.text("api")].append(watch)
             (self._second if order else self._inner)[watch.claim.text("inner")].append(watch)
-        #: Calls of `inner` since the last call of `api`, by watch and thread.
-        self._counts: dict[tuple[int, int], int] = {}
+        #: Calls of `inner` since the last call of `api`, by watch and thread, and by object.
+        self._counts: dict[tuple[int, int], dict[int, int]] = {}
         self._pending: dict[int, list[tuple[Watch, int]]] = {}
         self._step: object = None
         self._seen: dict[str, Call] = {}
@@ -250,14 +270,15 @@ class _Checker(Checker):
     def entered(self, call: Call) -> None:
         api = name_of(call)
         for watch in self._inner.get(api, ()):
-            key = id(watch), call.thread
-            if key in self._counts:
-                self._counts[key] += 1
+            counts = self._counts.get((id(watch), call.thread), {})
+            for owner in counts:
+                counts[owner] += 1
         for watch in self._pairs.get(api, ()):
-            key = id(watch), call.thread
-            if key in self._counts:
-                self._pending.setdefault(id(call), []).append((watch, self._counts[key]))
-            self._counts[key] = 0
+            counts = self._counts.setdefault((id(watch), call.thread), {})
+            owner = _owner(api, call)
+            if owner in counts:
+                self._pending.setdefault(id(call), []).append((watch, counts[owner]))
+            counts[owner] = 0
         if api in self._first or api in self._second:
             self._ordered(api, call)
 
@@ -289,6 +310,12 @@ class _Checker(Checker):
         """`call` should have come before `other`."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
+
+
+def _owner(api: str, call: Call) -> int:
+    """The identity of the object of a call; 0 where objects do not matter."""
+    found = call.values.get("self") if api.startswith(_OWNED) else None
+    return 0 if found is None else found.identity
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:

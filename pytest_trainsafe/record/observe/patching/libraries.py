@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import BuiltinFunctionType, FunctionType
+from typing import Any
 
 import torch
 from torch import nn
@@ -16,6 +17,9 @@ from pytest_trainsafe.record.observe.patching.selection import resolved
 
 #: What is observed of a module.
 _KINDS = (type, FunctionType, BuiltinFunctionType)
+
+#: Special methods that are observed, where a class defines them.
+_SPECIAL = ("__init__", "__call__")
 
 #: Functions and methods of one library that are patched.
 MAX_TARGETS = 5000
@@ -38,6 +42,23 @@ def named(api: str) -> list[Target]:
         return []  # the catalogue has `nn.Module.__call__`
     role = CHANGES if owner is torch.Tensor or not api.startswith("torch.") else PLAIN
     return [Target(owner, name, api, role)]
+
+
+def overrides(cls: type, methods: Mapping[tuple[Any, str], Target]) -> Iterator[Target]:
+    """The methods of a class and its bases that override one of `methods`.
+
+    What is known of a library's method is also asked of a method that replaces it.  A constructor
+    is left out: it calls that of the library, with other arguments.
+    """
+    for owner in cls.__mro__:
+        for attribute, method in list(vars(owner).items()):
+            if attribute == "__init__" or (owner, attribute) in methods:
+                continue
+            if inspect.isfunction(method):
+                known = (methods.get((base, attribute)) for base in owner.__mro__[1:])
+                target = next(filter(None, known), None)
+                if target is not None:
+                    yield Target(owner, attribute, target.api, target.role)
 
 
 def _of_library(name: str) -> Iterator[Target]:
@@ -65,8 +86,10 @@ def _of_library(name: str) -> Iterator[Target]:
 def _of_class(cls: type) -> Iterator[Target]:
     role = PLAIN if cls.__module__.partition(".")[0] == "torch" else CHANGES
     for attribute, method in list(vars(cls).items()):
-        if attribute.startswith("_") and attribute != "__init__":
+        if attribute.startswith("_") and attribute not in _SPECIAL:
             continue
+        if attribute == "__call__" and issubclass(cls, nn.Module):
+            continue  # the catalogue has `nn.Module.__call__`
         if attribute == "forward" and issubclass(cls, nn.Module):
             continue
         if not (inspect.isfunction(method) or inspect.ismethoddescriptor(method)):

@@ -70,6 +70,10 @@ class Variables:
         """The name of a module in its model; "" for the model itself and for unknown modules."""
         return self._modules.get(module, "")
 
+    def is_known(self, parameter: object) -> bool:
+        """Whether a model that is followed has this parameter; True where nothing is followed."""
+        return not self.following or id(parameter) in self._names
+
     def never_called(self, called: Container[int]) -> list[str]:
         """The names of the modules with a forward whose address is not among those called."""
         return [

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 import torch
 from _measure import ROOT
-from _observed_runs import observed_error, observed_healthy, of_ranks
+from _observed_runs import APIS, observed_error, observed_healthy, of_ranks
 
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.reference_models import healthy, silent_errors
@@ -60,13 +60,17 @@ class KeptRuns:
         return kept or self._write(folder, observed_error(self._session, error, faulty, seed))
 
     def of_ranks(
-        self, name: str, train: Callable[..., Any], sizes: Mapping[str, int], seed: int = 0
+        self,
+        name: str,
+        train: Callable[..., Any],
+        sizes: Mapping[str, int],
+        apis: Sequence[str] = APIS,
     ) -> ObservedRun:
         """The run of a program in ranks, at the Point with these sizes."""
-        key = ("ranks", name, sorted(sizes.items()), seed)
+        key = ("ranks", name, sorted(sizes.items()), *(apis if apis != APIS else ()))
         folder = self._folder_of(key, train)
         kept = _read(folder, name)
-        return kept or self._write(folder, of_ranks(self._session, name, train, sizes, seed, {}))
+        return kept or self._write(folder, of_ranks(self._session, name, train, sizes, 0, {}, apis))
 
     def _write(self, folder: Path, run: ObservedRun) -> ObservedRun:
         self.made += 1

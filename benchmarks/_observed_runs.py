@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -76,12 +76,13 @@ def of_ranks(
     sizes: Mapping[str, Any],
     seed: int,
     arguments: Mapping[str, Any],
+    apis: Sequence[str] = APIS,
 ) -> ObservedRun:
     """The run of a program in ranks, at the Point with these sizes."""
     settings = replace(session.settings, seed=seed)
     case = Case(Point.of(dict(sizes)), resolve(train), settings, {}, dict(arguments))
     spec = msgspec.structs.replace(
-        spec_of(case, "candidate", "float32"), observe=Observe(apis=APIS), rng=False
+        spec_of(case, "candidate", "float32"), observe=Observe(apis=tuple(apis)), rng=False
     )
     before = {*session.root.iterdir()} if session.root.exists() else set()
     try:

@@ -14,7 +14,7 @@ is shipped meets programs that nobody reviewed it for, so an invariant must show
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -63,8 +63,16 @@ class _Claim:
     values: set[int] = field(default_factory=set)
 
 
-def general(runs: Sequence[ObservedRun], relations: Mapping[str, Relation]) -> General:
-    """The invariants of runs that other programs are likely to keep."""
+def general(
+    runs: Sequence[ObservedRun],
+    relations: Mapping[str, Relation],
+    counted: Collection[str] | None = None,
+) -> General:
+    """The invariants of runs that other programs are likely to keep.
+
+    Of the programs, only those in `counted` count as support; None counts all.  The others may
+    break what does not hold for them, which a precondition must then tell apart.
+    """
     frames = [(run.program, [Frame(table) for table in run.tables]) for run in runs]
     chosen: list[Invariant] = []
     left_out: Counter[str] = Counter()
@@ -72,7 +80,7 @@ def general(runs: Sequence[ObservedRun], relations: Mapping[str, Relation]) -> G
         relation = relations[name]
         kept = []
         for claim, seen in sorted(_seen(relation, frames).items(), key=lambda each: each[0].order):
-            made = _choose(relation, claim, seen)
+            made = _choose(relation, claim, seen, counted)
             if isinstance(made, Invariant):
                 kept.append(made)
             else:
@@ -132,7 +140,11 @@ class _Examples(Evidence):
     def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
         """The frame that calls are from."""
         api = claim.text("api")
-        return next(each for each in self._frames if each.groups.get(api) is records)
+        return next(
+            frame
+            for frame in self._frames
+            if any(each.get(api) is records for each in (frame.groups, frame.attempts))
+        )
 
 
 def _values(
@@ -142,7 +154,7 @@ def _values(
     if not len(rows):
         return set()
     if of_calls:
-        group = frame.groups[claim.text("api")]
+        group = frame.attempts[claim.text("api")]
         slot = group.slots.get(claim.text("place"))
         if slot is None:
             return set()
@@ -159,12 +171,14 @@ def _values(
     return {int(key) for key in np.unique(keys)[:2]}
 
 
-def _choose(relation: Relation, claim: Hypothesis, seen: _Claim) -> Invariant | str:
+def _choose(
+    relation: Relation, claim: Hypothesis, seen: _Claim, counted: Collection[str] | None
+) -> Invariant | str:
     """The invariant of a claim, or why it is left out."""
     made = invariant_of(relation, claim, seen.counts)
     if isinstance(made, str):
         return made
-    if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen):
+    if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen, counted):
         return "too few programs"
     if ("in_step", (False,)) in made.within:
         return "seen outside of steps only"
@@ -177,9 +191,13 @@ def _choose(relation: Relation, claim: Hypothesis, seen: _Claim) -> Invariant | 
     return made
 
 
-def _supported(precondition: Precondition, seen: _Claim) -> bool:
+def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
     """Whether enough programs keep the rule in each scenario."""
-    repeated = {program for program, most in seen.most.items() if most >= EXAMPLES}
+    repeated = {
+        program
+        for program, most in seen.most.items()
+        if most >= EXAMPLES and (counted is None or program in counted)
+    }
     for part in precondition.any_of:
         alone = Precondition((part,))
         programs = {
@@ -207,9 +225,12 @@ def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
             continue
         others = {name: each for name, each in seen.counts.items() if name != program}
         made = invariant_of(relation, claim, others)
-        if isinstance(made, Invariant) and confidence(made, relation) >= CONFIDENCE:
-            if any(_applies(made, features) for features in failing):
-                return False
+        if (
+            isinstance(made, Invariant)
+            and confidence(made, relation) >= CONFIDENCE
+            and any(_applies(made, features) for features in failing)
+        ):
+            return False
     return True
 
 

@@ -1,13 +1,18 @@
 """Learns invariants from the healthy programs, and checks the silent errors and other programs.
 
-Errors: one pack from all healthy programs.  An error counts as caught if its faulty variant breaks
-an invariant that its healthy variant, the control, keeps; "first" is the rule that leads the first
-block, and "named" says whether it names the true cause.  Packs never see a program of an error.
+Errors: one pack from all healthy programs in all of their configurations.  An error counts as
+caught if its faulty variant breaks an invariant that its healthy variant, the control, keeps;
+"first" is the rule that leads the first block, and "named" says whether it names the true cause.
+Packs never see a program of an error.
+
+Held out: each healthy program, in all of its configurations, is checked against a pack from the
+others.  Every block that is reported is an alarm.
 
 False alarms, as TrainCheck's section 5.3: in each class, packs from some programs are checked on
 other configurations of these and on the other programs of the class.  The share is that of the
 invariants with an example that are broken; what is reported at the default confidence is counted
-apart.  `--quick` leaves the false alarms out, `--class NAME` takes one class.
+apart.  `--quick` leaves the false alarms out, `--class NAME` takes one class, and `--write` writes
+a section of docs/bugs.md.
 """
 
 from __future__ import annotations
@@ -18,10 +23,12 @@ import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from _measure import finish, machine, median, show
+from _measure import ROOT, finish, machine, median, show
 from _observed_runs import load_toolkit, observed_error, observed_healthy
+from _page import write_section
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
@@ -35,6 +42,8 @@ from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.reference_models.healthy import FAMILIES, PROGRAMS, Healthy
 from pytest_trainsafe.reference_models.silent_errors import ERRORS, SilentError
 from pytest_trainsafe.runs.session import Session
+
+PAGE = ROOT / "docs" / "bugs.md"
 
 #: Numbers of input programs, and how many sets of them are drawn for each.
 INPUTS, DRAWS = (2, 3, 5, 6), 3
@@ -64,7 +73,7 @@ class Verdict:
         blocks = len(self.own)
         named = "yes" if self.named else "no"
         when = f"{self.error.trigger} / {step}"
-        return (self.error.name, "yes", when, self.control, blocks, named, rule[:90])
+        return (self.error.name, "yes", when, self.control, blocks, named, rule)
 
     @property
     def named(self) -> bool:
@@ -125,7 +134,59 @@ def false_alarms(
     return configurations, pipelines
 
 
-def detect(opened: Session, runs: Sequence[ObservedRun]) -> dict[str, object]:
+def held_out(runs: Sequence[ObservedRun]) -> Mapping[str, int]:
+    """How many blocks each program raises against a pack from the others, where there are any."""
+    found: dict[str, int] = {}
+    rules = relations()
+    for program in sorted({run.program for run in runs}):
+        others = [run for run in runs if run.program != program]
+        pack = pack_of("others", learn(others))
+        for run in runs:
+            if run.program == program:
+                causes = clusters(check(run, [pack], rules).violations, rules)
+                for cause in causes:
+                    print(f"alarm: {program}: {cause.lead.quoted}")
+                if causes:
+                    found[program] = found.get(program, 0) + len(causes)
+    return found
+
+
+TEXT = """\
+### What the learn judge says of them
+
+One pack is learned from the {programs} healthy programs in all of their configurations \
+({runs} runs, {records} records, {invariants} invariants), never from a program of an error, and \
+checked on both variants of each error.
+An error is caught if the faulty variant breaks a rule that the healthy variant keeps: {caught} of \
+{errors} are, and the first rule names the true cause of {named}.
+Healthy variants raise {control} blocks, and healthy programs raise {alarms} with a pack from the \
+others.
+A report has {median} block in the median and at most {most}.
+"Found" is the step of the record that breaks the rule; what runs after an optimizer's step \
+belongs to the next one.
+
+Written by `python benchmarks/bench_learn.py --write`.
+
+| error | caught | trigger | found | blocks | true cause named | first rule |
+|---|---|---|---|---|---|---|
+"""
+
+
+def write(figures: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
+    """The section of docs/bugs.md."""
+    lines = []
+    for each in verdicts:
+        name, caught, when, _, blocks, named, rule = each.row
+        trigger, _, step = str(when).partition(" / ")
+        shown = str(rule).replace("pytest_trainsafe.reference_models.toolkit.", "")
+        cells = (name, caught, trigger or each.error.trigger, step, blocks or "", named, shown)
+        lines.append(f"| {' | '.join(map(str, cells))} |")
+    write_section(PAGE, "learn", TEXT.format(**figures) + "\n".join(lines))
+
+
+def detect(
+    opened: Session, runs: Sequence[ObservedRun]
+) -> tuple[dict[str, Any], Sequence[Verdict]]:
     """Learn from all healthy programs and check every error."""
     began = time.process_time()
     learned = learn(runs)
@@ -137,21 +198,26 @@ def detect(opened: Session, runs: Sequence[ObservedRun]) -> dict[str, object]:
         variants = [observed_error(opened, error, faulty) for faulty in (False, True)]
         verdicts.append(judged(error, variants[0], variants[1], pack))
     columns = ("error", "caught", "trigger / found", "control", "blocks", "named", "first")
-    show("Silent errors", columns, [each.row for each in verdicts])
+    show("Silent errors", columns, [(*each.row[:6], str(each.row[6])[:90]) for each in verdicts])
     caught = [each for each in verdicts if each.own]
     blocks = [len(each.own) for each in caught]
     named = sum(each.named for each in caught)
     print(f"\n{len(caught)} of {len(verdicts)} caught, {named} named")
-    return {
+    figures = {
+        "programs": len({run.program for run in runs}),
+        "runs": len(runs),
         "invariants": len(learned.invariants),
         "records": records,
         "inference_seconds": seconds,
-        "caught": [each.error.name for each in caught],
-        "named": [each.error.name for each in caught if each.named],
-        "control": {each.error.name: each.control for each in verdicts},
-        "median_blocks": median(blocks) if blocks else 0,
-        "most_blocks": max(blocks, default=0),
+        "errors": len(verdicts),
+        "caught": len(caught),
+        "missed": [each.error.name for each in verdicts if not each.own],
+        "named": named,
+        "control": sum(each.control for each in verdicts),
+        "median": round(median(blocks)) if blocks else 0,
+        "most": max(blocks, default=0),
     }
+    return figures, verdicts
 
 
 def main() -> None:
@@ -161,25 +227,39 @@ def main() -> None:
     parser.add_argument(
         "--class", dest="family", choices=FAMILIES, help="False alarms of one class"
     )
+    parser.add_argument("--write", action="store_true", help="Write the section of docs/bugs.md")
     asked = parser.parse_args()
+    if asked.write and (asked.quick or asked.family):
+        parser.error("--write needs all classes and the programs that are held out")
     torch.set_num_threads(1)
     load_toolkit()
     facts, figures = machine(), {}
     with session(Settings()) as opened:
         wanted = [each for each in PROGRAMS if asked.family in (None, each.family)]
         runs = {each.name: observed_healthy(opened, each) for each in wanted}
+        variants = {
+            each.name: [
+                observed_healthy(opened, each, seed, one)
+                for seed, one in enumerate(each.variants, start=1)
+            ]
+            for each in wanted
+        }
         if asked.family is None:
-            figures["errors"] = detect(opened, list(runs.values()))
+            every = [run for each in wanted for run in (runs[each.name], *variants[each.name])]
+            found, verdicts = detect(opened, every)
+            if not asked.quick:
+                alarms = held_out(every)
+                print(f"{sum(alarms.values())} alarms of held-out programs: {dict(alarms)}")
+                found["alarms"] = sum(alarms.values())
+                if asked.write:
+                    write(found, verdicts)
+            figures["errors"] = found
         rows = []
         for family in () if asked.quick else FAMILIES:
             programs = [each for each in wanted if each.family == family]
             if not programs:
                 continue
             own = {each.name: runs[each.name] for each in programs}
-            variants = {
-                each.name: [observed_healthy(opened, each, 1, one) for one in each.variants]
-                for each in programs
-            }
             for inputs in INPUTS:
                 across, other = false_alarms(programs, own, variants, inputs, random.Random(0))
                 rows.append(

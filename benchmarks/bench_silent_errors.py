@@ -33,7 +33,7 @@ TEXT = (
     "last (end).\n"
     "The judges are those expected to see the error, the best first; launch is the comparison of "
     "the ranks' collectives, which is made for every group of ranks.\n"
-    "Which of them do see it is not measured yet.\n\n"
+    "What the learn judge says of each is in the table after the next.\n\n"
     "Written by `python benchmarks/bench_silent_errors.py --write` from the catalogue.\n"
 )
 

@@ -55,9 +55,16 @@ def is_architecture(api: str) -> bool:
     return _ARCHITECTURE.fullmatch(api) is not None
 
 
+def is_own_module(api: str) -> bool:
+    """Whether calls of an API are those of modules that a program defines, which are all unlike."""
+    return api == "torch.nn.Module.forward"
+
+
 @functools.lru_cache(maxsize=65536)
 def variable(name: str, type_name: str) -> str:
     """The kind of an observed object: its type for a part of the model, else its role.
+
+    What an optimizer holds of no model is a part of one: masters, or a model that is never called.
 
     >>> variable("model.fc.weight", "torch.nn.Parameter")
     'torch.nn.Parameter'
@@ -66,7 +73,7 @@ def variable(name: str, type_name: str) -> str:
     """
     parts = [part for part in name.split(".") if not part.isdigit()]
     head = parts[0].rstrip("0123456789") if parts else ""
-    if head == "model":
+    if head == "model" or parts[:2] == ["optimizer", "params"]:
         return type_name
     if head == "optimizer" and len(parts) > 1:
         return f"{head}.{parts[1]}"

@@ -73,10 +73,13 @@ class Describer:
             elif len(thing) > MAX_ITEMS:
                 self._put_summary(place, thing, values)
 
-    def put_self(self, thing: object, values: dict[str, Value], groups: bool) -> None:
+    def put_self(
+        self, thing: object, values: dict[str, Value], groups: bool, holds: bool = False
+    ) -> None:
         """Put the object of a method call, with the attributes that matter.
 
-        `groups` says whether an optimizer's are among them.
+        `groups` says whether an optimizer's are among them, and `holds` whether the state of what
+        it holds is.
         """
         values["self"] = self.value(thing)
         if isinstance(thing, nn.Module) and "training" in vars(thing):
@@ -88,6 +91,7 @@ class Describer:
             if groups:
                 for name, plain in group_attributes(thing).items():
                     values[f"self.param_groups.{name}"] = plain_value(type(plain), plain)
+            if holds:
                 self._put_held(thing, values)
         elif not isinstance(thing, torch.Tensor | nn.Module):
             for name, plain in plain_attributes(thing).items():

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import functools
+import inspect
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -17,7 +19,12 @@ from pytest_trainsafe.record.observe.operators import Operators
 from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
 from pytest_trainsafe.record.observe.patching.libraries import named, overrides
 from pytest_trainsafe.record.observe.patching.patches import Patches
-from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted, names_in
+from pytest_trainsafe.record.observe.patching.selection import (
+    Selection,
+    Wanted,
+    names_in,
+    resolved,
+)
 from pytest_trainsafe.record.observe.steps import Sample, Steps, sample_of
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder
@@ -50,7 +57,10 @@ class Observation:
             self._found_class,
             self._note_compiled,
             self._found_type,
+            self._loaded,
         )
+        #: The libraries that are observed whole: modules of them may be imported later.
+        self._whole: list[str] = []
         #: The methods of libraries that are patched by name, by their class and attribute.
         self._methods: dict[tuple[Any, str], Target] = {}
         self._unseen: dict[str, None] = {}
@@ -118,14 +128,26 @@ class Observation:
         found = [target for target in catalogue() if self._takes(target)]
         for api in self._selection.apis or ():
             if not any(_is_of(target, api) for target in found):
-                more = named(api)
+                more = self._named(api)
                 found += more
-                self._methods.update(
-                    ((each.owner, each.attribute), each) for each in more if each.is_method
-                )
+                if inspect.ismodule(resolved(api)):
+                    self._whole.append(api)
                 if not more:
                     self._unseen[f"{api}: there is no such API in this process"] = None
         return found
+
+    def _named(self, api: str) -> list[Target]:
+        """The targets of a name that the catalogue lacks."""
+        found = named(api)
+        self._methods.update(
+            ((each.owner, each.attribute), each) for each in found if each.is_method
+        )
+        return found
+
+    def _loaded(self) -> None:
+        """Modules were imported: those of libraries that are observed whole are patched."""
+        for api in self._whole:
+            self._patches.add(self._named(api))
 
     def _takes(self, target: Target) -> bool:
         role = target.role
@@ -165,9 +187,12 @@ class Observation:
 
 def _is_of(target: Target, api: str) -> bool:
     """Whether an API that was asked for is this target, or has it below it."""
-    if target.api == api or target.api.startswith(f"{api}."):
-        return True
-    return Selection((api,)).may_take(target.owner, target.method, target.api)
+    return _selection_of(api).may_take(target.owner, target.method, target.api)
+
+
+@functools.lru_cache(maxsize=1024)
+def _selection_of(api: str) -> Selection:
+    return Selection((api,))
 
 
 @contextlib.contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -11,6 +12,7 @@ import torch
 import torch._dynamo
 from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
+from torch.optim import Optimizer
 
 from pytest_trainsafe.record.clock import in_backward
 from pytest_trainsafe.record.observe.binding import Binder
@@ -27,6 +29,9 @@ from pytest_trainsafe.trace.observed.events import Call, Change, Listener, Plain
 
 #: Kinds of calls that in a backward compute a forward again.
 _FORWARDS = ("module", "checkpoint")
+
+#: The methods of an optimizer for which it matters whether there are gradients.
+_HOLDS = ("step", "zero_grad")
 
 #: What is done around an operator: its call is recorded.
 _OPERATOR = Role()
@@ -57,7 +62,8 @@ class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
     `found` is called after an object of the catalogue was made, whose class may be new, `ended` at
-    the end of each step, and `first` with the class of an object whose method is called, once.
+    the end of each step, `first` with the class of an object whose method is called, once, and
+    `loaded` after modules were imported.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class Observer:
         found: Callable[[], None],
         ended: Callable[[], None],
         first: Callable[[type], None] = lambda cls: None,
+        loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._selection = selection
         self._listeners = tuple(listeners)
@@ -78,6 +85,8 @@ class Observer:
         self._found = found
         self._ended = ended
         self._first = first
+        self._loaded = loaded
+        self._modules = 0
         self._types: weakref.WeakSet[type] = weakref.WeakSet()
         self.meta = Meta(fixed)
         self.steps = steps
@@ -131,6 +140,9 @@ class Observer:
             return None
         role, api = target.role, target.api
         thing = args[0] if target.is_method and args else None
+        if len(sys.modules) != self._modules:
+            self._modules = len(sys.modules)
+            self._loaded()
         if thing is not None and type(thing) not in self._types:
             self._types.add(type(thing))
             self._first(type(thing))
@@ -214,7 +226,9 @@ class Observer:
         call = Call(frame.api, meta, self._innermost(thread), thread.number)
         values = call.values
         if target.is_method and args:
-            self.describer.put_self(frame.thing, values, groups=target.role.kind == "step")
+            holds = target.method in _HOLDS and isinstance(frame.thing, Optimizer)
+            groups = target.role.kind == "step"
+            self.describer.put_self(frame.thing, values, groups=groups, holds=holds)
             args = args[1:]
         put = self.describer.put
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))

@@ -86,7 +86,7 @@ def test_a_healthy_program_raises_nothing(
 @pytest.mark.parametrize(
     ("fault", "relation", "rule"),
     [
-        ("drift", "consistent", "data of torch.nn.Parameter is equal on the ranks"),
+        ("drift", "consistent", "data of torch.nn.Parameter stays equal on ranks"),
         ("same_data", "agreement", "content of arg.input of torch.nn.Linear.forward differs"),
         ("ragged", "agreement", "shape of arg.tensor of torch.distributed.all_reduce is equal"),
         ("once_more", "agreement", "the ranks call torch.distributed.all_reduce equally often"),

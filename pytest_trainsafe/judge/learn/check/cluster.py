@@ -82,8 +82,9 @@ def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> C
     return Cluster(lead, tuple(each for each in group if each is not lead))
 
 
-def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, int]:
-    """By evidence, in coarse classes, then by time."""
-    invariant = violation.invariant
+def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
+    """By evidence, in coarse classes, then what has a name in the model, then by time."""
+    invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])
-    return -round(sure * 10) / 10, violation.order
+    copy = not isinstance(record, Call) and record.object.startswith("optimizer")
+    return -round(sure * 10) / 10, copy, violation.order

@@ -6,9 +6,10 @@ membership  the optimizer holds the model's parameters
 contain     a call contains another call or a change
 within      a variable changes only inside an API
 sequence    what happens between two calls, and in which order
-argument    arguments are constant, steady or fresh
+argument    arguments are constant, steady, fresh or equal to each other
 output      results compared with arguments, and bounds
 periodic    variables change in every so many steps, or never
 numeric     counters, and bounds of norms
 checker     what their checkers share
+by_api      claims with the calls of their API
 """

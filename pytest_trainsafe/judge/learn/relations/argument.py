@@ -19,7 +19,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, 
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.names import is_architecture
+from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.by_api import by_api
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
@@ -67,6 +67,8 @@ class Argument(RelationBase):
         """Every argument that some calls keep constant, steady or fresh, and every equal pair."""
         for frame in frames:
             for api, group in frame.attempts.items():
+                if is_own_module(api):
+                    continue
                 for place, slot in _arguments(group).items():
                     for value in _constants(frame, slot):
                         yield _claim("constant", api, place, "value", value)

@@ -8,18 +8,17 @@ a step is equal after it.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Ints, Keys, Records
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Keys, Records
 from pytest_trainsafe.judge.learn.columns.ranks import join, mixed, rank_pairs
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
-from pytest_trainsafe.trace.observed.table import NONE, ZERO
+from pytest_trainsafe.trace.observed.table import NONE
 
 _LEAST = 0.01
 
@@ -65,8 +64,9 @@ class Consistent(RelationBase):
         return field == "value"
 
     def prior(self, claim: Hypothesis) -> int:
-        """Replicas are equal by definition."""
-        return 2
+        """Replicas are equal by definition; which weights are replicas, the parallelism decides."""
+        weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
+        return -5 if weights and claim["form"] is None else 2
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """What is always equal stays equal."""
@@ -96,7 +96,7 @@ def _pairs(
 ) -> Iterator[tuple[Name, Records, Bools, Bools]]:
     """For each kind of variable and pair of ranks: examples, and whether the values are equal.
 
-    The last column says which were equal before the step, with a content of their own.
+    The last column says which were equal before the step.
     """
     for one, other in rank_pairs(frames):
         known = {name: code for code, name in enumerate(other.variables)}
@@ -147,9 +147,9 @@ def _pairs(
 def _before(frame: Frame, rows: Ints) -> Keys:
     """The content that each variable had when the step of a row began; 0 for none.
 
-    A tensor of zeros or ones has none: parts of tensors begin with such values and differ later.
+    In the first step there is none: parts of tensors begin with the same zeros or the same seed.
     """
-    changes, values = frame.changes, frame.values
+    changes = frame.changes
     first = np.flatnonzero(changes["changed"] & frame.complete)
     # Of each object and step the first change: what was before it is what the step began with.
     objects = changes["object"].astype(np.int64) * 2**32 + changes["attribute"]
@@ -163,20 +163,8 @@ def _before(frame: Frame, rows: Ints) -> Keys:
     else:
         start = changes["after"][rows]
     content, valid = frame.keys(start, "digest")
-    norms, has = frame.numbers(start, "norm")
-    counts = _sizes(frame)[np.where(start == NONE, 0, values["shape"][np.maximum(start, 0)])]
-    with np.errstate(invalid="ignore"):
-        plain = frame.bits(start, ZERO) | (has & (abs(norms * norms - counts) <= 1e-3 * counts))
-    return np.where(valid & ~plain, content, np.uint64(0))
-
-
-def _sizes(frame: Frame) -> Floats:
-    """The number of elements of each text that is a shape; 1 for others."""
-    found = np.ones(len(frame.table.texts) + 1)
-    for shape in np.unique(frame.values["shape"]):
-        text = frame.table.texts[int(shape)] if shape != NONE else ""
-        found[shape] = math.prod(map(int, text.split("x"))) if text else 1
-    return found
+    first_step = frame.interval_of_change[rows] == 0
+    return np.where(valid & ~first_step, content, np.uint64(0))
 
 
 def _claim(name: Name, stays: bool) -> Hypothesis:

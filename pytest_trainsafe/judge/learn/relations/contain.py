@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judge.learn.names import is_architecture
+from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.checker import (
     Checker,
@@ -95,12 +95,17 @@ class Contain(RelationBase):
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call does inside follows from the API; states depend on the optimizer's class."""
-        return -1 if claim["variable"] == "optimizer.state" else 1
+        """What a call does inside follows from the API.
+
+        States depend on the optimizer's class, and subclasses replace what a library calls.
+        """
+        if claim["variable"] == "optimizer.state":
+            return -1
+        return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What depends on the class is no rule of the family."""
-        return field == "class"
+        """What depends on the class is no rule of the family; gradients may be zero already."""
+        return field == "class" or (claim["attribute"] == "grad" and field == "self.has_gradients")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """What a call contains because a call inside it always does."""
@@ -201,6 +206,9 @@ def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]
 def _sensible(api: str, event: Event) -> bool:
     """Whether an API that contains an event could be a rule of training."""
     what, name, attribute, kind = event
+    # How objects are made is a detail of a release, and modules of programs have no rule.
+    if api.endswith(".__init__") or is_own_module(api):
+        return False
     if what == "call":
         # How a model is composed is no rule.
         return name != api and not is_architecture(name)

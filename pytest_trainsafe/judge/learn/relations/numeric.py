@@ -26,8 +26,8 @@ from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
 _BOUNDS = {"change": (0.1, 1.0, 10.0), "ratio": (10.0, 100.0, 1000.0)}
 _VARIABLE = {"variable": str, "attribute": str}
 _COUNTS = ("grows", "counts")
-#: Smallest norm that others are compared with: a norm of nothing has no ratio.
-_SMALLEST = 1e-12
+#: Smallest norm that others are compared with: a bias that begins near zero has no ratio.
+_SMALLEST = 0.1
 #: A bound is deployed only if what was learned is this much below it.
 MARGIN = 4.0
 

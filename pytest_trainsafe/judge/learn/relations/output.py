@@ -10,6 +10,7 @@ and "no_grad" say what a tensor is.
 from __future__ import annotations
 
 import re
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
@@ -17,9 +18,9 @@ import numpy as np
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.names import is_architecture
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.argument import SMALL
 from pytest_trainsafe.judge.learn.relations.by_api import by_api
 from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
@@ -79,6 +80,27 @@ class Output(RelationBase):
             for name in ("shape[0]", "shape[-1]"):
                 yield hypothesis("output", **{**params, "property": name})
 
+    def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
+        """Dtypes and devices of several arguments that were equal in all examples.
+
+        Only that of the first argument is a rule: what is computed has the type of its input, and
+        a bias in another one is converted.
+        """
+        alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
+        for each in found:
+            if each.claim["form"] == "equal" and each.claim["property"] in ("dtype", "device"):
+                names = (each.claim[name] for name in ("api", "place", "property"))
+                alike[(*names, each.precondition)].append(each)
+        implied = set()
+        for group in alike.values():
+            first = min(group, key=lambda each: _position(each.claim.text("of")))
+            implied |= {
+                each.claim
+                for each in group
+                if each is not first and each.programs <= first.programs
+            }
+        return implied
+
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
         """A result cannot both require gradients and not."""
         return all(claim[name] == other[name] for name in ("api", "place")) and {
@@ -93,6 +115,8 @@ class Output(RelationBase):
             return 2
         if form == "nonzero":
             return -4
+        if form == "at_most" and name == "shape[0]":
+            return OWN  # a batch is small by chance
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
     def anywhere(self, claim: Hypothesis) -> bool:
@@ -156,10 +180,17 @@ class _Checker(Checker):
                     watch.example(lambda: self.of_call(call), passed, call)
 
 
+def _position(place: str) -> tuple[bool, str]:
+    """Sorts what a call computes with before what it adds."""
+    return place not in ("self", "arg.input", "arg.0"), place
+
+
 def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
     """What could be claimed of the results of a group of calls."""
     results = [place for place in group.slots if place.startswith("result")]
     arguments = [place for place in group.slots if not place.startswith("result")]
+    if is_own_module(group.api):
+        arguments = []
     for place in results:
         slot = group.slots[place]
         tensor = frame.bits(slot, IS_TENSOR).any()

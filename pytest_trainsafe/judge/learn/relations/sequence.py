@@ -26,11 +26,14 @@ from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
 
-#: Switches between training and evaluation, which programs make when they like.
-_MODE = re.compile(r"\.(train|eval)$")
+#: Switches between training and evaluation, and new objects, which programs make when they like.
+_UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 
 #: APIs of objects that each go their own way: two schedulers may step between two backwards.
 _OWNED = "torch.optim."
+
+#: What each round of training does.
+_ROUNDS = ("torch.optim.*.step", "torch.Tensor.backward", ZERO_GRAD)
 
 #: The least share of examples that pass, for it to be worth a hypothesis.
 _LEAST = 0.2
@@ -111,11 +114,16 @@ class CallSequence(RelationBase):
         """Whether a loop has a scheduler, clips or steps twice is the author's choice."""
         if claim["form"] == "once":
             return OWN
-        # Schedulers step by epoch, by step or by micro-batch.
-        return -5 if "lr_scheduler" in claim.text("api") else -1
+        # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
+        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What an API is called with does not decide what a loop calls around it."""
+        """What an API is called with does not decide what a loop calls around it.
+
+        A step without gradients is another thing than one with gradients.
+        """
+        if field == "self.has_gradients":
+            return False
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
@@ -151,7 +159,7 @@ class _Entries:
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
         self.apis = sorted(
-            api for api in frame.groups if not is_architecture(api) and not _MODE.search(api)
+            api for api in frame.groups if not is_architecture(api) and not _UNORDERED.search(api)
         )
         calls = frame.calls
         code = {api: index for index, api in enumerate(frame.apis)}

@@ -1,0 +1,77 @@
+"""What an optimizer holds is recorded with its steps, and with calls that are given its model."""
+
+from __future__ import annotations
+
+import copy
+import sys
+
+import pytest
+import torch
+from observing import Kept, Net
+from torch import nn
+
+from pytest_trainsafe import observe
+from pytest_trainsafe.record.observe.facts import Objects
+from pytest_trainsafe.trace.observed.events import Plain
+
+
+def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Plain]:
+    """What the second step says."""
+    with observe() as observation:
+        for _ in range(2):
+            model(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    step = Kept.of(observation.table).called("torch.optim.SGD.step")[-1]
+    names = ("has_gradients", "stale", "frozen")
+    return {name: step.values[f"self.{name}"].plain for name in names}
+
+
+def test_an_optimizer_of_the_model_holds_nothing_stale_and_nothing_frozen() -> None:
+    net = Net()
+    found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 0}
+
+
+def test_parameters_of_another_model_without_gradients_are_stale() -> None:
+    net = Net()
+    found = _held(copy.deepcopy(net), torch.optim.SGD(net.parameters(), lr=0.1))
+    assert found == {"has_gradients": False, "stale": 4, "frozen": 0}
+
+
+def test_masters_with_gradients_of_their_own_are_not_stale() -> None:
+    net = Net()
+    masters = [each.detach().clone().requires_grad_() for each in net.parameters()]
+    for each in masters:
+        each.grad = torch.ones_like(each)
+    found = _held(net, torch.optim.SGD(masters, lr=0.1))
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 0}
+
+
+def test_frozen_parameters_are_counted() -> None:
+    net = Net()
+    net.one.requires_grad_(False)
+    found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 2}
+
+
+def wrap(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    """A function of this module that is given both."""
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_call_with_a_model_and_an_optimizer_says_whether_they_belong_together(own: bool) -> None:
+    net, other = Net(), Net()
+    optimizer = torch.optim.SGD((net if own else other).parameters(), lr=0.1)
+    name = f"{__name__}.wrap"
+    with observe([name]) as observation:
+        sys.modules[__name__].__dict__["wrap"](net, optimizer)
+    [call] = Kept.of(observation.table).called(name)
+    assert call.values["arg.optimizer.in_model"].plain is own
+
+
+def test_a_tensor_that_another_rank_writes_to_is_read_anew() -> None:
+    objects, received = Objects(), torch.zeros(3)
+    before = objects.tensor(received)[0].digest
+    objects.unsettle([received])
+    received.numpy()[:] = 1.0  # neither the version nor the address changes
+    assert objects.tensor(received)[0].digest != before

@@ -32,6 +32,13 @@ FOLDER = ROOT / "invariants"
 #: Points of the reference programs that are learned from.  GPT, CNN and LSTM are left for tests.
 POINTS: Sequence[Mapping[str, int]] = ({}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2})
 
+#: Programs of two ranks that also run on one: the others send to each other.  A program that marks
+#: its steps by the context is not always one of several ranks.
+ONE_RANK = (
+    *("replicas", "replicas_language", "replicas_images", "sharded_states", "tensor_parallel"),
+    *("tensor_parallel_mixed", "sharded.classifier", "sharded.language", "sharded.images"),
+)
+
 #: What is observed of DeepSpeed: what a program calls, and not how it is done.
 ENGINES = (*APIS, "deepspeed.runtime.engine", "deepspeed.runtime.pipe.engine")
 
@@ -42,8 +49,7 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
         yield kept.healthy(each)
         for seed, variant in enumerate(each.variants, 1):
             yield kept.healthy(each, seed, variant)
-        if each.axis in ("dp", "tp"):
-            # On one rank, where a program marks its steps as on several.
+        if each.name in ONE_RANK:
             yield kept.of_ranks(each.name, program(each), {})
     for name, train in (("llama", llama.train), ("moe", moe.train)):
         for sizes in POINTS:

@@ -18,7 +18,7 @@ QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests
 	tests/judge tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-slow test-oldest test-newest test-numerics test-third-party lint types bench \
-	mutants nightly gpu clean
+	mutants nightly fuzz gpu clean
 
 setup: $(VENV)/.installed
 
@@ -30,7 +30,10 @@ $(VENV)/.installed: pyproject.toml constraints.txt
 
 demo: setup
 	@echo "A small GPT, trained on one device and in parallel: does it train the same?"
-	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=1,2 cp=1,2 --trainsafe-launcher torchrun
+	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=1,2 cp=1,2
+	@echo
+	@echo "One of these points again, in ranks that torchrun starts:"
+	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=2 cp=1 --trainsafe-launcher torchrun
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
@@ -41,6 +44,9 @@ quick: setup
 
 # Without the tests marked `slow`: wide sweeps, which `make test-slow` runs, and CI every night.
 test: setup lint types
+	@# Each of some hundred inner processes would compile the package again, where the environment
+	@# forbids Python to write what it has compiled.
+	@$(BIN)/python -m compileall -q pytest_trainsafe fixtures invariants reference_models
 	$(BIN)/pytest $(SPREAD) -m "not slow"
 
 test-slow: setup
@@ -122,6 +128,10 @@ SEED ?= 0
 MINUTES ?= 60
 nightly: setup
 	$(BIN)/python benchmarks/bench_random.py --seed $(SEED) --minutes $(MINUTES) --count 100000 --jobs 2
+
+# Fuzz tests of the same programs: each failure is a false alarm.
+fuzz: setup
+	$(BIN)/python benchmarks/bench_fuzz_clean.py --seeds $(SEED) --minutes $(MINUTES) --examples 1000
 
 # On a machine with GPUs: the Points that it has enough of them for.
 gpu: setup

@@ -20,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
 from _measure import finish, machine, show
+from _recorder import Recorder
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.fuzz.failure import FuzzFailure
@@ -86,22 +88,15 @@ class Found:
         return self.failure is not None and self.axes == self.true_axes
 
 
-class Recorder:
-    """Keeps the exception of the test, as a pytest plugin."""
-
-    error: BaseException | None = None
-
-    def pytest_exception_interact(self, call: pytest.CallInfo[Any]) -> None:
-        if call.excinfo is not None:
-            self.error = call.excinfo.value
-
-
 def main() -> None:
     asked = _arguments()
     facts = machine()
     if asked.cover:
         cover(asked.max_world_size, facts)
         return
+    # Without the example database, which would begin with what an earlier run found.
+    hypothesis.settings.register_profile("benchmark", database=None)
+    hypothesis.settings.load_profile("benchmark")
     wanted = [bug for bug in BUGS if not asked.only or bug.name in asked.only]
     found = []
     for bug in wanted:

@@ -17,8 +17,10 @@ if TYPE_CHECKING:
         assert_deterministic,
         assert_equivalent,
         assert_invariants,
+        assert_kept_relations,
         assert_resumable,
         assert_rng,
+        assert_same_by,
         assert_trainsafe,
         expect_rng,
     )
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.resume.save import TrainingCheckpoint
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
-    from pytest_trainsafe.sweep import divides, requires
+    from pytest_trainsafe.sweep import divides, relations, requires
     from pytest_trainsafe.sweep.case import Case
     from pytest_trainsafe.sweep.traits import on_mesh
     from pytest_trainsafe.trace.reader import Trace
@@ -96,8 +98,10 @@ __all__ = [
     "assert_deterministic",
     "assert_equivalent",
     "assert_invariants",
+    "assert_kept_relations",
     "assert_resumable",
     "assert_rng",
+    "assert_same_by",
     "assert_trainsafe",
     "consistent_tensor",
     "context",
@@ -113,6 +117,7 @@ __all__ = [
     "per_example_dropout",
     "per_example_generator",
     "per_example_keys",
+    "relations",
     "replay_plan",
     "requires",
     "trainsafe_fuzz",
@@ -151,8 +156,10 @@ _HOME = {
     "assert_deterministic": "assertions",
     "assert_equivalent": "assertions",
     "assert_invariants": "assertions",
+    "assert_kept_relations": "assertions",
     "assert_resumable": "assertions",
     "assert_rng": "assertions",
+    "assert_same_by": "assertions",
     "assert_trainsafe": "assertions",
     "consistent_tensor": "record.model.consistent",
     "context": "record.current",
@@ -168,6 +175,7 @@ _HOME = {
     "per_example_dropout": "record.per_example.dropout",
     "per_example_generator": "record.per_example.keys",
     "per_example_keys": "record.per_example.keys",
+    "relations": "sweep",
     "replay_plan": "record.replay.plan",
     "requires": "sweep",
     "trainsafe_fuzz": "fuzz.decorator",

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.core.point import AxisValue, Point
     from pytest_trainsafe.record.observe.observation import TableObservation as Observation
     from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.sweep.relations import Relation
     from pytest_trainsafe.trace.reader import Trace
 
 __all__ = [
@@ -29,8 +30,10 @@ __all__ = [
     "assert_deterministic",
     "assert_equivalent",
     "assert_invariants",
+    "assert_kept_relations",
     "assert_resumable",
     "assert_rng",
+    "assert_same_by",
     "assert_trainsafe",
     "expect_rng",
 ]
@@ -271,6 +274,80 @@ def assert_resumable(
     if judgement.verdict != "pass":
         report = resume_message(judgement, candidate.case.program.path, asked)
         raise TrainsafeFailure(report, judgement.findings)
+
+
+def assert_same_by(
+    relation: Relation | str,
+    candidate: Traces,
+    *,
+    loosen: Sequence[Loosen] = (),
+    accept: Collection[str] = (),
+) -> None:
+    """Asserts that a program trains the same under a metamorphic relation.
+
+    `relation` is the name of a relation that the program offers (`relations.hold`), or a relation
+    such as `relations.Order()`.  Takes the fixture `candidate_trace`, or `reference_trace`, and
+    compares its Run with one that is changed as the relation says, at every rung of the ladder.
+    Neither Run is trusted, so a fault that the program has at every Point can be found.  `loosen`
+    and `accept` are those of `assert_trainsafe`.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, RelationError if
+    the relation does not apply at the Point, and ArgumentError for an invalid argument.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.metamorphic.judge import judge_relation
+    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.report.relation import relation_message
+    from pytest_trainsafe.sweep.relations.offers import find_relation
+
+    if not hasattr(candidate, "prefetch"):
+        raise ArgumentTypeError(
+            f"assert_same_by was given {described(candidate)} after the relation; it takes the "
+            "fixture candidate_trace or reference_trace, whose Run it changes and makes again"
+        )
+    found = find_relation(candidate.case.program, relation, "assert_same_by")
+    _require_options("assert_same_by", loosen, accept)
+    try:
+        judgement = judge_relation(candidate, found, loosen, tuple(accept))
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+    notes = (f"the relation {found.name}, not compared: {t}" for t in judgement.not_compared)
+    candidate.runs.notes.update(dict.fromkeys(notes))
+    if judgement.verdict != "pass":
+        raise TrainsafeFailure(relation_message(judgement), judgement.findings)
+
+
+def assert_kept_relations(
+    candidate: Traces,
+    file: str | os.PathLike[str],
+    *,
+    candidates: Sequence[Relation | str] = (),
+) -> None:
+    """Asserts every relation that a file keeps for the program of a fixture.
+
+    `file` is relative to the root directory.  `pytest --trainsafe-learn` writes it: each test that
+    calls this function and whose marker has `healthy=True` tries the relations that its program
+    offers, the order of micro-batches, recomputation, and `candidates`, and writes which of them
+    held.  In other runs those that held are asserted, as by `assert_same_by`; the terminal summary
+    lists the others, and those that do not apply at the test's Point.
+    Raises TrainsafeFailure with the report, RelationError if none applies at the Point, and
+    ArgumentError for a file that is missing, damaged or says nothing about the program.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judge.metamorphic.find import assert_or_find
+    from pytest_trainsafe.sweep.relations.offers import find_relations
+
+    if not hasattr(candidate, "prefetch"):
+        raise ArgumentTypeError(
+            f"assert_kept_relations was given {described(candidate)}; it takes the fixture "
+            "candidate_trace or reference_trace, whose Run it changes and makes again"
+        )
+    if not isinstance(file, (str, os.PathLike)):
+        raise ArgumentTypeError(
+            f"assert_kept_relations was given {described(file)} as its file; it takes the path of "
+            'a text file, such as "tests/relations.txt"'
+        )
+    given = find_relations(candidate.case.program, candidates, "assert_kept_relations")
+    assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

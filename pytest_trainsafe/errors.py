@@ -8,7 +8,8 @@
     │   │   └── UnknownCheckError            a name in `accept` that no check has
     │   └── DeepSpeedConfigError             `pytest_trainsafe.fixtures.deepspeed`
     ├── ArgumentError (ValueError)           an argument of a function of this package
-    │   └── ArgumentTypeError (TypeError)    one of a type that the function does not take
+    │   ├── ArgumentTypeError (TypeError)    one of a type that the function does not take
+    │   └── RelationError                    a metamorphic relation that does not apply at a Point
     ├── TrainsafeFailure (AssertionError)    `pytest_trainsafe.assertions`
     ├── GroupFailure                         `pytest_trainsafe.launch`
     ├── TraceError                           a recorded trace that cannot be used
@@ -56,6 +57,10 @@ class ArgumentError(TrainsafeError, ValueError):
 
 class ArgumentTypeError(ArgumentError, TypeError):
     """A function was given an argument of a wrong type; the message says what to pass."""
+
+
+class RelationError(ArgumentError):
+    """A metamorphic relation does not apply to a program at a Point; the message says why."""
 
 
 class TraceError(TrainsafeError):

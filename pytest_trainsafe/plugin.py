@@ -76,9 +76,20 @@ def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_configure_node(node: Any) -> None:
-    """Sends the sweep of the command line or the ini file to a pytest-xdist worker."""
+    """Sends a pytest-xdist worker the sweep of this run, and where to say what its Runs do."""
+    from pytest_trainsafe.runs.progress.shared import share_folder
+
     words, from_ini = sweep_words(node.config)
     node.workerinput[WORKER_SWEEP] = {"words": words, "from_ini": from_ini}
+    share_folder(node)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_node_collection_finished(node: Any) -> None:
+    """Shows live lines of the workers' Points, once a worker has trainsafe tests."""
+    from pytest_trainsafe.report.run.live_workers import start_for_workers
+
+    start_for_workers(node.config)
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -116,8 +127,10 @@ def pytest_exception_interact(
 def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.Item]) -> None:
     """Checks the collected sweep as a whole and notes skipped Points for the summary."""
     if _in_use(session.config):
+        from pytest_trainsafe.runs.progress.shared import announce
         from pytest_trainsafe.sweep.collect import finish
 
+        announce(session.config)
         finish(session, items)
         require_encodable_folders(session.config)
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models.rules import compiled_alone, only_data_parallel
+from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str
     return None
 
 
+@relations.hold(relations.Order())  # pictures are drawn for a whole micro-batch, so no Split
 @requires(
     divides("microbatches", "dp"),
     only_data_parallel("compile"),

@@ -102,6 +102,36 @@ class MoEConfig(LlamaConfig):
             raise ValueError(f"top_k={self.top_k} is more than there are experts={self.experts}")
 
 
+@dataclass(frozen=True, slots=True)
+class MixedConfig(MoEConfig):
+    """The structure of a model that is put together from the blocks of all others.
+
+    `norm` is one of NORMS.  `mixtures`, one of MIXTURES, says which layers are mixtures of experts.
+    `tied` lets the output layer share the weight of the embedding, and `unused` adds a layer that
+    is never called.
+    """
+
+    gated: bool = True  # type: ignore[misc]  # a class variable of the other configurations
+    bias: bool = False  # type: ignore[misc]
+    norm: str = "rms"
+    mixtures: str = "none"
+    tied: bool = False
+    unused: bool = False
+
+    def __post_init__(self) -> None:
+        MoEConfig.__post_init__(self)
+        for name, known in (("norm", NORMS), ("mixtures", tuple(MIXTURES))):
+            value = getattr(self, name)
+            if value not in known:
+                raise ValueError(f"{name}={value!r} is unknown; choose one of {', '.join(known)}")
+
+
+#: The norms of a MixedConfig.
+NORMS = ("rms", "layer")
+
+#: Which layers of a MixedConfig are mixtures of experts: each n-th, and with 0 none.
+MIXTURES = {"none": 0, "all": 1, "second": 2}
+
 #: The configurations whose attention and MLP are built by the same code.
 AnyConfig = GPTConfig | LlamaConfig
 

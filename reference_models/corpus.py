@@ -41,6 +41,8 @@ RANKS: dict[str, Axes] = {
     "moe": EXPERTS,
     "cnn": DATA,
     "lstm": DATA,
+    "masked": {"dp": [1, 2]},
+    "mixed": EXPERTS,
 }
 
 #: Further axes and arguments of a program, which say how to train, not on how many ranks.
@@ -70,6 +72,12 @@ WAYS: dict[str, list[tuple[Axes, dict[str, object]]]] = {
     ],
     "cnn": [],
     "lstm": [],
+    "masked": [({"dp": [1, 2], "recompute": [True]}, {}), ({"dp": [2]}, {"fp8": True})],
+    "mixed": [
+        ({"dp": [2], "tp": [1, 2], "ep": [1, 2]}, {"mixtures": "second", "norm": "layer"}),
+        ({"tp": [2], "sp": [True]}, {"tied": True, "bias": True, "frozen": "norms"}),
+        ({"cp": [2], "tp": [1, 2]}, {"gated": False, "kv_heads": 4, "unused": True}),
+    ],
 }
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.reference_models.config import VOCABULARY, GPTConfig
 from pytest_trainsafe.reference_models.rules import (
     compiled_alone,
+    fp8_scales_follow_micro_batches,
     layers_for_stages,
     microbatches_interleave,
     sequence_in_chunks,
@@ -18,12 +19,18 @@ from pytest_trainsafe.reference_models.rules import (
     torch_schedules_fit,
     vocabulary_over_tp,
 )
+from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
+@relations.hold(
+    relations.Split(unless=fp8_scales_follow_micro_batches),
+    relations.Order(),
+    relations.Recompute("full"),
+)
 @requires(
     divides("heads", "tp"),
     divides("microbatches", "dp"),

@@ -18,12 +18,14 @@ from pytest_trainsafe.reference_models.rules import (
     torch_schedules_fit,
     vocabulary_over_tp,
 )
+from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
+@relations.hold(relations.Split(), relations.Order(), relations.Recompute("full"))
 @requires(
     divides("heads", "tp"),
     divides("kv_heads", "tp"),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.reference_models.rules import known_vocabulary, only_data_parallel
+from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
+@relations.hold(relations.Split(), relations.Order())
 @requires(divides("microbatches", "dp"), only_data_parallel(), known_vocabulary)
 def train(
     ctx: Context,

@@ -16,13 +16,15 @@ from pytest_trainsafe.reference_models.rules import (
     sizes_of,
     vocabulary_over_tp,
 )
+from pytest_trainsafe.sweep import relations
+from pytest_trainsafe.sweep.relations import Setting
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def _experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
+def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
     """Ranks that share experts out see different tokens: those of dp and cp do."""
     ranks, ep = point.size("dp") * point.size("cp"), int(point.get("ep", 1))
     return f"ep={ep} does not divide dp*cp={ranks}" if ranks % ep else None
@@ -39,6 +41,18 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     return None
 
 
+def balanced_over_micro_batches(setting: Setting) -> str | None:
+    """Which experts are full or chosen too often is counted over a micro-batch."""
+    if setting.arguments["balance"] or setting.arguments["capacity_factor"]:
+        return "the balancing loss and the capacity are those of a micro-batch, whatever its size"
+    return None
+
+
+@relations.hold(
+    relations.Split(unless=balanced_over_micro_batches),
+    relations.Order(),
+    relations.Recompute("selective"),
+)
 @requires(
     divides("heads", "tp"),
     divides("kv_heads", "tp"),
@@ -47,7 +61,7 @@ def _whole_layers_at_hand(point: Point, _arguments: Mapping[str, object]) -> str
     divides("microbatches", "dp"),
     vocabulary_over_tp,
     sequence_in_chunks,
-    _experts_over_dp_and_cp,
+    experts_over_dp_and_cp,
     _whole_layers_at_hand,
     sizes_of(MoEConfig),
 )

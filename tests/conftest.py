@@ -4,13 +4,17 @@ Before torch is imported: tensors of tests are small, workers are as many as cor
 wait for each other made a training of a second one of a minute.
 """
 
+import gc
 import os
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import hypothesis
 import pytest
+
+from pytest_trainsafe.fixtures.core import get_session
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
@@ -52,6 +56,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("processes")
 
 
+def pytest_collection_finish() -> None:
+    """Keep the garbage collector off the modules and the items, which live as long as the process.
+
+    They are half a million objects, and inner runs of pytest collect garbage when they end.
+    """
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture
 def never_hangs() -> Iterator[None]:
     """Fail a test that waits, long after any machine would have been done with it.
@@ -90,6 +103,22 @@ def without_hypothesis(pytester, monkeypatch):
     After `pytester`, which clears the variable for its own sake.
     """
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+
+
+@pytest.fixture
+def shared_fork_server(request, monkeypatch):
+    """Have inner runs fork their ranks from the fork server of this run, which has started once.
+
+    For tests whose claim is not about the server.
+    """
+    session = get_session(request)
+    address = getattr(session.launchers.of(script=False, stop=session.stop), "address", "")
+    if address:
+        inner = Path(__file__).parent / "inner"
+        monkeypatch.syspath_prepend(inner)
+        monkeypatch.setenv("PYTHONPATH", str(inner), prepend=os.pathsep)
+        monkeypatch.setenv("PYTEST_PLUGINS", "shared_fork_server")
+        monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)
 
 
 @pytest.fixture

@@ -1,7 +1,9 @@
 """Adds annotations to the text of an annotation file without changing the rest.
 
 Called by `annotations/write.py`, and by the report for the text of a new file.  Comments, order
-and spelling are kept; missing entries are inserted between the existing ones.
+and spelling are kept; missing entries are inserted between the existing ones.  A round trip
+through ruamel.yaml keeps comments too, but not the indentation, the lines of a mapping in braces,
+or a file of comments alone.
 """
 
 from __future__ import annotations

@@ -1,4 +1,9 @@
-"""Checks the data of an annotation file and builds its entries; reports invalid input."""
+"""Checks the data of an annotation file and builds its entries; reports invalid input.
+
+Messages name the pattern, what is allowed there and the nearest known key, and most checks
+concern several fields.  `msgspec.convert`, which reads what ranks and traces contain, names the
+place and the type alone.
+"""
 
 from __future__ import annotations
 

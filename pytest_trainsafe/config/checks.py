@@ -29,6 +29,7 @@ CHECKS = (
     "reference-finite",
     "rng:unseen",
     "learn:nothing",
+    "relation:effect",
     "resume:lr_schedule",
     "resume:nondeterministic",
     "resume:nothing",

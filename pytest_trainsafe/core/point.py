@@ -26,6 +26,9 @@ TRIVIAL: dict[str, AxisValue] = {
     **dict.fromkeys(("sp", "recompute", "compile"), False),
 }
 
+#: The values of the axis `recompute` with which nothing is recomputed.
+NO_RECOMPUTE: tuple[AxisValue, ...] = (False, "", "none")
+
 #: Maximum length of a Point's id; a file name has at most 255.
 _LONGEST_ID = 150
 

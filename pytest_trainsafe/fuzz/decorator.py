@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import hypothesis
@@ -26,6 +26,8 @@ from pytest_trainsafe.fuzz.health import require_mostly_valid
 from pytest_trainsafe.fuzz.replay import Replay
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
+from pytest_trainsafe.sweep.relations import Relation
+from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
 
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
@@ -41,6 +43,7 @@ def trainsafe_fuzz(
     max_examples: int | None = None,
     derandomize: bool = True,
     max_world_size: int = MAX_WORLD_SIZE,
+    relations: Sequence[Relation | str] = (),
     **axes: object,
 ) -> Callable[[Test], Test]:
     """Makes a test that runs at Points which hypothesis draws from `parallel_points`.
@@ -53,8 +56,10 @@ def trainsafe_fuzz(
     parameters are fixtures, shared by all examples.  `max_examples` is by default that of
     hypothesis' profile.  With `derandomize` the examples are the same in every run; failing
     examples are saved in hypothesis' database in either case, and run first the next time.
+    After the test function, `assert_same_by` is called at each Point with each of the `relations`
+    that applies there: names of relations that the program offers, or relations.
     The first failure is reduced to the smallest Point that fails in the same way.
-    Raises SweepError for an invalid axis.
+    Raises SweepError for an invalid axis, and ArgumentError for a relation that is not offered.
     """
     if max_examples is not None and (type(max_examples) is not int or max_examples < 1):
         raise ArgumentError(
@@ -62,6 +67,7 @@ def trainsafe_fuzz(
             f"{shown(max_examples)}"
         )
     source = point_source(program, max_world_size, axes)
+    source.relations = find_relations(source.declaration.program, relations, "trainsafe_fuzz")
 
     def decorate(function: Test) -> Test:
         if not inspect.isfunction(function):
@@ -69,6 +75,8 @@ def trainsafe_fuzz(
                 f"@trainsafe_fuzz decorates a test function, not {shown(function)}"
             )
         example, takes = _example_of(function, source)
+        # A relation needs no reference, so it is judged on a single device too.
+        source.alone = bool(source.relations) and "reference_trace" not in takes
         test: Any = hypothesis.given(point=points_of(source))(example)
         if derandomize:
             test = hypothesis.seed(0)(test)

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from hypothesis import reject
 
-from pytest_trainsafe.assertions import TrainsafeFailure
+from pytest_trainsafe.assertions import TrainsafeFailure, assert_same_by
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.errors import SweepError, TrainsafeWarning
+from pytest_trainsafe.errors import RelationError, SweepError, TrainsafeWarning
 from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
 from pytest_trainsafe.fuzz.flaky import cause_text, difference_text, repeated
@@ -57,6 +57,10 @@ class Examples:
         self._item = item
         self._source = source
         self._takes = takes
+        self._traced = bool(takes & _TRACES or source.relations)
+        #: By relation, the number of Points at which it applied, and why not at others.
+        self._applied = {relation.name: 0 for relation in source.relations}
+        self._inapplicable: dict[str, str] = {}
         self._outcomes: dict[Point, Outcome] = {}
         self._summaries: list[PointSummary] = []
         #: Why this machine cannot run some of the Points.
@@ -89,7 +93,7 @@ class Examples:
 
     def finish(self) -> None:
         """Publishes the summary of the examples, and warns if none compared anything."""
-        idle = bool(self._takes & _TRACES) and not self._compared
+        idle = self._traced and not self._compared
         if self._outcomes and idle and self._failure is None:
             self._item.warn(
                 TrainsafeWarning(
@@ -97,6 +101,15 @@ class Examples:
                     "fail; call assert_trainsafe(candidate_trace, reference_trace)"
                 )
             )
+        for name, count in self._applied.items():
+            if self._outcomes and not count and self._failure is None:
+                self._item.warn(
+                    TrainsafeWarning(
+                        f"{self._item.name}: the relation {name} applied at none of the "
+                        f"{len(self._outcomes)} points, so it could not fail: "
+                        f"{self._inapplicable.get(name, 'no point was run')}"
+                    )
+                )
         if self._summaries:
             attach_summary(self._item, self._summary())
 
@@ -157,16 +170,27 @@ class Examples:
         given: dict[str, Any] = {"trainsafe": case, "point": case.point, **traces}
         try:
             test(**{name: given[name] for name in self._takes})
+            self._relate(traces)
         except pytest.xfail.Exception:
             raise
         except (Exception, pytest.fail.Exception) as error:
             return Outcome(error.with_traceback(None), kind_of(error))
         return Outcome()
 
+    def _relate(self, traces: Mapping[str, Traces]) -> None:
+        """Asserts the relations that apply at the Point of these Traces."""
+        for relation in self._source.relations:
+            try:
+                assert_same_by(relation, traces["candidate_trace"])
+            except RelationError as error:
+                self._inapplicable[relation.name] = str(error)
+            else:
+                self._applied[relation.name] += 1
+
     @contextlib.contextmanager
     def _traces(self, case: Case) -> Iterator[dict[str, Traces]]:
-        """The Traces of a Case, by the parameters of the test; none if it takes none."""
-        if not self._takes & _TRACES:
+        """The Traces of a Case, by the parameters of the test; none if nothing uses them."""
+        if not self._traced:
             yield {}
             return
         session = get_session(self._item._request)
@@ -223,10 +247,13 @@ class Examples:
         case, why, cause = self._quick(point), "", ""
         with self._traces(case) as traces:
             candidate = traces.get("candidate_trace")
-            second = {**traces, "candidate_trace": repeated(candidate)} if candidate else traces
-            again = self._tested(case, test, second)
-            if again.kind != outcome.kind:
-                ends = "passes" if again.error is None else "fails in another way"
+            compared = isinstance(outcome.error, TrainsafeFailure)
+            # What ended before a comparison may have been the reference.
+            again = ("candidate_trace",) if compared else tuple(traces)
+            second = {name: repeated(t) if name in again else t for name, t in traces.items()}
+            ended = self._tested(case, test, second)
+            if ended.kind != outcome.kind:
+                ends = "passes" if ended.error is None else "fails in another way"
                 why = f"run again with the same values, the test {ends}"
             elif candidate and isinstance(outcome.error, TrainsafeFailure):
                 why = difference_text(candidate, outcome.error.findings)
@@ -249,6 +276,10 @@ class Examples:
         passed = sum(outcome.error is None for outcome in self._outcomes.values())
         notes = [*worst.get("notes", [])]
         notes.append(f"{self._item.name}: {len(self._outcomes)} points run, {passed} passed")
+        notes += [
+            f"{self._item.name}: the relation {name} held at {count} points"
+            for name, count in self._applied.items()
+        ]
         notes += [f"{self._item.name}: points not run: {reason}" for reason in self.unavailable]
         return {**worst, "seconds": seconds, "references": references, "notes": notes}
 

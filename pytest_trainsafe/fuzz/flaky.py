@@ -27,9 +27,9 @@ ALLOWED_SHARE = 0.1
 MAX_DISTANCE = 1e-2
 
 
-def repeated(candidate: Traces) -> Traces:
-    """The same Runs of a candidate, executed again."""
-    return replace(candidate, repeat=1)
+def repeated(traces: Traces) -> Traces:
+    """The same Runs, executed again."""
+    return replace(traces, repeat=1)
 
 
 def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:

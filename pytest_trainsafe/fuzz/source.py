@@ -22,6 +22,7 @@ from pytest_trainsafe.sweep.validity import Rule
 
 if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.examples import Examples
+    from pytest_trainsafe.sweep.relations import Relation
 
 
 class PointSource:
@@ -31,12 +32,16 @@ class PointSource:
     and `narrowed` says so.
     `examples` runs the Points; None outside of a test.  Once the first failure is explained,
     `settled` replaces drawn Points that fail for the same reason by the smallest one.
+    `relations` are asserted at each Point after the test, and `alone` says that Points at which the
+    candidate is the reference are drawn too.
     """
 
     def __init__(self, declaration: Declaration, max_world_size: int) -> None:
         self.declaration = declaration
         self.max_world_size = max_world_size
         self.narrowed = False
+        self.relations: tuple[Relation, ...] = ()
+        self.alone = False
         self.examples: Examples | None = None
         self.settled: Callable[[Point], Point] | None = None
         self.space = self._space(declaration, Settings(), no_rule)
@@ -59,7 +64,7 @@ class PointSource:
 
     def _space(self, declaration: Declaration, settings: Settings, rule: Rule) -> Space:
         most = min(self.max_world_size, settings.max_world_size)
-        return Space(declaration, replace(settings, max_world_size=most), rule)
+        return Space(declaration, replace(settings, max_world_size=most), rule, self.alone)
 
 
 def point_source(

@@ -8,6 +8,7 @@ because a script may depend on how its process was started.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -57,13 +58,26 @@ class Launchers:
         Setting `stop` ends the wait for a launcher that another process makes ready.
         Raises LauncherError for one that cannot be made.
         """
-        name = self.choice
-        if name == "auto":
-            name = "torchrun" if script else "warm"
+        name = self._name(script)
         with self._lock:
             if name not in self._made:
                 self._made[name] = _make(name, self._paths[name], self._setup, stop)
             return self._made[name]
+
+    def load(self, *, script: bool) -> None:
+        """Imports the module of a launcher.  What is wrong with it is raised by `of`.
+
+        The main thread calls it before other threads call `of`.  pytest builds the syntax trees of
+        some modules when they are imported, and before Python 3.13 two threads that do so at once
+        may fail (python/cpython#106905).
+        """
+        with contextlib.suppress(Exception):
+            resolve_name(self._paths[self._name(script)])
+
+    def _name(self, script: bool) -> str:
+        if self.choice == "auto":
+            return "torchrun" if script else "warm"
+        return self.choice
 
     def close(self) -> None:
         """Close the launchers that keep something for the whole run, such as a fork server."""

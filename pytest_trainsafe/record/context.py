@@ -17,7 +17,7 @@ from pytest_trainsafe.core.mesh import ranks_along
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.marks import Marks
-from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of
+from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of, permuted
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.record.pipelining import follow
@@ -153,7 +153,8 @@ class Context:
         - a function of a dp rank and the number of dp ranks, which returns that rank's numbers.
         """
         self._recorder.clock.split = isinstance(order, str) and order == SPLIT
-        return numbers_of(total, self.coordinates["dp"], self.point.size("dp"), order)
+        numbers = numbers_of(total, self.coordinates["dp"], self.point.size("dp"), order)
+        return permuted(numbers, total, self._spec.order)
 
     @contextmanager
     def microbatch(self, index: int) -> Iterator[int]:

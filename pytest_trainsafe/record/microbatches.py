@@ -64,6 +64,21 @@ def numbers_of(
     return numbers[run]
 
 
+def permuted(numbers: Sequence[int], total: int, order: Sequence[int]) -> Sequence[int]:
+    """The numbers with order[n] in place of n; as they are if the Run permutes nothing.
+
+    Raises ProgramError if `order` permutes another number of micro-batches than `total`.
+    """
+    if not order:
+        return numbers
+    if len(order) != total:
+        raise ProgramError(
+            f"ctx.microbatches({total}): this Run puts {len(order)} micro-batches in another "
+            "order, so every step must have as many"
+        )
+    return [order[number] for number in numbers]
+
+
 def _own(
     total: int, rank: int, ranks: int, order: Callable[[int, int], Iterable[int]]
 ) -> Sequence[int]:

@@ -64,7 +64,11 @@ def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> l
             why = "the test failed" if verdict == "pass" else f"its verdict is {verdict}"
             lines.append(f"not learned from {nodeid}: {why}")
     if not passed:
-        why = "no healthy test passed" if kept else "no test that ran is marked healthy=True"
+        why = (
+            "no healthy test passed"
+            if kept
+            else "no test marked healthy=True called assert_trainsafe"
+        )
         return [*lines, f"no pack was written, because {why}"]
     try:
         runs = [observed_run(Trace.open(folder)) for folder in passed]

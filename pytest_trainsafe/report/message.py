@@ -34,8 +34,8 @@ _GROUPS = {
 }
 
 
-def message_of(judgement: LadderJudgement) -> str:
-    """The report of a comparison; "" for a pass."""
+def message_of(judgement: LadderJudgement, title: str = "") -> str:
+    """The report of a comparison, under another title if one is given; "" for a pass."""
     if judgement.verdict == "pass":
         return ""
     case = judgement.case
@@ -47,6 +47,7 @@ def message_of(judgement: LadderJudgement) -> str:
         judgement.left_out,
         rerun_options(case.settings) if case is not None else "",
         judgement.located,
+        title,
     )
 
 
@@ -58,27 +59,32 @@ def failure_message(
     left_out: Sequence[str] = (),
     options: str = "",
     located: Located | None = None,
+    title: str = "",
 ) -> str:
     """The report of a failed or inconclusive test.
 
     `left_out` describes the rungs that were not judged.  `options` are the command-line options of
-    the rerun command.  `located` is the result of the localisation.
+    the rerun command.  `located` is the result of the localisation.  `title` replaces the headline.
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
     if failing:
-        lines = [*head(f"trainsafe: {program} at {point} differs from {_whom(last)}"), ""]
+        lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
         lines += _difference(failing, last, located)
         for label, text, wrap in advice_rows(last.advice):
             lines += row(label, text, wrap)
     else:
-        lines = [*head(f"trainsafe: {program} at {point}: inconclusive, so not a pass"), ""]
+        lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
         lines += _doubts(judged)
     lines += _context(judged)
     for text in left_out:
         lines += row("precision", text)
     lines += _rerun(nodeid, options)
     return "\n".join(lines)
+
+
+def _titled(title: str, headline: str) -> list[str]:
+    return [*([title] if title else head(headline)), ""]
 
 
 def rerun(judgement: LadderJudgement) -> list[str]:

@@ -199,6 +199,7 @@ class Session:
             # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
+        self.launchers.load(script=_as_script(spec))
         order = self._scheduled[spec] = _ScheduledRun(spec, around)
         if not spec.trusted:  # other processes may wait for a reference, so it must not wait itself
             # Queue Runs in the order in which they are judged; threads alone give no order.
@@ -403,8 +404,7 @@ class Session:
             task,
             spec.timeout,
             workdir,
-            # Variables such as PYTHONHASHSEED are read when a process starts: forking is too late.
-            script=bool(spec.script or spec.environ),
+            script=_as_script(spec),
             stop=order.stop,
             environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
@@ -414,6 +414,12 @@ class Session:
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
         return Recorded(seconds, result.values[0]["loaded"])
+
+
+def _as_script(spec: RunSpec) -> bool:
+    """Whether the launcher of scripts runs it."""
+    # Variables such as PYTHONHASHSEED are read when a process starts: forking is too late.
+    return bool(spec.script or spec.environ)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,11 +2,17 @@
 
 `fingerprint` hashes them into the key of a reference.  Imports are followed through the files
 of the project under test, but not into installed distributions and the standard library.
+
+The key must be known before the program runs, and must change when a file appears that will be
+imported instead of another one; the list of files that an earlier Run loaded can tell neither.
+What the scan cannot find, such as an import by a computed name, is in that list: a cache entry
+has it too and is valid only while those files are unchanged.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import hashlib
 import importlib
 import importlib.machinery
@@ -22,6 +28,7 @@ from pytest_trainsafe.core.code_files import is_project, is_standard
 from pytest_trainsafe.core.untrusted import open_file
 
 _PARSING = threading.Lock()
+_TRIES = 20
 
 _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
@@ -206,10 +213,11 @@ def _parse(source: bytes) -> ast.AST:
     recursion depth, which raises SystemError (python/cpython#106905).
     """
     with _PARSING:
-        try:
-            return ast.parse(source)
-        except SystemError:  # other code, which does not take the lock, parsed meanwhile
-            return ast.parse(source)
+        for _ in range(_TRIES):
+            # SystemError: other code, which does not take the lock, parsed meanwhile.
+            with contextlib.suppress(SystemError):
+                return ast.parse(source)
+        return ast.parse(source)
 
 
 def _of_tree(tree: ast.AST) -> Iterator[_Import]:

@@ -1,11 +1,37 @@
 """Declares which parallel configurations a test covers.  Makes Points; does not import torch.
 
-Program modules import `requires`, `divides`, `on_mesh` and `Mesh` from here.
+Program modules import `requires`, `divides`, `on_mesh`, `relations` and `Mesh` from here.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue, Point
 from pytest_trainsafe.sweep.traits import on_mesh
 from pytest_trainsafe.sweep.validity import Rule, divides, requires
 
-__all__ = ["MESH_AXES", "AxisValue", "Mesh", "Point", "Rule", "divides", "on_mesh", "requires"]
+if TYPE_CHECKING:
+    from pytest_trainsafe.sweep import relations
+
+__all__ = [
+    "MESH_AXES",
+    "AxisValue",
+    "Mesh",
+    "Point",
+    "Rule",
+    "divides",
+    "on_mesh",
+    "relations",
+    "requires",
+]
+
+
+def __getattr__(name: str) -> object:
+    """`relations`, which most projects do not use, is imported when it is first asked for."""
+    if name != "relations":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module(f"{__name__}.relations")

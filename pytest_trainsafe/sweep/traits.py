@@ -17,6 +17,7 @@ from pytest_trainsafe.errors import SweepError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case
+    from pytest_trainsafe.sweep.relations.relation import Relation
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -31,6 +32,7 @@ class Traits:
     `inputs` are files that the program reads; they are part of the cache keys of its references.
     `unavailable` is called before a candidate runs and returns why this machine cannot run it, or
     "".  `mesh` has the mesh axes, whose product is the world size, in the order of ranks.
+    `relations` are the metamorphic relations that hold for the program.
     """
 
     candidate: Mapping[str, object] = field(default_factory=dict)
@@ -39,6 +41,7 @@ class Traits:
     inputs: tuple[str, ...] = ()
     unavailable: Callable[[Case], str] | None = None
     mesh: Mesh = DEFAULT
+    relations: tuple[Relation, ...] = ()
 
 
 def give_traits(function: _Function, traits: Traits) -> _Function:

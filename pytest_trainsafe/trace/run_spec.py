@@ -89,6 +89,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         sealed       clocks, the process id and os.urandom give the program the same in every Run
         steps        the number of steps that `ctx.steps` gives the program, None for its own
         resume       the checkpoint that the Run saves, or goes on from; None for neither
+        order        a permutation of the micro-batches of a step: `ctx.microbatches` gives the
+                     number order[n] in place of n; () changes nothing
 
     How it is trusted and changed:
         trusted       it is a reference: torch.compile compiles nothing, and later pytest runs may
@@ -128,6 +130,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     sealed: bool = False
     steps: Annotated[int, msgspec.Meta(ge=1, le=2**48)] | None = None
     resume: Resume | None = None
+    order: tuple[Annotated[int, msgspec.Meta(ge=0, le=2**31)], ...] = ()
     trusted: bool = False
     perturbation: float = 0.0
     sample: int = 0
@@ -174,6 +177,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if self.resume is not None:
             does = "saving a checkpoint" if self.resume.of is None else "resumed"
             how += f", {does} after step {self.resume.step - 1}"
+        if self.order:
+            how += f", with micro-batches in the order {', '.join(map(str, self.order))}"
         return f"{who}, in {self.dtype}{how}"
 
     @property

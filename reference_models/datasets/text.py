@@ -75,7 +75,8 @@ def batch(
     rows = torch.stack([text[start : start + seq_len + 1] for start in starts])
     length = 2 * (seq_len + 1) // 3
     for row in range(batch_size):
-        place = 1 if row % 2 else seq_len - length  # among the tokens and among the targets
+        odd = (index * batch_size + row) % 2  # of the row, however rows are put into batches
+        place = 1 if odd else seq_len - length  # among the tokens and among the targets
         rows[row, place : place + length] = awkward((first + row) % windows, length, vocabulary)
     return rows[:, :-1], rows[:, 1:]
 

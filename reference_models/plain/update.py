@@ -36,7 +36,7 @@ class PlainUpdate:
     """
 
     def __init__(self, model: nn.Module, learning_rate: float) -> None:
-        self.parameters = list(model.parameters())
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.optimizer = adamw(self.parameters, learning_rate)
 
     def annotated(self, annotations: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -105,3 +105,5 @@ def test_every_way_to_write_a_file_can_be_extended(text: str) -> None:
             assert fields.items() <= read["modules"][pattern][place].items()
     assert extend(extended, WANTED) == extended
     Annotations.of_text(extended, "extended")
+    rest = iter(extended)
+    assert all(character in rest for character in text), "a character of the file was changed"

@@ -16,7 +16,8 @@ def command(folder: Path, source: str, *options: str) -> list[str]:
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {HERE}\n")
     # What fails here is looked at for how it fails: a second look at each would only take time.
     quick = ("--trainsafe-dtype=float64", "--trainsafe-localize=off")
-    base = ("-p", "no:cacheprovider", f"--basetemp={folder}/base", *quick)
+    plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
+    base = (*plugins, f"--basetemp={folder}/base", *quick)
     return [sys.executable, "-m", "pytest", *base, *options]
 
 

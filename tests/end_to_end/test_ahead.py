@@ -7,6 +7,9 @@ import subprocess
 from pathlib import Path
 
 import inner_pytest
+import pytest
+
+pytestmark = pytest.mark.usefixtures("shared_fork_server")
 
 HEADER = """
 import os

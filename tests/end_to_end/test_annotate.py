@@ -13,6 +13,8 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt as reference
 
+pytestmark = pytest.mark.usefixtures("shared_fork_server")
+
 TEST = """
 import pytest
 from gpt_by_file import train

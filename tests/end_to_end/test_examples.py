@@ -8,13 +8,18 @@ import sys
 from pathlib import Path
 
 import inner_pytest
+import pytest
 import yaml
+
+#: The first test starts a fork server of its own, as a user does.
+shared = pytest.mark.usefixtures("shared_fork_server")
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
 
 
 def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
-    quick = ("--trainsafe-dtype=float64", "-p", "no:cacheprovider")
+    plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
+    quick = ("--trainsafe-dtype=float64", *plugins)
     base = f"--basetemp={folder.parent}/base"
     command = [sys.executable, "-m", "pytest", base, *quick, *options]
     return inner_pytest.captured(command, folder)
@@ -34,6 +39,7 @@ def test_a_model_with_parallelism_of_its_own_passes(tmp_path: Path) -> None:
     assert "4 passed" in done.stdout
 
 
+@shared
 def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
     """First by the shapes of parameters, then, with these filled right, by values."""
     folder = copied(tmp_path)
@@ -52,6 +58,7 @@ def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
     assert "1 passed" in run(folder, *options).stdout
 
 
+@shared
 def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     layouts = folder / "layouts.yaml"
@@ -66,6 +73,7 @@ def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
     assert "look at" not in told
 
 
+@shared
 def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     model = folder / "model.py"
@@ -83,6 +91,7 @@ def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in told
 
 
+@shared
 def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) -> None:
     """The reduction is missing; what is there adds up the losses, for a log."""
     folder = copied(tmp_path)
@@ -101,6 +110,7 @@ def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) 
     assert f"look at train.py:{step} (steps the optimizer)" in told
 
 
+@shared
 def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     program = folder / "train.py"
@@ -118,6 +128,7 @@ def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> Non
     assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told
 
 
+@shared
 def test_the_examples_with_dropout_pass(tmp_path: Path) -> None:
     folder = tmp_path / "examples"
     for name in ("dropout", "per_example"):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_fork_server")
+
 PROGRAM = """
 import torch
 from torch import nn
@@ -104,7 +106,7 @@ def test_without_a_healthy_test_no_pack_is_written(pytester: pytest.Pytester) ->
 
     result = pytester.runpytest("--trainsafe-learn=ours")
     result.stdout.fnmatch_lines(
-        ["no pack was written, because no test that ran is marked healthy=True"]
+        ["no pack was written, because no test marked healthy=True called assert_trainsafe"]
     )
     assert not (pytester.path / "invariants").exists()
 

@@ -158,7 +158,9 @@ def adapted(project: pytest.Pytester, path: str) -> None:
     project.makeconftest(f"def pytest_trainsafe_adapters(config):\n    return [{path!r}]\n")
 
 
-def test_a_frameworks_own_engine_and_layouts_are_judged(project: pytest.Pytester) -> None:
+def test_a_frameworks_own_engine_and_layouts_are_judged(
+    project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+) -> None:
     adapted(project, "adapter:Toy")
 
     project.runpytest_subprocess("-q").assert_outcomes(passed=1)

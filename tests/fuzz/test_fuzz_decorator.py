@@ -81,7 +81,8 @@ def test_a_damaged_database_does_not_matter(fuzzed, ran):
     result.stdout.fnmatch_lines(["E *interaction   needs tp >= 2 and cp >= 2; *"])
 
 
-def test_examples_are_the_same_in_another_process(fuzzed, ran, monkeypatch):
+def test_examples_are_the_same_in_workers_that_hash_differently(fuzzed, ran, monkeypatch):
+    pytest.importorskip("xdist")
     fuzzed.makepyfile(
         test_clean="""
         from counted import ran
@@ -101,8 +102,12 @@ def test_examples_are_the_same_in_another_process(fuzzed, ran, monkeypatch):
     assert len(here[0]) > 5
 
     monkeypatch.setenv("PYTHONHASHSEED", "1")
-    fuzzed.runpytest_subprocess().assert_outcomes(passed=2)
+    result = fuzzed.runpytest_subprocess("-n", "2", "-v")
 
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines_random(
+        [f"*PASSED* test_clean.py::test_{name} *" for name in ("one", "two")]
+    )
     assert (ran("one"), ran("two")) == here
 
 

@@ -76,3 +76,17 @@ def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples, monkey
     assert "noisy_program.train is flaky at dp=2, so its failure is no finding" in text
     assert "two executions of the same Run differ by" in text
     assert "cause unseeded" in text
+
+
+def test_a_reference_that_failed_once_is_flaky(examples, monkeypatch):
+    """What ends before a comparison, such as an error of the machine, is no finding either."""
+    monkeypatch.setattr("pytest_trainsafe.fuzz.examples.cause_text", lambda candidate: "")
+    made = examples(gpt.train, tp=[1, 2], args=SMALL)
+
+    def fail_once(candidate_trace, reference_trace):
+        assert candidate_trace.repeat == reference_trace.repeat
+        if not reference_trace.repeat:
+            raise OSError("no space left on device")
+
+    with pytest.raises(FlakyProgram, match="with the same values, the test passes"):
+        made.run(Point.of(tp=2), fail_once)

@@ -96,7 +96,7 @@ def added(project: pytest.Pytester, path: str) -> None:
 
 
 def test_a_projects_own_judge_asks_for_runs_and_joins_the_verdict(
-    project: pytest.Pytester,
+    project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
     added(project, "judge:LossIsBounded")
 

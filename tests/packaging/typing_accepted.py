@@ -28,11 +28,14 @@ from pytest_trainsafe import (
     TrainsafeFailure,
     TrainsafeWarning,
     assert_equivalent,
+    assert_kept_relations,
+    assert_same_by,
     assert_trainsafe,
     consistent_tensor,
     context,
     divides,
     logical_tensor,
+    relations,
     requires,
 )
 
@@ -76,6 +79,17 @@ def test_traces(candidate_trace: Traces, reference_trace: Traces, trainsafe: Cas
     assert tensor.shape
     assert trainsafe.point.world_size > 1
     assert_equivalent(trace, reference_trace.at("float32"), accept={"moved"})
+
+
+@relations.hold(relations.Split(loss="sum"), relations.Order([1, 0]))
+def related(ctx: Context, batch_size: int = 2, microbatches: int = 2) -> None: ...
+
+
+@pytest.mark.trainsafe(related, dp=[1, 2])
+def test_relations(candidate_trace: Traces) -> None:
+    assert_same_by("split", candidate_trace)
+    assert_same_by(relations.LossScale(factor=4.0), candidate_trace, accept=["relation:effect"])
+    assert_kept_relations(candidate_trace, "relations.txt", candidates=[relations.Order(), "split"])
 
 
 def test_group(torchrun_group: Group) -> None:

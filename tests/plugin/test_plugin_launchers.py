@@ -11,8 +11,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
 from pytest_trainsafe.launch import environment, rank_command, run_command
+
+
+# Before Python 3.13 pytest's import of a module may fail in another thread than the main one.
+IN_MAIN = threading.current_thread() is threading.main_thread()
 
 
 class Toy:
@@ -20,6 +25,7 @@ class Toy:
 
     def __init__(self, setup):
         assert setup.network == "auto"
+        assert IN_MAIN, "imported in another thread"
 
     def run(self, task, *, timeout, workdir, stop=None, environ=None):
         return run_command(

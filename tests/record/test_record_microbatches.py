@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.microbatches import numbers_of
+from pytest_trainsafe.record.microbatches import numbers_of, permuted
 
 
 @pytest.mark.parametrize(
@@ -67,3 +67,15 @@ def test_the_function_is_given_a_rank_and_the_number_of_ranks() -> None:
     share: Callable[..., Any] = numbers_of
     assert share(3, 2, 3, order) == [2]
     assert asked == [(0, 3), (1, 3), (2, 3)]
+
+
+def test_another_order_replaces_numbers_whoever_computes_them():
+    blocks = [numbers_of(4, rank, 2) for rank in (0, 1)]
+
+    assert [permuted(numbers, 4, (1, 3, 2, 0)) for numbers in blocks] == [[1, 3], [2, 0]]
+    assert permuted(blocks[0], 4, ()) is blocks[0]
+
+
+def test_an_order_of_another_number_of_micro_batches_is_refused():
+    with pytest.raises(ProgramError, match=r"microbatches\(3\): this Run puts 4 micro-batches"):
+        permuted(range(3), 3, (1, 3, 2, 0))

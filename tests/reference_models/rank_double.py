@@ -6,6 +6,7 @@ reduction, parameters, losses and norms, each with its layout.  Merging is the p
 
 from __future__ import annotations
 
+import io
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -270,14 +271,23 @@ def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
             mesh = meshes[shape] = init_device_mesh("cpu", shape, mesh_dim_names=names)
         double = Double(job, mesh)
         PROGRAMS[job.program](double, **job.arguments)
+        # One file of all tensors: pickled one by one, they took as long as the training.
+        content = io.BytesIO()
+        torch.save(double.parts, content)
         gathered: list[Any] = [None] * world_size
-        dist.all_gather_object(gathered, double.parts)
+        dist.gather_object(content.getvalue(), gathered if rank == 0 else None)
         if rank == 0:
-            outcome = _outcome(job, gathered)
+            outcome = _outcome(job, [_loaded(each) for each in gathered])
             save_file(outcome.tensors, folder / f"{number}.safetensors")
             said = msgspec.json.encode((list(outcome.tensors), outcome.findings))
             (folder / f"{number}.json").write_bytes(said)
     dist.destroy_process_group()
+
+
+def _loaded(content: bytes) -> dict[str, Part]:
+    """What a rank of this group saved."""
+    parts: dict[str, Part] = torch.load(io.BytesIO(content), weights_only=False)
+    return parts
 
 
 def _outcome(job: Job, parts_of_ranks: list[dict[str, Part]]) -> Outcome:

@@ -56,7 +56,10 @@ def test_of_another_error(candidate_trace, reference_trace):
 
 
 def test_a_failing_run_reports_its_cause_wherever_people_read(
-    pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, without_hypothesis: None
+    pytester: pytest.Pytester,
+    monkeypatch: pytest.MonkeyPatch,
+    without_hypothesis: None,
+    shared_fork_server: None,
 ) -> None:
     pytester.makepyfile(model=MODEL, test_run=TESTS)
     pytester.makeconftest("from pytest_trainsafe.report.run import live\n\nlive.PLAIN = 0.2")

@@ -10,12 +10,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
 from pytest_trainsafe.report.run import live
-from pytest_trainsafe.report.run.live import BOARD, Live, frame, point_lines, rendered
+from pytest_trainsafe.report.run.live import Live, frame, point_lines, rendered
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Status
 
 TEST = """
@@ -25,6 +24,7 @@ import time
 import pytest
 from pytest_trainsafe.report.run import live
 from pytest_trainsafe.runs.progress.board import TRAINING, Board
+from pytest_trainsafe.runs.progress.shared import publish
 
 live.FRAME = 0.01
 
@@ -32,6 +32,7 @@ live.FRAME = 0.01
 @pytest.mark.trainsafe("program:train", tp=[1, 2])
 def test_it(trainsafe, request):
     board = request.config.stash[live.BOARD] = Board()
+    publish(request.config, board)
     with board.running(str(trainsafe.point), "float64 run", trainsafe.point.world_size) as enter:
         enter(TRAINING)
         deadline = time.monotonic() + 60
@@ -124,9 +125,7 @@ def test_frames_leave_the_screen_as_it_was_even_at_its_end() -> None:
 
 def test_a_log_has_plain_lines_only_while_something_runs() -> None:
     board, file = Board(clock=lambda: 0.0), io.StringIO()
-    config = SimpleNamespace(stash=pytest.Stash())
-    config.stash[BOARD] = board
-    shown = Live(config, file, lambda: 5, terminal=False, color=False)  # type: ignore[arg-type]
+    shown = Live(board.rows, board.clock, file, lambda: 5, terminal=False, color=False)
 
     shown.draw()
     assert file.getvalue() == ""
@@ -139,13 +138,16 @@ def test_a_log_has_plain_lines_only_while_something_runs() -> None:
     assert file.getvalue() == "\ntrainsafe: tp=2, float64 run waits for free ranks, 2 ranks, 0 s\n"
 
 
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["alone", "workers"])
 def test_a_terminal_shows_running_points_and_keeps_pytests_own_lines(
-    pytester: pytest.Pytester, project: pytest.Pytester
+    options: list[str], pytester: pytest.Pytester, project: pytest.Pytester
 ) -> None:
+    if options:
+        pytest.importorskip("xdist")
     project.makepyfile(test_inner=TEST)
     read, write = pty.openpty()
     environ = {**os.environ, "TERM": "xterm", "COLUMNS": "80", "LINES": "24", "NO_COLOR": "1"}
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider"]
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *options]
     with subprocess.Popen(command, stdout=write, cwd=project.path, env=environ) as process:
         os.close(write)
         text = seen_points(read, project.path)
@@ -153,9 +155,10 @@ def test_a_terminal_shows_running_points_and_keeps_pytests_own_lines(
     os.close(read)
 
     screen = Screen(columns=1000).write(text)  # the path of the root directory may be long
-    assert "tp=2  float64 run trains  2 ranks  0 s" in re.sub(r" {2,}", "  ", text)
+    worker, file = (r"gw[01] ", "") if options else ("", r"test_inner\.py ")
+    assert re.search(worker + r"tp=2 +float64 run trains +2 ranks +\d+ s", text)
     assert "float64 run" not in screen.text
-    assert re.search(r"^test_inner\.py \.\. +\[100%\]$", screen.text, re.MULTILINE)
+    assert re.search(rf"^{file}\.\. +\[100%\]$", screen.text, re.MULTILINE)
 
 
 def seen_points(terminal: int, folder: Path) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.usefixtures("shared_fork_server")
+
 PROGRAM = """
 def train(ctx):
     import torch

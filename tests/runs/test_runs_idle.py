@@ -1,11 +1,12 @@
 """A marked test that passes without a look at any Run is warned of; no other is."""
 
-import pytest
+import re
 
 HEADER = """
 import pytest
 from program import train
 from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.launch import GroupFailure
 
 swept = pytest.mark.trainsafe(train, tp=[1])
 """
@@ -17,8 +18,6 @@ def train(ctx):
 
 #: Looks at a Run that fails.
 FAILS = """
-from pytest_trainsafe.launch import GroupFailure
-
 @swept
 def test_it({names}):
     {more}
@@ -27,55 +26,46 @@ def test_it({names}):
 """
 DYNAMIC = "candidate_trace = request.getfixturevalue('candidate_trace')"
 
+#: Tests that look at no Run, by name.
+IDLE = {
+    "traces": "@swept\ndef test_it(candidate_trace, reference_trace): pass",
+    "not_looked_at": "@swept\ndef test_it(candidate_trace, trainsafe): assert candidate_trace.case",
+    "none": "@swept\ndef test_it(): pass",
+}
+
+#: All others, each with its outcome.
+OTHERS = {
+    "its_point": ("@swept\ndef test_it(trainsafe): assert trainsafe.point", "PASSED"),
+    "a_group": ("@swept\ndef test_it(torchrun_group): pass", "PASSED"),
+    "a_failure": (FAILS.format(names="candidate_trace", more=""), "PASSED"),
+    "asked_for": (FAILS.format(names="request, trainsafe", more=DYNAMIC), "PASSED"),
+    "unmarked": ("def test_it(): pass", "PASSED"),
+    "skips": ("@swept\ndef test_it(candidate_trace): pytest.skip('not now')", "SKIPPED"),
+    "fails": ("@swept\ndef test_it(candidate_trace): raise AssertionError", "FAILED"),
+}
+
 WARNING = (
-    "*test_it?tp1? is marked trainsafe and looked at no Run, so it could not fail; call assert*"
+    r"test_(\w+)\[tp1\] is marked trainsafe and looked at no Run, so it could not fail; call assert"
 )
 
 
-@pytest.fixture
-def outcome(pytester):
-    """Runs the test `test_it` in a process of its own: warnings here are errors."""
+def test_exactly_the_tests_that_look_at_nothing_are_warned_of(
+    pytester, without_hypothesis, shared_fork_server
+):
+    """In a process of its own: warnings here are errors."""
+    expected = dict.fromkeys(IDLE, "PASSED") | {name: word for name, (_, word) in OTHERS.items()}
+    sources = IDLE | {name: source for name, (source, _) in OTHERS.items()}
+    tests = [source.replace("test_it", f"test_{name}") for name, source in sources.items()]
+    pytester.makepyfile(program=PROGRAM)
+    pytester.makeini("[pytest]\npythonpath = .\n")
+    pytester.makepyfile(test_it="\n".join([HEADER, *tests]))
 
-    def run(source, **expected):
-        pytester.makepyfile(program=PROGRAM)
-        pytester.makeini("[pytest]\npythonpath = .\n")
-        pytester.makepyfile(test_it=HEADER + source)
-        result = pytester.runpytest_subprocess("--trainsafe-dtype=float64")
-        result.assert_outcomes(**expected)
-        return result
+    result = pytester.runpytest_subprocess("-v", "--trainsafe-dtype=float64")
 
-    return run
-
-
-@pytest.mark.parametrize(
-    "source",
-    [
-        "@swept\ndef test_it(candidate_trace, reference_trace): pass",
-        "@swept\ndef test_it(candidate_trace, trainsafe): assert candidate_trace.case",
-        "@swept\ndef test_it(): pass",
-    ],
-    ids=["traces", "not looked at", "none"],
-)
-def test_a_test_that_looks_at_nothing_is_warned_of(outcome, source):
-    outcome(source, passed=1, warnings=1).stdout.fnmatch_lines([WARNING])
-
-
-@pytest.mark.parametrize(
-    ("source", "expected"),
-    [
-        ("@swept\ndef test_it(trainsafe): assert trainsafe.point", {"passed": 1}),
-        ("@swept\ndef test_it(torchrun_group): pass", {"passed": 1}),
-        (FAILS.format(names="candidate_trace", more=""), {"passed": 1}),
-        (FAILS.format(names="request, trainsafe", more=DYNAMIC), {"passed": 1}),
-        ("def test_it(): pass", {"passed": 1}),
-        ("@swept\ndef test_it(candidate_trace): pytest.skip('not now')", {"skipped": 1}),
-        ("@swept\ndef test_it(candidate_trace): raise AssertionError", {"failed": 1}),
-    ],
-    ids=["its point", "a group", "a failure", "asked for", "unmarked", "skips", "fails"],
-)
-def test_no_other_test_is_warned_of(outcome, source, expected):
-    result = outcome(source, warnings=0, **expected)
-    result.stdout.no_fnmatch_line("*looked at no Run*")
+    result.assert_outcomes(passed=8, skipped=1, failed=1, warnings=len(IDLE))
+    text = str(result.stdout)
+    assert dict(re.findall(r"::test_(\w+?)(?:\[tp1\])? ([A-Z]+) ", text)) == expected
+    assert sorted(re.findall(WARNING, text)) == sorted(IDLE)
 
 
 def test_the_warning_is_filtered_by_its_category(pytester):

@@ -2,7 +2,7 @@
 
 run         the observed runs of a program
 relation    the interface of rules; `relations` has the package's, `registry` loads them
-columns     tables as relations read them
+columns     tables as relations read them; by_api: claims with the calls of their API
 names       families of APIs and kinds of variables; features: what preconditions read
 conditions  preconditions; evidence: counts of examples
 inference   invariants from runs

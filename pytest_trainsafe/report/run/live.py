@@ -2,8 +2,8 @@
 
 On a terminal, a line for each running Point stands below pytest's own output and goes when the test
 ends.  Elsewhere, as in the logs of CI, a plain line says every now and then what still runs.
-Nothing is shown with pytest-xdist, whose workers have no terminal, nor where other output may
-appear during a test (`-s`, live logs).
+With pytest-xdist the controller shows the Points of its workers (`live_workers.py`).  Nothing is
+shown where other output may appear during a test (`-s`, live logs).
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import shutil
 import threading
+import time
 from collections.abc import Callable, Generator, Sequence
 from typing import TextIO
 
@@ -44,7 +45,7 @@ def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str,
         lines.append(
             (
                 excerpt(point, 60),
-                f"{shown.run} {shown.stage}{others}",
+                excerpt(f"{shown.run} {shown.stage}{others}", 80),
                 f"{shown.ranks} rank{'s' * (shown.ranks != 1)}",
                 f"{max(0.0, now - shown.since):.0f} s",
             )
@@ -92,26 +93,33 @@ def plain(lines: Sequence[tuple[str, str, str, str]]) -> str:
 class Live:
     """Shows the lines during each test, from a thread of its own.
 
+    `rows` are the Runs in progress, and `clock` is that of their times.
     `file` is pytest's output, not captured, and `column` the width of pytest's current line.
     """
 
     def __init__(
         self,
-        config: pytest.Config,
+        rows: Callable[[], Sequence[Status]],
+        clock: Callable[[], float],
         file: TextIO,
         column: Callable[[], int],
         *,
         terminal: bool,
         color: bool,
     ) -> None:
-        self._config = config
+        self._rows = rows
+        self._clock = clock
         self._file = file
         self._column = column
         self._terminal = terminal
         self._color = color
-        self._lock = threading.Lock()
+        #: Held while the terminal is written to.
+        self.lock = threading.RLock()
+        self.interval = FRAME if terminal else PLAIN
         self._shown = False
         self._paused = False
+        #: The column of pytest's line below which the lines are shown.
+        self._at = 0
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self) -> Generator[None, object, object]:
@@ -136,16 +144,15 @@ class Live:
         self._file.close()
 
     def _show(self, ended: threading.Event) -> None:
-        while not ended.wait(FRAME if self._terminal else PLAIN):
+        while not ended.wait(self.interval):
             self.draw()
 
     def draw(self) -> None:
         """Writes the lines of this moment."""
-        board = self._config.stash.get(BOARD, None)
-        with self._lock:
-            if board is None or self._paused:
+        with self.lock:
+            if self._paused:
                 return
-            lines = point_lines(board.rows(), board.clock())
+            lines = point_lines(self._rows(), self._clock())
             if not self._terminal:
                 if lines:
                     self._write(("\n" if self._column() else "") + plain(lines))
@@ -153,14 +160,15 @@ class Live:
                 size = shutil.get_terminal_size()
                 # A line in the last column would wrap, and a frame higher than the screen scroll.
                 fitting = lines[: max(1, size.lines - 2)]
-                self._write(frame(rendered(fitting, size.columns - 1, self._color), self._column()))
+                self._at = max(0, self._column())
+                self._write(frame(rendered(fitting, size.columns - 1, self._color), self._at))
                 self._shown = bool(lines)
 
     def clear(self) -> None:
         """Removes the lines from the terminal."""
-        with self._lock:
+        with self.lock:
             if self._shown:
-                self._write(frame([], self._column()))
+                self._write(frame([], self._at))
                 self._shown = False
 
     def _write(self, text: str) -> None:
@@ -176,33 +184,47 @@ def start(config: pytest.Config) -> None:
 
     Called before the first test, when pytest does not capture its own output.
     """
+    if hasattr(config, "workerinput") or config.pluginmanager.hasplugin("dsession"):
+        return
+
+    def rows() -> list[Status]:
+        board = config.stash.get(BOARD, None)
+        return board.rows() if board is not None else []
+
+    live = live_of(config, rows, time.monotonic)
+    if live is not None:
+        config.pluginmanager.register(live, "trainsafe_live")
+
+
+def live_of(
+    config: pytest.Config, rows: Callable[[], Sequence[Status]], clock: Callable[[], float]
+) -> Live | None:
+    """The Live of this run's output; None where other output may appear during tests."""
     reporter = config.pluginmanager.getplugin("terminalreporter")
     if (
         reporter is None
-        or hasattr(config, "workerinput")
-        or config.pluginmanager.hasplugin("dsession")
         or config.get_verbosity() < 0
         or config.getoption("capture") == "no"
         or config.getoption("log_cli_level") is not None
         or config.getini("log_cli")
     ):
-        return
+        return None
     writer = config.get_terminal_writer()
     try:
         # During tests the descriptor of pytest's output is that of the capture.
         file = os.fdopen(os.dup(writer._file.fileno()), "w", encoding="utf-8", errors="replace")
     except (OSError, ValueError, AttributeError):  # an output without a descriptor
-        return
+        return None
     terminal = file.isatty() and os.environ.get("TERM") not in ("dumb", "")
     if terminal:
         # Here and not when the thread first needs it: before Python 3.13, compiling a module while
         # the main thread parses sources may fail (`runs/sources.py`).
         rendered([("", "", "", "")], 10, color=False)
-    live = Live(
-        config,
+    return Live(
+        rows,
+        clock,
         file,
         lambda: writer.width_of_current_line,
         terminal=terminal,
         color=writer.hasmarkup,
     )
-    config.pluginmanager.register(live, "trainsafe_live")

@@ -17,7 +17,7 @@ from typing import TypeVar
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES
-from pytest_trainsafe.core.point import TRIVIAL, AxisValue, Point
+from pytest_trainsafe.core.point import NO_RECOMPUTE, TRIVIAL, AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.marker import Declaration
@@ -46,12 +46,14 @@ class Space:
     """The Points of a declaration's axes that are valid under `settings` and the project's `rule`.
 
     `axes` has the values of each axis, the cheapest first: it is the order in which examples are
-    shrunk.  Points at which the candidate is the reference itself are not in the space.
+    shrunk.  Points at which the candidate is the reference itself are not in the space, unless
+    `alone` is set: relations are judged there too.
     """
 
     declaration: Declaration
     settings: Settings
     rule: Rule = no_rule
+    alone: bool = False
     axes: AxisValues = field(init=False)
     _cells: dict[Point, Cell] = field(init=False, default_factory=dict)
 
@@ -89,7 +91,7 @@ class Space:
         if cell is None:
             rules = (*self.declaration.program.rules, self.rule)
             cell = cell_of(self.declaration, point, self.settings, rules)
-            if cell.invalid is None and self._is_reference(cell):
+            if cell.invalid is None and not self.alone and self._is_reference(cell):
                 cell = replace(cell, invalid=IS_REFERENCE)
             self._cells[point] = cell
         return cell
@@ -283,6 +285,8 @@ def _trivial(point: Point) -> Point:
     """A Point without its dtype and the axes that have their trivial value."""
     ones = {*point.mesh.names, "vpp", "ep"}
     off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
+    if point.get("recompute", False) in NO_RECOMPUTE:
+        off.append("recompute")
     return point.without("dtype", *off)
 
 

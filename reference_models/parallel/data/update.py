@@ -32,7 +32,7 @@ class Update:
 
     def __init__(self, model: nn.Module, axes: Axes, learning_rate: float, backwards: int) -> None:
         self.axes = axes
-        self.parameters = list(model.parameters())
+        self.parameters = [each for each in model.parameters() if each.requires_grad]
         self.buckets: BucketedReduction | None = None
         if axes.bucketed:
             self.buckets = BucketedReduction(self.parameters, axes, backwards)

@@ -31,11 +31,12 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
     apply_axes(model, config, axes)
     for layer in layers_of(model):
         assert isinstance(layer.mlp, MoELayer)
-        _apply(layer.mlp, config, axes)
+        apply_to_experts(layer.mlp, config, axes)
     return model
 
 
-def _apply(mlp: MoELayer, config: MoEConfig, axes: Axes) -> None:
+def apply_to_experts(mlp: MoELayer, config: MoEConfig, axes: Axes) -> None:
+    """Swap what the axes concern of one mixture of experts."""
     if axes.sp:
         mlp.router = SequenceParallelRouter(config, axes)
     if axes.sp or axes.cp.size > 1:

@@ -24,7 +24,7 @@ def test_order(candidate_trace):
 
 
 def test_ranks_in_new_processes_compute_the_same_until_one_follows_a_set(
-    pytester, write_ini, without_hypothesis
+    pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     program = Path(__file__).with_name("determinism_programs.py")
     pytester.makepyfile(determinism_programs=program.read_text(), test_determinism=TEST)

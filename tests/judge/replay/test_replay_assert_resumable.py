@@ -18,7 +18,7 @@ def test_resumes(candidate_trace):
 
 
 def test_two_ranks_resume_bit_by_bit_and_one_rank_up_to_rounding(
-    pytester, write_ini, without_hypothesis
+    pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     program = Path(__file__).with_name("checkpoint_program.py")
     pytester.makepyfile(checkpoint_program=program.read_text(), test_resuming=TEST)

@@ -40,7 +40,7 @@ def recorded(tmp_path):
 
 
 def test_a_training_that_ends_in_nan_does_so_again_from_its_last_checkpoint(
-    recorded, pytester, write_ini, without_hypothesis
+    recorded, pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     pytester.makepyfile(test_replayed=TEST)
     write_ini()

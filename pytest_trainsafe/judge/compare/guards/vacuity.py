@@ -16,7 +16,7 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import axes_of
-from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.core.point import NO_RECOMPUTE, AxisValue
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.in_effect import idle
@@ -50,7 +50,7 @@ _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
     "vpp": (1,),
     "ep": (1,),
     "zero": (0,),
-    "recompute": (False, "", "none"),
+    "recompute": NO_RECOMPUTE,
     "compile": (False,),
 }
 

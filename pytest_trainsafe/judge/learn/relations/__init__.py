@@ -11,5 +11,4 @@ output      results compared with arguments, and bounds
 periodic    variables change in every so many steps, or never
 numeric     counters, and bounds of norms
 checker     what their checkers share
-by_api      claims with the calls of their API
 """

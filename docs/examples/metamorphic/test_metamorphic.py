@@ -1,0 +1,12 @@
+"""The program trains the same under each relation that it offers."""
+
+import pytest
+from train import train
+
+from pytest_trainsafe import assert_same_by
+
+
+@pytest.mark.parametrize("relation", ["split", "order", "padding", "loss-scale"])
+@pytest.mark.trainsafe(train, dtype=["float64"])
+def test_trains_the_same(candidate_trace, relation):
+    assert_same_by(relation, candidate_trace)

@@ -1,0 +1,243 @@
+"""Judges whether a program trains the same under a metamorphic relation.
+
+Two Runs are compared by the compare judge, rung by rung.  The first one takes the place of the
+reference: rounding is measured on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from msgspec import structs
+
+from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.errors import ArgumentError, RelationError
+from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judge.contract import FoundJudgement
+from pytest_trainsafe.judge.judgement import Judged, LadderJudgement
+from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
+from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
+from pytest_trainsafe.judge.metamorphic.varied import VariedTraces, Vary
+from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.specs import Role
+from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+#: What the report says that the changed Run was compared with.
+UNCHANGED = "the unchanged Run"
+
+JUDGE = "relation"
+
+
+@dataclass(frozen=True, slots=True)
+class RelationJudgement(FoundJudgement):
+    """The Judgement on one relation: `compared` has that of the comparison.
+
+    `changes` says what the changed Run had instead, and `draws` whether the steps of the unchanged
+    one drew from torch's default generators.
+    """
+
+    compared: LadderJudgement | None = None
+    relation: Relation | None = None
+    setting: Setting | None = None
+    changes: str = ""
+    draws: bool = False
+
+
+def judge_relation(
+    traces: Traces, relation: Relation, loosen: Sequence[Loosen], accept: Sequence[str]
+) -> RelationJudgement:
+    """Judge a relation on the Runs of a fixture.
+
+    Raises RelationError where the relation does not apply, ArgumentError for a relation that the
+    program cannot follow, and GroupFailure where the ranks of a Run did not finish.
+    """
+    pair = _Pair(traces, relation)
+    base, other, notes = pair.prepared()
+    compared = climb(other, base, loosen, accept)
+    compared = replace(compared, rungs=[_in_words_of(relation, each) for each in compared.rungs])
+    dtypes = [rung.dtype for rung in compared.rungs]
+    recorded = [(Traces.at(base, dtype), Traces.at(other, dtype)) for dtype in dtypes]
+    findings: list[Finding] = []
+    if compared.verdict != "fail":
+        findings += _without_effect(*recorded[0], relation)
+    if compared.verdict == "pass" and relation.exact:
+        findings += [each for pair_of in recorded for each in _unequal_bits(*pair_of)]
+    accepted = (*accept, *traces.case.settings.accept)
+    first = recorded[0][0]
+    return RelationJudgement(
+        JUDGE,
+        [
+            *(f for f in findings if f.verdict == "fail" or not is_accepted(f.check, accepted)),
+            *compared.findings,
+        ],
+        [*notes, *_left_out(base.at(dtypes[0]), other.at(dtypes[0]))],
+        compared,
+        relation,
+        pair.setting,
+        _in_place(pair.change, pair.setting),
+        any(step.rng_before != step.rng_after for rank in first.ranks for step in rank.steps),
+    )
+
+
+class _Pair:
+    """The two Runs of a relation."""
+
+    def __init__(self, traces: Traces, relation: Relation) -> None:
+        self.traces, self.relation = traces, relation
+        # All copies of one fixture share its Runs; those of a sketch are recorded again in full.
+        self.base = self._varied("reference", _watching)
+        self.setting = setting_of(traces, self._first(self.base))
+        why = None if relation.unless is None else relation.unless(self.setting)
+        if why is not None:
+            raise RelationError(
+                f"the relation {relation.name} does not hold for {self.setting.program} at "
+                f"{self.setting.point}: {why}"
+            )
+        self.change: Change = relation.change(self.setting)
+        self.views: tuple[View | None, View | None] = relation.views(self.setting)
+        if relation.exact and any(self.views):
+            raise ArgumentError(
+                f"the relation {relation.name} cannot be exact: it compares tensors that are put "
+                "together from others, whose bits depend on how; leave out exact=True"
+            )
+
+    def prepared(self) -> tuple[VariedTraces, VariedTraces, list[str]]:
+        """The Traces of the unchanged and of the changed Run, and what cannot be compared."""
+        case, notes = self.traces.case, list[str]()
+        settings = case.settings
+        if any(self.views):
+            # Rewriting values between modules needs the same tensors in both Runs.
+            settings = replace(settings, localize=0.0)
+            first = self._first(self.base)
+            if first.manifest.dtype == "float64" and any(i.kind == "decision" for i in first.ids()):
+                left = [dtype for dtype in case.rungs if dtype != "float64"]
+                settings = replace(settings, dtypes=("float64",))
+                if left:
+                    notes.append(
+                        f"{' and '.join(left)}: the program chooses (top-k) by values that "
+                        "rounding changes, and choices of other shapes cannot be replayed"
+                    )
+        case = replace(case, settings=settings)
+        base = replace(self.base, case=case)
+        other = self._varied("candidate", self._change)
+        other = replace(other, case=case)
+        for mine, theirs, view in ((base, other, self.views[0]), (other, base, self.views[1])):
+            _show(mine, theirs, view, self.relation)
+        return base, other, notes
+
+    def _change(self, spec: RunSpec) -> RunSpec:
+        return changed(self.traces, spec, self.change, self.relation)
+
+    def _varied(self, role: Role, vary: Vary) -> VariedTraces:
+        traces = self.traces
+        return VariedTraces(
+            traces.case,
+            role,
+            traces.runs,
+            "full",
+            repeat=traces.repeat,
+            owner=traces,
+            vary=vary,
+        )
+
+    def _first(self, base: VariedTraces) -> Trace:
+        """The Trace of the first rung that the program can run in."""
+        *others, last = base.case.rungs
+        for dtype in others:
+            try:
+                return Traces.at(base, dtype)
+            except GroupFailure:
+                continue
+        return Traces.at(base, last)
+
+
+def _watching(spec: RunSpec) -> RunSpec:
+    """Casts decide how much rounding is allowed."""
+    return structs.replace(spec, watch_casts=True)
+
+
+def _show(mine: VariedTraces, theirs: VariedTraces, view: View | None, relation: Relation) -> None:
+    if view is None and not relation.ignore:
+        return
+
+    def show(trace: Trace, dtype: str) -> Trace:
+        like = {} if view is None else shapes_of(Traces.at(theirs, dtype))
+        return translated(trace, view, like, relation)
+
+    mine.show = show
+
+
+def _in_words_of(relation: Relation, rung: Judged) -> Judged:
+    """A judged rung whose report speaks of the relation, not of a reference on one device."""
+    findings = [
+        each
+        if each.pattern is None
+        else structs.replace(each, pattern=relation.explain(each.pattern))
+        for each in rung.comparison.findings
+    ]
+    comparison = replace(rung.comparison, findings=findings)
+    return replace(rung, reference=UNCHANGED, comparison=comparison)
+
+
+def _in_place(change: Change, setting: Setting) -> str:
+    """What the changed Run has, and what the unchanged one had in its place."""
+    axes = {**dict(setting.point), **setting.arguments}
+    before = [f"{name}={axes[name]}" for name in change.values if name in axes]
+    return f"{change} instead of {' '.join(before)}" if before else str(change)
+
+
+def _without_effect(first: Trace, second: Trace, relation: Relation) -> list[Finding]:
+    """The finding on a change that the program does not follow.
+
+    `first` and `second` are the two Runs as they were recorded.
+    """
+    why = unseen(first, second, relation)
+    dtype = first.manifest.dtype
+    if not why:
+        return []
+    return [
+        Finding(
+            verdict="inconclusive", judge=JUDGE, check="relation:effect", message=why, dtype=dtype
+        )
+    ]
+
+
+def _unequal_bits(first: Trace, second: Trace) -> list[Finding]:
+    """The finding on Runs that agree up to rounding, of an exact relation."""
+    apart = first_divergence(first, second)
+    if apart is None:
+        return []
+    return [
+        Finding(
+            verdict="fail",
+            judge=JUDGE,
+            check="relation:bits",
+            message=(
+                f"the Runs agree up to rounding and differ in bits: {apart.differing} of "
+                f"{apart.total} recorded tensors, and the relation is exact"
+            ),
+            where=apart.where,
+            subject=apart.subject,
+            dtype=first.manifest.dtype,
+        )
+    ]
+
+
+def _left_out(*traces: Trace) -> list[str]:
+    """What the relation left out, counted by kind."""
+    count: dict[str, int] = {}
+    for trace in traces:
+        if isinstance(trace, TranslatedTrace):
+            for id in trace.left_out:
+                count[id.kind] = count.get(id.kind, 0) + 1
+    return [
+        f"{number} tensors of kind {kind}, which have no counterpart in the other Run"
+        for kind, number in sorted(count.items())
+    ]

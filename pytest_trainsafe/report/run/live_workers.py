@@ -1,0 +1,91 @@
+"""Live lines of a run with pytest-xdist: what the Points of all workers do.
+
+The controller shows them while its workers run tests.  pytest may write at any time then, so the
+lines are removed before it writes, and come back with the next frame.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from functools import partial, wraps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from pytest_trainsafe.runs.progress.shared import forget, shared_folder
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.report.run.live import Live
+
+_PLUGIN = "trainsafe_live"
+
+
+class WorkersLive:
+    """Shows the lines of `live` until the session ends.
+
+    `writer` is pytest's terminal writer, whose methods are exchanged for some that remove the lines
+    first.
+    """
+
+    def __init__(self, live: Live, writer: Any, config: pytest.Config) -> None:
+        self._live = live
+        self._writer = writer
+        self._config = config
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._show, name="trainsafe-live", daemon=True)
+        for name in ("write", "write_raw"):
+            setattr(writer, name, self._after_clearing(getattr(writer, name)))
+        self._thread.start()
+
+    def _show(self) -> None:
+        while not self._ended.wait(self._live.interval):
+            with self._live.lock:
+                self._writer.flush()
+                self._live.draw()
+
+    def _after_clearing(self, method: Callable[..., None]) -> Callable[..., None]:
+        @wraps(method)
+        def cleared(*args: Any, **words: Any) -> None:
+            with self._live.lock:
+                self._live.clear()
+                method(*args, **words)
+
+        return cleared
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any) -> None:
+        """Shows the Runs of a worker no longer once it has ended."""
+        forget(self._config, node.gateway.id)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self) -> None:
+        """Removes the lines, and gives pytest its writer back."""
+        self._ended.set()
+        self._thread.join()
+        self._live.clear()
+        for name in ("write", "write_raw"):
+            delattr(self._writer, name)
+
+    def pytest_unconfigure(self) -> None:
+        """Closes the file."""
+        self._live.pytest_unconfigure()
+
+
+def start_for_workers(config: pytest.Config) -> None:
+    """Shows the lines from now on, once, if a worker of this controller has trainsafe tests."""
+    folder = shared_folder(config)
+    if folder is None or config.pluginmanager.hasplugin(_PLUGIN) or not _announced(folder):
+        return
+    from pytest_trainsafe.report.run.live import live_of
+    from pytest_trainsafe.runs.progress.shared import shared_rows
+
+    live = live_of(config, partial(shared_rows, folder), lambda: 0.0)
+    if live is not None:
+        shown = WorkersLive(live, config.get_terminal_writer(), config)
+        config.pluginmanager.register(shown, _PLUGIN)
+
+
+def _announced(folder: Path) -> bool:
+    return any(folder.glob("*.json"))

@@ -1,0 +1,122 @@
+"""How a worker of pytest-xdist says what its Runs are doing: in a file that its controller reads.
+
+The controller makes one folder and names it to its workers.  A worker in which trainsafe tests are
+collected writes a file there, and writes it anew whenever the stage of a Run changes.  A worker on
+another machine has no such folder and writes nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import tempfile
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pytest_trainsafe.runs.progress.board import STAGES, Board, Status
+
+#: The key under which a controller names the folder to a worker.
+WORKER_PROGRESS = "trainsafe_progress"
+
+#: The largest file that is read, and the most Runs of one worker that are shown.
+MAX_BYTES, MAX_ROWS = 100_000, 50
+
+_FOLDER = pytest.StashKey[Path]()
+_NAME = re.compile(r"(gw[0-9]{1,6})\.json", re.ASCII)
+
+
+def share_folder(node: Any) -> None:
+    """Names the folder of this run to a worker that is about to start."""
+    config: pytest.Config = node.config
+    if _FOLDER not in config.stash:
+        try:
+            folder = Path(tempfile.mkdtemp(prefix="trainsafe-progress-"))
+        except OSError:  # live lines are no reason to fail
+            return
+        config.stash[_FOLDER] = folder
+        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+    node.workerinput[WORKER_PROGRESS] = str(config.stash[_FOLDER])
+
+
+def shared_folder(config: pytest.Config) -> Path | None:
+    """The folder of this run's workers; None outside of a controller."""
+    return config.stash.get(_FOLDER, None)
+
+
+def announce(config: pytest.Config) -> None:
+    """Says, in a worker, that it has trainsafe tests: writes its file, without Runs."""
+    worker = getattr(config, "workerinput", {})
+    if WORKER_PROGRESS in worker:
+        _write(Path(worker[WORKER_PROGRESS], f"{worker['workerid']}.json"), [], 0.0)
+
+
+def publish(config: pytest.Config, board: Board) -> None:
+    """Writes the rows of a worker's board to its file whenever they change."""
+    worker = getattr(config, "workerinput", {})
+    if WORKER_PROGRESS not in worker:
+        return
+    file = Path(worker[WORKER_PROGRESS], f"{worker['workerid']}.json")
+    board.changed = lambda rows: _write(file, rows, board.clock())
+
+
+def forget(config: pytest.Config, worker: str) -> None:
+    """Removes the file of a worker that has ended."""
+    folder = config.stash.get(_FOLDER, None)
+    if folder is not None and _NAME.fullmatch(f"{worker}.json"):
+        (folder / f"{worker}.json").unlink(missing_ok=True)
+
+
+def shared_rows(folder: Path) -> list[Status]:
+    """The Runs of all workers, with `since` in seconds before now, the worker before the Point.
+
+    A file that is damaged, or not a worker's, is left out.
+    """
+    try:
+        files = sorted(folder.iterdir(), key=lambda file: (len(file.name), file.name))
+    except OSError:
+        return []
+    rows = []
+    for file in files:
+        name = _NAME.fullmatch(file.name)
+        if name is not None:
+            rows += [replace(row, point=f"{name[1]} {row.point}") for row in _read(file)]
+    return rows
+
+
+def _write(file: Path, rows: list[Status], now: float) -> None:
+    # The clock of another process may have another origin.
+    stamp = time.time()
+    listed = [[r.point, r.run, r.ranks, r.stage, stamp - (now - r.since)] for r in rows[:MAX_ROWS]]
+    try:
+        part = file.with_suffix(".part")
+        part.write_text(json.dumps(listed), encoding="utf-8")
+        os.replace(part, file)
+    except OSError:  # no such folder on this machine, or no room: the run goes on without lines
+        return
+
+
+def _read(file: Path) -> list[Status]:
+    now = time.time()
+    try:
+        with file.open("rb") as opened:
+            found = json.loads(opened.read(MAX_BYTES))
+        rows = [_status(row, now) for row in found[:MAX_ROWS]]
+    except (OSError, ValueError, TypeError, RecursionError):
+        return []
+    return rows
+
+
+def _status(row: list[Any], now: float) -> Status:
+    """One Run of a file.  Raises ValueError or TypeError if it is none."""
+    point, run, ranks, stage, since = row
+    texts = isinstance(point, str) and isinstance(run, str) and stage in STAGES
+    if not texts or type(ranks) is not int or type(since) is not float:
+        raise ValueError("not a row of a board")
+    return Status(point, run, ranks, stage, min(0.0, since - now))

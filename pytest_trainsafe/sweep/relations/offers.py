@@ -1,0 +1,87 @@
+"""Which relations a program offers: declared with `hold`, and found by their names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.sweep.relations.relation import Relation
+from pytest_trainsafe.sweep.traits import give_traits, traits_of
+
+_Function = TypeVar("_Function", bound=Callable[..., Any])
+
+
+def hold(*relations: Relation) -> Callable[[_Function], _Function]:
+    """Declares that relations hold for a program: `@hold(Split(), Order())`.
+
+    Tests refer to them by their names.  Raises ArgumentTypeError for anything that is no relation,
+    and ArgumentError for two of one name.
+    """
+    given: tuple[object, ...] = relations
+    odd = next((each for each in given if not isinstance(each, Relation)), None)
+    if not given or odd is not None:
+        raise ArgumentTypeError(
+            "hold takes relations, such as @hold(relations.Split(), relations.Order()), not "
+            f"{shown(odd) if given else 'nothing'}"
+        )
+    names = [_complete(relation).name for relation in relations]
+    twice = next((name for name in names if names.count(name) > 1), None)
+    if twice is not None:
+        raise ArgumentError(
+            f"hold was given two relations with the name {twice!r}; tests refer to a relation by "
+            "its name, so offer one and pass the other to assert_same_by as an object"
+        )
+
+    def decorate(function: _Function) -> _Function:
+        return give_traits(function, replace(traits_of(function), relations=relations))
+
+    return decorate
+
+
+def find_relations(program: Program, given: object, caller: str) -> tuple[Relation, ...]:
+    """The relations of a list of names and objects.  Raises as `find_relation` does."""
+    if not isinstance(given, (list, tuple)):
+        raise ArgumentTypeError(
+            f"{caller} was given {shown(given)} as relations; it takes a list of relations, or of "
+            "names of relations that the program offers"
+        )
+    return tuple(find_relation(program, each, caller) for each in given)
+
+
+def find_relation(program: Program, given: object, caller: str) -> Relation:
+    """The relation that a test names, or gives as an object.
+
+    Raises ArgumentTypeError for anything else, and ArgumentError for a name that the program does
+    not offer; `caller` is the function that was given it.
+    """
+    if isinstance(given, Relation):
+        return _complete(given)
+    offered = {relation.name: relation for relation in program.traits.relations}
+    if not isinstance(given, str):
+        raise ArgumentTypeError(
+            f"{caller} was given {shown(given)} as a relation; it takes the name of a relation "
+            f"that the program offers ({listing(offered) or 'none'}), or an object such as "
+            "relations.Order()"
+        )
+    if given not in offered:
+        raise ArgumentError(
+            f"{program.name} offers no relation {shown(given)}{nearest(given, offered)}; it offers "
+            f"{listing(offered) or 'none'}. Declare the relations that hold for the program with "
+            "@relations.hold(...), or give one as an object, such as relations.Order()"
+        )
+    return offered[given]
+
+
+def _complete(relation: Relation) -> Relation:
+    """The relation; raises ArgumentTypeError if its class lacks what a relation has."""
+    for name in ("name", "what", "suspects"):
+        if not isinstance(getattr(relation, name, None), str):
+            raise ArgumentTypeError(
+                f"{type(relation).__name__} has no `{name}`; the class of a relation has the texts "
+                "name, what and suspects (see relations.Relation)"
+            )
+    return relation

@@ -1,0 +1,155 @@
+"""The contract of a metamorphic relation.  Programs declare relations; `assert_same_by` judges.
+
+A relation compares a Run with a changed one that must train the same by definition.  No Run is
+trusted, so a fault that every Run of the program has in common can be found.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, ClassVar
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.usage import listing, nearest, shown
+from pytest_trainsafe.errors import ArgumentError, RelationError
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_trainsafe.core.finding import Pattern
+    from pytest_trainsafe.core.tensor_id import TensorId
+    from pytest_trainsafe.trace.schema import TensorEvent
+
+#: Makes a tensor from its parts, which are float64 (or integers) on the CPU.
+Combine = Callable[[Sequence["torch.Tensor"]], "torch.Tensor"]
+
+#: The tensor is compared as it was recorded.
+KEEP = "keep"
+
+#: A reason why a relation does not hold in some setting, or None.
+Unless = Callable[["Setting"], str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """The Run that a relation changes: its program, Point and arguments, including defaults.
+
+    `microbatches` is the number of micro-batches that a step of the Run has, over all dp ranks.
+    """
+
+    program: str
+    point: Point
+    arguments: Mapping[str, object]
+    microbatches: int
+
+    def value(self, name: str) -> object:
+        """The value of an axis or an argument.  Raises ArgumentError if there is neither."""
+        axes = dict(self.point)
+        if name in axes:
+            return axes[name]
+        if name not in self.arguments:
+            known = [*axes, *self.arguments]
+            raise ArgumentError(
+                f"{self.program} has no argument or axis {shown(name)}, which the relation acts "
+                f"through; it has {listing(known) or 'none'}{nearest(name, known)}"
+            )
+        return self.arguments[name]
+
+    def number(self, name: str, least: int = 1) -> int:
+        """The value of an axis or an argument that is an integer of at least `least`."""
+        found = self.value(name)
+        if type(found) is not int or found < least:
+            raise RelationError(
+                f"{self.program} has {name}={shown(found)}; the relation needs an integer of at "
+                f"least {least} there"
+            )
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What the changed Run has instead: values of axes and arguments, and a micro-batch order.
+
+    With `order`, `ctx.microbatches` gives the number order[n] in place of n.
+    """
+
+    values: Mapping[str, object] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        words = [f"{name}={value}" for name, value in self.values.items()]
+        if self.order:
+            words.append(f"micro-batches in the order {', '.join(map(str, self.order))}")
+        return " ".join(words)
+
+
+class View(ABC):
+    """How the tensors of one Run are put in the terms of the other."""
+
+    def place(self, id: TensorId) -> TensorId | None:
+        """The tensor of the other Run that a recorded one is a part of; None to leave it out."""
+        return id
+
+    @abstractmethod
+    def combine(
+        self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
+    ) -> Combine | str | None:
+        """How the parts of `id`, in the order in which they were recorded, make one tensor.
+
+        A function of the parts, KEEP for a single part that stays as it is, or None if the tensor
+        has no counterpart and is left out.  The events have the parts' shapes and hashes; `like` is
+        the shape in the other Run, None if it did not record the tensor.
+        """
+
+
+@dataclass(frozen=True)
+class Relation(ABC):
+    """A metamorphic relation.  Subclasses say what changes and how tensors correspond.
+
+    `unless` returns why the relation does not hold in a setting, or None.  `ignore` has `fnmatch`
+    patterns of modules and parameters whose tensors are not compared.  With `exact`, the two Runs
+    must have equal bits; by default they may differ by rounding, as measured on the first one.
+    """
+
+    #: The name by which tests refer to the relation.
+    name: ClassVar[str]
+    #: What is done to the Run, for the report: "the same samples in another order".
+    what: ClassVar[str]
+    #: What a difference usually means, for the report.
+    suspects: ClassVar[str]
+    #: Whether the recorded tensors must differ if the program follows the change.  If they do not,
+    #: the Run was compared with itself.
+    visible: ClassVar[bool] = True
+
+    unless: Unless | None = field(default=None, kw_only=True)
+    ignore: tuple[str, ...] = field(default=(), kw_only=True)
+    exact: bool = field(default=False, kw_only=True)
+
+    def __post_init__(self) -> None:
+        patterns: object = self.ignore
+        if isinstance(patterns, str) or not all(isinstance(each, str) for each in self.ignore):
+            raise ArgumentError(
+                f"{type(self).__name__} was given {shown(patterns)} as ignore; it takes a tuple of "
+                'patterns of modules and parameters, such as ("*.router",)'
+            )
+
+    @abstractmethod
+    def change(self, setting: Setting) -> Change:
+        """What the changed Run has instead.
+
+        Raises RelationError if the relation does not apply at the Point, and ArgumentError if the
+        relation itself is wrong.
+        """
+
+    def views(self, setting: Setting) -> tuple[View | None, View | None]:
+        """The views of the unchanged and of the changed Run; None where tensors stay as they are.
+
+        The tensors of both are then compared by their names, micro-batches and shapes.
+        """
+        return None, None
+
+    def explain(self, pattern: Pattern) -> Pattern:
+        """The pattern of a wrong value, in words that fit the relation."""
+        return pattern

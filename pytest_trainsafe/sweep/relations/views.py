@@ -1,0 +1,203 @@
+"""The views of the built-in relations: merged, cropped, scaled and folded tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, View
+
+if TYPE_CHECKING:
+    import torch
+
+    from pytest_trainsafe.core.tensor_id import TensorId
+    from pytest_trainsafe.trace.schema import TensorEvent
+
+#: How the losses of several micro-batches make the loss of all; "none" leaves them out.
+LossOf = Literal["mean", "sum", "none"]
+
+#: Kinds of gradients that a backward yields, before the program has changed them.
+_RAW = frozenset({"activation_grad", "param_grad"})
+
+
+@dataclass(frozen=True, slots=True)
+class Merged(View):
+    """Every `count` consecutive micro-batches as one.
+
+    Outputs and inputs are joined along the dimension in which the shapes differ, or are compared
+    once if they have none and are equal; gradients of parameters, and of tensors without such a
+    dimension, are added.  Buffers of micro-batches are left out: their values depend on how often
+    the forward ran.
+    """
+
+    count: int
+    loss: LossOf = "mean"
+
+    def place(self, id: TensorId) -> TensorId | None:
+        if id.microbatch is None:
+            return id
+        if id.kind == "buffer":
+            return None
+        from msgspec import structs  # programs import this module when tests are collected
+
+        return structs.replace(id, microbatch=id.microbatch // self.count)
+
+    def combine(
+        self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
+    ) -> Combine | str | None:
+        if id.microbatch is None:
+            return KEEP
+        if id.kind == "param_grad":
+            return _sum
+        if len(parts) != self.count:
+            return None
+        if id.kind == "loss":
+            return {"mean": _mean, "sum": _sum, "none": None}[self.loss]
+        shapes = {part.shape for part in parts}
+        if like is None or len(shapes) != 1:
+            return None
+        [shape] = shapes
+        if shape == like:
+            if id.kind == "activation_grad":
+                return _sum
+            return _first if len({part.hash for part in parts}) == 1 else None
+        dim = _multiple(shape, like, self.count)
+        return None if dim is None else _Join(dim)
+
+
+@dataclass(frozen=True, slots=True)
+class Cropped(View):
+    """The leading `length` of `longer` entries, wherever a dimension is longer for that reason.
+
+    A dimension of `k * longer` entries is k rows of `longer`, of which each is cropped; with
+    `outermost`, its first `k * length` entries are taken instead.
+    """
+
+    length: int
+    longer: int
+    outermost: bool = False
+
+    def combine(
+        self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
+    ) -> Combine | str | None:
+        [part] = parts
+        if like is None or part.shape == like or len(part.shape) != len(like):
+            return KEEP
+        cuts = []
+        for dim, (have, want) in enumerate(zip(part.shape, like, strict=True)):
+            if have == want:
+                continue
+            if have * self.length != want * self.longer or want % self.length:
+                return KEEP  # the change does not explain this shape; the comparison reports it
+            rows = 1 if self.outermost else want // self.length
+            cuts.append((dim, rows, want // rows))
+        return _Crop(tuple(cuts))
+
+
+@dataclass(frozen=True, slots=True)
+class Scaled(View):
+    """What a backward yields, divided by `factor`."""
+
+    factor: float
+
+    def combine(
+        self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
+    ) -> Combine | str | None:
+        return _Times(1 / self.factor) if id.kind in _RAW else KEEP
+
+
+@dataclass(frozen=True, slots=True)
+class Folded(View):
+    """`count` copies of each row as one: the mean of what was computed, the sum of gradients."""
+
+    count: int
+
+    def combine(
+        self, id: TensorId, parts: Sequence[TensorEvent], like: tuple[int, ...] | None
+    ) -> Combine | str | None:
+        [part] = parts
+        if like is None or part.shape == like:
+            return KEEP
+        dim = _multiple(like, part.shape, self.count)
+        if dim is None:
+            return KEEP
+        return _Fold(dim, self.count, add=id.kind == "activation_grad")
+
+
+@dataclass(frozen=True, slots=True)
+class _Join:
+    dim: int
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        import torch
+
+        return torch.cat(list(parts), self.dim)
+
+
+@dataclass(frozen=True, slots=True)
+class _Crop:
+    """By dimension: rows, and how many entries of each row are kept."""
+
+    cuts: tuple[tuple[int, int, int], ...]
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        [tensor] = parts
+        for dim, rows, kept in self.cuts:
+            apart = _in_rows(tensor, dim, rows)
+            tensor = apart.narrow(dim + 1, 0, kept).flatten(dim, dim + 1)
+        return tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Times:
+    factor: float
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        [tensor] = parts
+        return tensor * self.factor
+
+
+@dataclass(frozen=True, slots=True)
+class _Fold:
+    dim: int
+    count: int
+    add: bool
+
+    def __call__(self, parts: Sequence[torch.Tensor]) -> torch.Tensor:
+        [tensor] = parts
+        copies = _in_rows(tensor, self.dim, self.count)
+        if self.add:
+            return copies.sum(self.dim)
+        # Integers, such as tokens or choices, have no mean.
+        return copies.mean(self.dim) if copies.is_floating_point() else copies.select(self.dim, 0)
+
+
+def _in_rows(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
+    """A tensor with the dimension `dim` divided into `rows` equal rows."""
+    shape = tensor.shape
+    return tensor.reshape(*shape[:dim], rows, shape[dim] // rows, *shape[dim + 1 :])
+
+
+def _sum(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    import torch
+
+    return torch.stack(list(parts)).sum(0)
+
+
+def _mean(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return _sum(parts) / len(parts)
+
+
+def _first(parts: Sequence[torch.Tensor]) -> torch.Tensor:
+    return parts[0]
+
+
+def _multiple(short: tuple[int, ...], long: tuple[int, ...], count: int) -> int | None:
+    """The only dimension in which two shapes differ, if it is `count` times as long; else None."""
+    if len(short) != len(long):
+        return None
+    unlike = [dim for dim, (a, b) in enumerate(zip(short, long, strict=True)) if a != b]
+    if len(unlike) != 1 or long[unlike[0]] != count * short[unlike[0]]:
+        return None
+    return unlike[0]

@@ -1,0 +1,101 @@
+"""A reference program of sequences of unequal length, for faults that every Run shares.
+
+Its loss is a mean over the tokens of a whole step, whatever micro-batches and ranks hold them, so
+masks, normalisers and scales matter.  It offers every metamorphic relation.  Importing this module
+imports no torch, for pytest imports it to collect the tests that name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.reference_models.bugs import shared
+from pytest_trainsafe.reference_models.rules import fp8_scales_follow_micro_batches
+from pytest_trainsafe.sweep import relations
+from pytest_trainsafe.sweep.validity import divides, requires
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.record.context import Context
+
+
+#: Axes that this program does not have, each with its value that changes nothing.
+ABSENT = {
+    **dict.fromkeys(("tp", "cp", "pp", "vpp", "ep"), 1),
+    **dict.fromkeys(("zero", "sp", "compile"), 0),
+}
+
+
+def _only_data_parallel(point: Point, _arguments: Mapping[str, object]) -> str | None:
+    odd = next((axis for axis, off in ABSENT.items() if point.get(axis, off) != off), None)
+    if odd is None:
+        return None
+    return f"this program has no {odd}; its axes are dp, recompute, microbatches and dtype"
+
+
+@relations.hold(
+    relations.Split(loss="sum", unless=fp8_scales_follow_micro_batches),
+    relations.Order(),
+    relations.Recompute(),
+    relations.Padding(unless=fp8_scales_follow_micro_batches),
+    relations.Vocabulary(),
+    relations.LossScale(),
+    relations.Repeat(),
+)
+@requires(divides("microbatches", "dp"), divides("hidden", "heads"), _only_data_parallel)
+def train(
+    ctx: Context,
+    layers: int = 1,
+    hidden: int = 16,
+    heads: int = 2,
+    seq_len: int = 8,
+    batch_size: int = 2,
+    microbatches: int = 2,
+    steps: int = 2,
+    learning_rate: float = 1e-3,
+    clip: float = 0.1,
+    vocabulary: int = 32,
+    z_loss: float = 0.1,
+    dropout: float = 0.1,
+    fp8: bool = False,
+    padding: int = 0,
+    unused_ids: int = 0,
+    loss_scale: float = 1.0,
+    repeats: int = 1,
+    fault: str = "",
+) -> None:
+    """Train a small transformer for `steps` optimizer steps of `microbatches` micro-batches each.
+
+    Axes: dp, recompute, microbatches and dtype.  Sequences have up to `seq_len` tokens, and
+    `padding` entries more.  `unused_ids` lengthen the vocabulary, `repeats` copies each sample, and
+    `loss_scale` is undone before the gradients are clipped to the norm `clip`.  `z_loss` is the
+    coefficient of the squared normaliser of the softmax, a mean over tokens too.  With `fp8` the
+    MLP computes in FP8.  `fault` plants one of `bugs.shared.NAMES`.
+    """
+    from pytest_trainsafe.reference_models.masked.training import Recipe, train_masked
+
+    if fault:
+        shared.find(fault)
+    recipe = Recipe(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        seq_len=seq_len,
+        batch_size=batch_size,
+        microbatches=int(ctx.point.get("microbatches", microbatches)),
+        steps=steps,
+        learning_rate=learning_rate,
+        clip=clip,
+        vocabulary=vocabulary,
+        z_loss=z_loss,
+        dropout=dropout,
+        fp8=fp8,
+        padding=padding,
+        unused_ids=unused_ids,
+        loss_scale=loss_scale,
+        repeats=repeats,
+        recompute=ctx.point.get("recompute", "none") in (True, "full"),
+        fault=fault,
+    )
+    train_masked(ctx, recipe)

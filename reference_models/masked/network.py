@@ -1,0 +1,108 @@
+"""A small transformer whose sequences have unequal lengths: padded keys are masked.
+
+Positions are not encoded, so that a longer padding needs no longer table.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from pytest_trainsafe.record.per_example.dropout import per_example_dropout
+
+
+class Attention(nn.Module):
+    """Attention over the real tokens of a sequence: [batch, sequence, hidden] to the same."""
+
+    def __init__(self, hidden: int, heads: int, fault: str) -> None:
+        super().__init__()
+        self.heads, self.fault = heads, fault
+        self.qkv = nn.Linear(hidden, 3 * hidden)
+        self.proj = nn.Linear(hidden, hidden)
+
+    def forward(self, hidden: Tensor, mask: Tensor) -> Tensor:
+        batch, length, width = hidden.shape
+        parts = self.qkv(hidden).view(batch, length, 3, self.heads, -1).permute(2, 0, 3, 1, 4)
+        query, key, value = parts
+        scores = query @ key.transpose(-1, -2) / math.sqrt(width // self.heads)
+        if self.fault != "padding-attended":
+            scores = scores.masked_fill(~mask[:, None, None], -math.inf)
+        mixed = (scores.softmax(-1) @ value).transpose(1, 2).reshape(batch, length, width)
+        projected: Tensor = self.proj(mixed)
+        return projected
+
+
+class Dropout(nn.Module):
+    """Dropout whose mask depends on the sample and the place alone."""
+
+    def __init__(self, rate: float, stream: str, fault: str) -> None:
+        super().__init__()
+        self.rate, self.stream, self.fault = rate, stream, fault
+        self.calls = 0
+
+    def forward(self, hidden: Tensor, keys: Tensor) -> Tensor:
+        self.calls += 1
+        if self.fault == "recompute-draws-again":
+            keys = keys + self.calls
+        if self.fault == "dropout-of-padded-rows":
+            # A key for the whole batch, and rows are counted through its padded entries.
+            rows = hidden.flatten(0, 1)
+            dropped = per_example_dropout(
+                rows,
+                self.rate,
+                keys[:1].expand(len(rows)),
+                stream=self.stream,
+                positions={0: torch.arange(len(rows))},
+            )
+            return dropped.view_as(hidden)
+        return per_example_dropout(hidden, self.rate, keys, stream=self.stream)
+
+
+class Layer(nn.Module):
+    """Attention, then an MLP, each on normalised inputs and added to what came in."""
+
+    def __init__(self, hidden: int, heads: int, rate: float, stream: str, fault: str) -> None:
+        super().__init__()
+        self.norm1 = nn.LayerNorm(hidden)
+        self.attention = Attention(hidden, heads, fault)
+        self.norm2 = nn.LayerNorm(hidden)
+        self.fc1 = nn.Linear(hidden, 2 * hidden)
+        self.fc2 = nn.Linear(2 * hidden, hidden)
+        self.dropout = Dropout(rate, stream, fault)
+
+    def forward(self, hidden: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+        hidden = hidden + self.attention(self.norm1(hidden), mask)
+        added: Tensor = self.dropout(self.fc2(self.fc1(self.norm2(hidden)).relu()), keys)
+        return hidden + added
+
+
+class Masked(nn.Module):
+    """`model(tokens, mask, keys)` is the logits of every entry, [batch, sequence, ids].
+
+    `mask` is True for real tokens, and `keys` has the key of each sample.
+    """
+
+    def __init__(
+        self, ids: int, layers: int, hidden: int, heads: int, rate: float, fault: str = ""
+    ) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(ids, hidden)
+        self.layers = nn.ModuleList(
+            Layer(hidden, heads, rate, f"layers.{number}", fault) for number in range(layers)
+        )
+        self.norm = nn.LayerNorm(hidden)
+        self.output_layer = nn.Linear(hidden, ids, bias=False)
+        self.recompute = False
+
+    def forward(self, tokens: Tensor, mask: Tensor, keys: Tensor) -> Tensor:
+        hidden = self.embedding(tokens)
+        for layer in self.layers:
+            if self.recompute:
+                hidden = checkpoint(layer, hidden, mask, keys, use_reentrant=False)
+            else:
+                hidden = layer(hidden, mask, keys)
+        logits: Tensor = self.output_layer(self.norm(hidden))
+        return logits

@@ -1,0 +1,138 @@
+"""`assert_same_by`: changes without effect, bits, draws, and relations of a project's own."""
+
+from __future__ import annotations
+
+import pytest
+import relation_programs
+from relation_runs import fixture_of
+
+from pytest_trainsafe import TrainsafeFailure, assert_same_by, relations
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
+from pytest_trainsafe.fuzz.flaky import repeated
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """The fixture of a linear model."""
+    return fixture_of(relation_programs.train, tmp_path_factory.mktemp("linear"))
+
+
+def test_a_program_that_ignores_the_order_is_inconclusive(tmp_path):
+    trained = fixture_of(relation_programs.train, tmp_path, {"own_numbers": True})
+
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_same_by("order", trained)
+
+    [finding] = failure.value.findings
+    assert (finding.verdict, finding.check) == ("inconclusive", "relation:effect")
+    assert "does not take the numbers of its micro-batches from ctx.microbatches" in finding.message
+    assert "inconclusive, so not a pass" in str(failure.value)
+    assert_same_by("order", trained, accept=["relation:effect"])
+
+
+def test_an_argument_without_effect_is_inconclusive(trained):
+    with pytest.raises(TrainsafeFailure, match="does not use the arguments that the relation"):
+        assert_same_by(relations.Vocabulary("unused", size="batch_size"), trained)
+
+
+def test_a_relation_of_a_project_compares_through_its_own_view(trained):
+    assert_same_by(relation_programs.Shift(), trained)
+
+
+def test_a_project_view_that_is_wrong_shows_at_the_first_output(trained):
+    class NotRotated(relation_programs.Shift):
+        def views(self, setting):
+            return None, None
+
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_same_by(NotRotated(), trained)
+
+    where = failure.value.findings[0].where
+    assert where is not None
+    assert where.microbatch == 0
+    assert where.kind in ("input", "activation")
+
+
+def test_exact_bits_are_required_only_where_they_are_asked_for(trained):
+    # Four terms in another order round differently; in the same order nothing does.
+    order = [1, 2, 3, 0]
+    assert_same_by(relations.Order(order), trained)
+
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_same_by(relations.Order(order, exact=True), trained)
+
+    [finding] = failure.value.findings
+    assert (finding.verdict, finding.check) == ("fail", "relation:bits")
+    assert "agree up to rounding and differ in bits" in str(failure.value)
+
+
+def test_draws_that_depend_on_the_order_are_noted(tmp_path):
+    trained = fixture_of(relation_programs.train, tmp_path, {"noise": True})
+
+    with pytest.raises(TrainsafeFailure, match="the steps draw from torch's default generators"):
+        assert_same_by("order", trained)
+
+
+def test_repeated_runs_are_made_anew(trained):
+    assert_same_by("order", repeated(trained))
+
+    asked = [spec for spec in trained.runs.specs if spec.repeat == 1]
+    assert {bool(spec.order) for spec in asked} == {False, True}
+
+
+def test_ignored_modules_are_not_compared_and_counted(trained):
+    assert_same_by(relations.Order(ignore=("2", "2.*")), trained)
+
+    left = [note for note in trained.runs.notes if note.startswith("the relation order")]
+    assert "the relation order, not compared: 8 tensors of kind activation" in left[0]
+
+
+def test_a_relation_that_the_program_does_not_offer_is_refused(trained):
+    with pytest.raises(ArgumentError, match=r"offers no relation .odrer.; did you mean .order."):
+        assert_same_by("odrer", trained)
+
+
+def test_an_argument_that_the_program_does_not_take_is_refused(trained):
+    with pytest.raises(ArgumentError, match="has no argument or axis 'padding'"):
+        assert_same_by(relations.Padding(), trained)
+
+
+def test_a_change_that_the_program_does_not_take_is_refused(trained):
+    class Unknown(relation_programs.Shift):
+        def change(self, setting):
+            return relations.Change({"shifts": 1})
+
+    with pytest.raises(ArgumentError, match=r"neither an axis nor a parameter of .*; did you mean"):
+        assert_same_by(Unknown(), trained)
+
+
+def test_a_point_at_which_the_program_cannot_run_is_refused(trained):
+    class Ranks(relation_programs.Shift):
+        def change(self, setting):
+            return relations.Change({"sp": True})
+
+    with pytest.raises(RelationError, match=r"does not apply .* cannot run: sp needs tp > 1"):
+        assert_same_by(Ranks(), trained)
+
+
+def test_a_reason_why_a_relation_does_not_hold_is_given(trained):
+    relation = relations.Order(unless=lambda setting: "its buffers carry over")
+
+    with pytest.raises(RelationError, match=r"does not hold for .*: its buffers carry over"):
+        assert_same_by(relation, trained)
+
+
+def test_an_exact_relation_with_views_is_refused(trained):
+    with pytest.raises(ArgumentError, match="split cannot be exact"):
+        assert_same_by(relations.Split(exact=True), trained)
+
+
+@pytest.mark.parametrize("given", [3, None, relations.Order])
+def test_what_is_no_relation_is_refused(trained, given):
+    with pytest.raises(ArgumentTypeError, match=r"it takes the name of a relation .*order"):
+        assert_same_by(given, trained)
+
+
+def test_what_is_no_fixture_is_refused():
+    with pytest.raises(ArgumentTypeError, match="it takes the fixture candidate_trace"):
+        assert_same_by(relations.Order(), "a/trace")  # type: ignore[arg-type]

@@ -1,0 +1,60 @@
+"""The example of docs/metamorphic.md passes, and finds the fault that its program can plant."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+from relation_runs import fixture_of
+
+from pytest_trainsafe import TrainsafeFailure
+
+ROOT = Path(__file__).parents[3]
+EXAMPLE = ROOT / "docs/examples/metamorphic"
+
+
+@pytest.fixture
+def example(monkeypatch):
+    """The test module of the example, imported as pytest does."""
+    monkeypatch.syspath_prepend(EXAMPLE)
+    for name in ("train", "test_metamorphic"):
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    import test_metamorphic  # type: ignore[import-not-found]
+
+    yield test_metamorphic
+    for name in ("train", "test_metamorphic"):
+        sys.modules.pop(name, None)
+
+
+def test_the_example_keeps_the_relations_that_it_declares(example, tmp_path):
+    trained = fixture_of(example.train, tmp_path)
+    [parametrized] = [
+        mark for mark in example.test_trains_the_same.pytestmark if mark.name == "parametrize"
+    ]
+
+    for relation in parametrized.args[1]:
+        example.test_trains_the_same(trained, relation)
+
+
+def test_its_fault_is_found_and_reported_as_the_page_says(example, tmp_path):
+    trained = fixture_of(example.train, tmp_path, {"per_microbatch": True})
+
+    with pytest.raises(TrainsafeFailure) as failure:
+        example.test_trains_the_same(trained, "split")
+
+    page = (ROOT / "docs/metamorphic.md").read_text(encoding="utf-8")
+    shown = page.partition("```\ntrainsafe: ")[2].partition("```")[0]
+    assert str(failure.value).startswith(f"trainsafe: {shown}")
+
+
+def test_the_page_shows_the_code_of_the_example():
+    page = (ROOT / "docs/metamorphic.md").read_text(encoding="utf-8")
+    test = (EXAMPLE / "test_metamorphic.py").read_text(encoding="utf-8")
+    program = (EXAMPLE / "train.py").read_text(encoding="utf-8")
+
+    body = test[test.index("@pytest.mark.parametrize") :]
+    declared = program[program.index("@relations.hold(") : program.index("def train(")]
+
+    assert body in page
+    assert declared in page

@@ -1,0 +1,153 @@
+"""Relations refuse what they cannot do, and say what to give instead."""
+
+from __future__ import annotations
+
+import pytest
+
+from pytest_trainsafe import Point, relations
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
+from pytest_trainsafe.sweep.relations import Setting
+
+
+def setting(*, dp: int = 1, microbatches: int = 4, **arguments: object) -> Setting:
+    given = {"batch_size": 3, "microbatches": microbatches, **arguments}
+    return Setting("gpt.train", Point.of(dp=dp), given, microbatches)
+
+
+@pytest.mark.parametrize(
+    ("order", "words"),
+    [
+        ([0, 1, 2], r"Order\(\[0, 1, 2\]\) is no permutation of the 4 micro-batches"),
+        ([0, 1, 2, 2], "give each number from 0 to 3 once"),
+        ([1, 2, 3, 4], "is no permutation"),
+        ([0, 1, 2, 3], "leaves the 4 micro-batches of a step as they are"),
+    ],
+)
+def test_an_order_that_is_no_other_permutation_is_refused(order, words):
+    with pytest.raises(ArgumentError, match=words):
+        relations.Order(order).change(setting())
+
+
+@pytest.mark.parametrize("order", ["reversed", 3, [0, "1"], [True, False]])
+def test_an_order_that_is_no_list_of_numbers_is_refused(order):
+    with pytest.raises(ArgumentTypeError, match=r"such as Order\(\[2, 0, 1\]\)"):
+        relations.Order(order)
+
+
+def test_one_micro_batch_has_no_other_order():
+    with pytest.raises(RelationError, match="its steps have 1 micro-batch; give it two or more"):
+        relations.Order().change(setting(microbatches=1))
+
+
+def test_the_default_order_moves_micro_batches_to_other_ranks_and_another_one_last():
+    for total in (2, 3, 4, 6, 8):
+        order = relations.Order().change(setting(microbatches=total)).order
+        assert sorted(order) == list(range(total))
+        assert order[-1] == 0
+        half = total // 2
+        if total % 2 == 0 and total > 2:
+            assert set(order[:half]) != set(range(half))
+
+
+@pytest.mark.parametrize(
+    ("into", "words"),
+    [
+        (5, r"12 samples \(microbatches=4, batch_size=3\) cannot be divided into 5 equal"),
+        (6, "into=6 micro-batches do not correspond to microbatches=4: give a multiple or a"),
+    ],
+)
+def test_unequal_batches_are_refused(into, words):
+    with pytest.raises(ArgumentError, match=words):
+        relations.Split(into=into).change(setting())
+
+
+@pytest.mark.parametrize(
+    ("into", "dp", "words"),
+    [
+        (4, 1, "its step has microbatches=4 of batch_size=3 already"),
+        (1, 2, "1 micro-batches cannot be divided among dp=2 ranks"),
+    ],
+)
+def test_a_split_that_does_not_apply_at_the_point_is_refused(into, dp, words):
+    with pytest.raises(RelationError, match=words):
+        relations.Split(into=into).change(setting(dp=dp))
+
+
+def test_a_split_goes_to_as_few_micro_batches_as_the_ranks_need_or_to_single_samples():
+    assert relations.Split().change(setting()).values == {"microbatches": 1, "batch_size": 12}
+    assert relations.Split().change(setting(dp=2)).values == {"microbatches": 2, "batch_size": 6}
+    few = setting(dp=4)
+    assert relations.Split().change(few).values == {"microbatches": 12, "batch_size": 1}
+
+
+@pytest.mark.parametrize("into", [0, -2, 1.5, True, "4"])
+def test_a_number_of_micro_batches_that_is_none_is_refused(into):
+    with pytest.raises(ArgumentError, match="an integer of at least 1"):
+        relations.Split(into=into)
+
+
+def test_an_unknown_rule_for_losses_is_refused():
+    with pytest.raises(ArgumentError, match="loss='median'; it takes one of mean, sum, none"):
+        relations.Split(loss="median")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", [0, "many", True, 2.0])
+def test_a_batch_size_that_is_no_number_is_refused(value):
+    with pytest.raises(RelationError, match=r"batch_size=.*; the relation needs an integer"):
+        relations.Split().change(setting(batch_size=value))
+
+
+@pytest.mark.parametrize("factor", [0, -1.0, 1, "2", True, float("nan"), float("inf")])
+def test_a_factor_that_scales_nothing_is_refused(factor):
+    with pytest.raises(ArgumentError, match="it takes a positive number other than 1"):
+        relations.LossScale(factor=factor)
+
+
+@pytest.mark.parametrize("scale", [0, "dynamic", False])
+def test_a_loss_scale_that_is_no_number_is_refused(scale):
+    with pytest.raises(RelationError, match="is no positive number"):
+        relations.LossScale().change(setting(loss_scale=scale))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: relations.Padding(entries=0),
+        lambda: relations.Vocabulary(ids=-1),
+        lambda: relations.Repeat(times=1),
+    ],
+)
+def test_a_count_that_adds_nothing_is_refused(make):
+    with pytest.raises(ArgumentError, match="it takes an integer of at least"):
+        make()
+
+
+def test_padding_that_is_no_number_is_refused():
+    with pytest.raises(RelationError, match=r"padding='left'; the relation needs an integer"):
+        relations.Padding().change(setting(padding="left"))
+
+
+def test_patterns_to_ignore_are_a_tuple_of_text():
+    with pytest.raises(ArgumentError, match=r"ignore; it takes a tuple of patterns"):
+        relations.Order(ignore="*.router")  # type: ignore[arg-type]
+
+
+def test_a_program_declares_relations_and_no_name_twice():
+    with pytest.raises(ArgumentTypeError, match=r"hold takes relations, such as"):
+        relations.hold("order")  # type: ignore[arg-type]
+    with pytest.raises(ArgumentTypeError, match="not nothing"):
+        relations.hold()
+    with pytest.raises(ArgumentError, match="two relations with the name 'order'"):
+        relations.hold(relations.Order(), relations.Order([1, 0]))
+
+
+def test_a_relation_without_a_name_is_refused():
+    class Nameless(relations.Relation):
+        what = "nothing"
+        suspects = "nothing"
+
+        def change(self, setting):
+            return relations.Change()
+
+    with pytest.raises(ArgumentTypeError, match="Nameless has no `name`"):
+        relations.hold(Nameless())

@@ -39,8 +39,11 @@ ONE_RANK = (
     *("tensor_parallel_mixed", "sharded.classifier", "sharded.language", "sharded.images"),
 )
 
+#: The programs that take a context, and mark their steps by it.
+MARKED = frozenset(each.name for each in PROGRAMS if each.axis)
+
 #: What is observed of DeepSpeed: what a program calls, and not how it is done.
-ENGINES = (*APIS, "deepspeed.runtime.engine", "deepspeed.runtime.pipe.engine")
+ENGINES = (*APIS, "deepspeed.DeepSpeedEngine", "deepspeed.PipelineEngine")
 
 
 def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
@@ -66,7 +69,7 @@ def learned(
     """The pack of a recipe, and what was left out."""
     names = {*recipe.programs, *recipe.beside}
     chosen = [run for run in runs if not names or run.program in names]
-    found = general(chosen, rules, recipe.programs or None)
+    found = general(chosen, rules, recipe.programs or None, MARKED)
     programs = {run.program: run.versions for run in chosen}
     invariants = tuple(each for each in found.invariants if recipe.takes(each))
     return Pack(recipe.name, invariants, programs), found

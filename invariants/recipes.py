@@ -1,7 +1,8 @@
 """How the packs of this folder are learned: from which programs, and which invariants they take.
 
 `make packs` observes the programs and writes the packs; `judge/learn/use/general.py` says which
-invariants are general enough.  An invariant is in one pack: that of its subject.
+invariants are general enough.  What holds on each rank alone is in one pack, that of its subject;
+what holds between ranks is in the pack of each parallelism that it holds for.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ __all__ = ["RECIPES", "Recipe"]
 
 #: Programs of two ranks that replicate parameters, and those that split layers.
 REPLICATED = (
-    *("replicas", "replicas_language", "replicas_images", "averaged", "sharded_states"),
+    *("replicas", "replicas_language", "replicas_images", "replicas_scaled", "averaged"),
+    "sharded_states",
     *("llama dp=2", "moe dp=2"),
 )
 SPLIT = (
@@ -25,9 +27,11 @@ SPLIT = (
 )
 SHARDED = ("sharded.classifier", "sharded.language", "sharded.images")
 SCALED = (
-    *("scaled", "scaled_sentences", "scaled_autoencoder", "scaled_gan"),
+    *("scaled", "scaled_sentences", "scaled_autoencoder", "scaled_gan", "replicas_scaled"),
     *("mixed_precision", "segmentation"),
 )
+#: Programs of two ranks that share no parameters, or some of them only.
+OTHERS = ("experts", "pipeline")
 DEEPSPEED = ("deepspeed zero=1", "deepspeed zero=2", "deepspeed zero=3", "deepspeed pipeline")
 
 
@@ -68,13 +72,6 @@ def _scales(invariant: Invariant) -> bool:
     )
 
 
-def _splits(invariant: Invariant) -> bool:
-    fields = invariant.precondition.fields
-    return _several(invariant) and any(
-        field == "tp_rank" or field.endswith("tensor_model_parallel") for field in fields
-    )
-
-
 def _of_deepspeed(invariant: Invariant) -> bool:
     return any(name.startswith("deepspeed.") for name in _names(invariant))
 
@@ -89,15 +86,11 @@ def _between(invariant: Invariant) -> bool:
     return _several(invariant) or _communicates(invariant)
 
 
-def _replicates(invariant: Invariant) -> bool:
-    return _between(invariant) and not _splits(invariant)
-
-
 RECIPES = (
     Recipe("pytorch", _alone),
-    Recipe("ddp", _replicates, REPLICATED, SPLIT),
-    Recipe("tensor_parallel", _splits, SPLIT, REPLICATED),
-    Recipe("fsdp", _between, SHARDED, SPLIT),
+    Recipe("ddp", _between, REPLICATED, (*SPLIT, *OTHERS)),
+    Recipe("tensor_parallel", _between, SPLIT, (*REPLICATED, *OTHERS)),
+    Recipe("fsdp", _between, SHARDED),
     Recipe("amp", _scales, SCALED),
     Recipe("deepspeed", _of_deepspeed, DEEPSPEED),
 )

@@ -190,6 +190,8 @@ class Observer:
             if role.kind == "made" and error is None:
                 self._use(frame.thing)
                 self._found()
+                if isinstance(frame.thing, Optimizer):
+                    self.describer.made(frame.thing)
             elif role.kind in ("iter", "next") and error is None:
                 self._iterated(role.kind, frame.thing, result)
             if self.steps.recording:

@@ -7,9 +7,18 @@ from torch import nn
 
 
 def train(
-    *, seed: int = 0, steps: int = 9, batch: int = 12, lr: float = 0.02, classes: int = 3
+    *,
+    seed: int = 0,
+    steps: int = 9,
+    batch: int = 12,
+    lr: float = 0.02,
+    classes: int = 3,
+    every: bool = False,
 ) -> list[float]:
-    """Train the head only; its weight decays, its bias does not."""
+    """Train the head only; its weight decays, its bias does not.
+
+    With `every`, the optimizer also holds the parameters that are not trained.
+    """
     torch.manual_seed(seed)
     features = nn.Sequential(
         nn.Conv2d(1, 6, 5), nn.BatchNorm2d(6), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten()
@@ -22,6 +31,7 @@ def train(
         [
             {"params": [head.weight], "weight_decay": 0.01},
             {"params": [head.bias], "weight_decay": 0.0},
+            *([{"params": features.parameters()}] if every else []),
         ],
         lr=lr,
     )

@@ -65,8 +65,8 @@ class Membership(RelationBase):
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Membership itself; and no optimizer holds others because it steps without gradients."""
-        return field in ("value", "self.has_gradients")
+        """Membership itself; and no optimizer holds others because a step changes nothing."""
+        return field in ("value", "self.has_gradients", "self.zero_rate")
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The parameters, and the optimizer's steps."""

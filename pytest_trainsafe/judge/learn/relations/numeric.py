@@ -71,11 +71,13 @@ class Numeric(RelationBase):
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Larger bounds; and what goes up by one does not fall."""
+        """Larger bounds; what goes up by one does not fall; what a ratio limits, changes as much."""
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
         if form == "counts":
             yield _claim(name, "grows")
+        if form == "ratio" and bound in _BOUNDS["change"]:
+            yield _claim(name, "change", bound)
         for larger in _BOUNDS.get(form, ()):
             if isinstance(bound, float) and larger > bound:
                 yield _claim(name, form, larger)

@@ -48,7 +48,7 @@ class CallSequence(RelationBase):
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Pairs of APIs that are not part of the model's architecture."""
         for frame in frames:
-            table = _Entries(frame)
+            table = Entries(frame)
             outer = [api for api in table.apis if not table.is_nested(api)]
             for api in outer:
                 records, before, positions = table.consecutive(api)
@@ -84,7 +84,7 @@ class CallSequence(RelationBase):
             else:
                 wanted[claim.text("api")].append(claim)
         for frame in frames:
-            table = _Entries(frame)
+            table = Entries(frame)
             for api in sorted(wanted.keys() & set(table.apis)):
                 records, before, positions = table.consecutive(api)
                 for inner, of_inner in _by_inner(wanted[api]).items():
@@ -153,7 +153,7 @@ class CallSequence(RelationBase):
         )
 
 
-class _Entries:
+class Entries:
     """The entries of the APIs that a sequence may name."""
 
     def __init__(self, frame: Frame) -> None:
@@ -283,7 +283,7 @@ class _Checker(Checker):
                 counts[owner] += 1
         for watch in self._pairs.get(api, ()):
             counts = self._counts.setdefault((id(watch), call.thread), {})
-            owner = _owner(api, call)
+            owner = owner_of(api, call)
             if owner in counts:
                 self._pending.setdefault(id(call), []).append((watch, counts[owner]))
             counts[owner] = 0
@@ -320,7 +320,7 @@ class _Checker(Checker):
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 
 
-def _owner(api: str, call: Call) -> int:
+def owner_of(api: str, call: Call) -> int:
     """The identity of the object of a call; 0 where objects do not matter."""
     found = call.values.get("self") if api.startswith(_OWNED) else None
     return 0 if found is None else found.identity

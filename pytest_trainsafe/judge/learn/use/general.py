@@ -4,11 +4,18 @@
 is shipped meets programs that nobody reviewed it for, so an invariant must show more:
 
 - its APIs can be observed for a pack;
+- authors do not choose freely whether to keep it;
 - three programs keep it, in each scenario of its precondition, and each of them more than once;
 - it is not broken by any program where it is learned from all others;
 - its precondition reads the context of training and not the arguments of a call;
 - it was at risk: what it compares had several values in the runs;
-- it is not about what a library calls itself, or what an operator makes of its arguments.
+- an order of calls does not depend on where a step ends: with the optimizer's step, as in an
+  observed loop, or later, as where a program marks its steps;
+- it is not about what a library calls itself, what an operator makes of its arguments, or what the
+  observer counts.
+
+Of two rules that differ only in that one names an API which always calls the other's, the rule of
+the inner API is enough.
 """
 
 from __future__ import annotations
@@ -28,7 +35,7 @@ from pytest_trainsafe.judge.learn.inference.select import (
     invariant_of,
     without_implied,
 )
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
@@ -40,7 +47,14 @@ PROGRAMS, EXAMPLES = 3, 2
 #: A precondition has no more conditions than this.
 CONDITIONS = 4
 #: The confidence of an invariant in a program that it was not learned from.
-CONFIDENCE = 0.75
+CONFIDENCE = 0.8
+#: The least prior: below it are rules that authors choose to keep.
+PRIOR = -1
+
+#: What the observer counts itself, which cannot go wrong.
+_COUNTED = {("loader", "epoch"), ("loader", "batches")}
+#: Fields of a call's object that say in which mode it is called.
+_MODES = {"self.has_gradients", "self.zero_rate", "self.training"}
 
 #: Relations that compare a value with a value, which says nothing if the value never varies.
 _COMPARING = ("agreement", "consistent", "argument", "output")
@@ -67,27 +81,36 @@ def general(
     runs: Sequence[ObservedRun],
     relations: Mapping[str, Relation],
     counted: Collection[str] | None = None,
+    marked: Collection[str] = (),
 ) -> General:
     """The invariants of runs that other programs are likely to keep.
 
     Of the programs, only those in `counted` count as support; None counts all.  The others may
-    break what does not hold for them, which a precondition must then tell apart.
+    break what does not hold for them, which a precondition must then tell apart.  `marked` names
+    the programs that mark their steps.
     """
     frames = [(run.program, [Frame(table) for table in run.tables]) for run in runs]
     chosen: list[Invariant] = []
+    inside: set[tuple[str, str]] = set()
     left_out: Counter[str] = Counter()
     for name in sorted(relations):
         relation = relations[name]
         kept = []
         for claim, seen in sorted(_seen(relation, frames).items(), key=lambda each: each[0].order):
-            made = _choose(relation, claim, seen, counted)
-            if isinstance(made, Invariant):
-                kept.append(made)
-            else:
+            made = _choose(relation, claim, seen, counted, marked)
+            if not isinstance(made, Invariant):
                 left_out[made] += 1
+            elif _calls_itself(claim):
+                if made.precondition.always:
+                    inside.add((claim.text("api"), claim.text("inner")))
+            else:
+                kept.append(made)
         strong, implied = without_implied(kept, {name: relation})
         chosen += strong
         left_out["implied by a stronger invariant"] += len(implied)
+    outer = _of_outer(chosen, inside)
+    left_out["the same is known of an API that is always called inside"] += len(outer)
+    chosen = [each for each in chosen if each.claim not in outer]
     invariants = tuple(sorted(chosen, key=lambda each: each.claim.order))
     return General(invariants, dict(sorted(left_out.items())))
 
@@ -172,9 +195,15 @@ def _values(
 
 
 def _choose(
-    relation: Relation, claim: Hypothesis, seen: _Claim, counted: Collection[str] | None
+    relation: Relation,
+    claim: Hypothesis,
+    seen: _Claim,
+    counted: Collection[str] | None,
+    marked: Collection[str],
 ) -> Invariant | str:
     """The invariant of a claim, or why it is left out."""
+    if relation.prior(claim) < PRIOR:
+        return "authors choose it"
     made = invariant_of(relation, claim, seen.counts)
     if isinstance(made, str):
         return made
@@ -186,6 +215,8 @@ def _choose(
         return "the precondition is about arguments, or long"
     if claim.relation in _COMPARING and len(seen.values) == 1:
         return "the value never varied"
+    if claim["form"] == "order" and not _marked_both_ways(seen, marked):
+        return "the order may depend on where a step ends"
     if not _holds_out(relation, claim, seen):
         return "a program breaks it that it was not learned from"
     return made
@@ -210,10 +241,31 @@ def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str
     return True
 
 
+def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
+    """Whether some program marks its steps, and of another the optimizer's steps end them."""
+    programs = {name for name, most in seen.most.items() if most}
+    return bool(programs & set(marked)) and not programs <= set(marked)
+
+
+def _of_outer(
+    chosen: Sequence[Invariant], inside: Collection[tuple[str, str]]
+) -> Collection[Hypothesis]:
+    """Claims about an API that are also known of one that it always calls, as widely."""
+    known = {each.claim: each for each in chosen}
+    implied = set()
+    for each in chosen:
+        for api, inner in inside:
+            params = {name: inner if value == api else value for name, value in each.claim.params}
+            other = known.get(hypothesis(each.claim.relation, **params))
+            if other is not None and other is not each and other.programs >= each.programs:
+                implied.add(each.claim)
+    return implied
+
+
 def _of_context(precondition: Precondition) -> bool:
     count = sum(map(len, precondition.any_of))
     return count <= CONDITIONS and not any(
-        field.startswith(("arg.", "self.")) for field in precondition.fields
+        field.startswith(("arg.", "self.")) for field in precondition.fields - _MODES
     )
 
 
@@ -251,13 +303,27 @@ def _observable(claim: Hypothesis) -> bool:
     return all(api.partition(".")[0] in LIBRARIES for api in _apis(claim))
 
 
+def _calls_itself(claim: Hypothesis) -> bool:
+    """Whether it says that an API of a library calls another one of it."""
+    api, inner = claim.text("api"), claim.text("inner")
+    return (
+        claim.relation == "contain"
+        and bool(inner)
+        and api.partition(".")[0] == inner.partition(".")[0]
+    )
+
+
 def _internal(claim: Hypothesis) -> bool:
     """Whether a claim is about what a library does, and not about what a program does with it."""
-    api, inner = claim.text("api"), claim.text("inner")
-    if claim.relation == "contain":
-        return bool(inner) and api.partition(".")[0] == inner.partition(".")[0]
+    api = claim.text("api")
+    if (claim.text("variable"), claim.text("attribute")) in _COUNTED:
+        return True
+    # Private parts are details of a release.
+    names = [*(part for name in _apis(claim) for part in name.split(".")), claim.text("attribute")]
+    if any(name.startswith("_") and not name.endswith("__") for name in names):
+        return True
     if claim.relation == "output":
-        return is_architecture(api) or claim["form"] not in ("finite", "nonzero")
+        return is_architecture(api) or claim["form"] not in ("finite", "nonzero", "autocast")
     # What an object is set to is followed as a variable.
     settings = claim.text("place").startswith("self.")
     return claim.relation == "agreement" and (is_architecture(api) or settings)

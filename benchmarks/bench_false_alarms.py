@@ -157,13 +157,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="One class, one seed, two sizes")
     parser.add_argument("--class", dest="family", choices=FAMILIES, help="One class only")
+    parser.add_argument("--seeds", type=int, default=len(SEEDS), help="So many seeds of runs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     load_toolkit()
     families = [asked.family] if asked.family else list(FAMILIES[: 1 if asked.quick else None])
-    seeds, sizes = (SEEDS[:1], (2, LARGE)) if asked.quick else (SEEDS, INPUTS)
+    seeds, sizes = (SEEDS[:1], (2, LARGE)) if asked.quick else (SEEDS[: asked.seeds], INPUTS)
     facts = machine()
-    wanted = PROGRAMS if not asked.quick else [p for p in PROGRAMS if p.family in families]
+    wanted = (
+        PROGRAMS
+        if not (asked.quick or asked.family)
+        else [p for p in PROGRAMS if p.family in families]
+    )
     with session(Settings()) as opened:
         kept = KeptRuns(opened)
         runs = {seed: observed(kept, wanted, seed) for seed in seeds}

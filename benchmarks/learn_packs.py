@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from _kept_runs import KeptRuns
 from _measure import ROOT
-from _observed_runs import APIS, load_toolkit
+from _observed_runs import load_toolkit
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
@@ -39,11 +39,8 @@ ONE_RANK = (
     *("tensor_parallel_mixed", "sharded.classifier", "sharded.language", "sharded.images"),
 )
 
-#: The programs that take a context, and mark their steps by it.
-MARKED = frozenset(each.name for each in PROGRAMS if each.axis)
-
-#: What is observed of DeepSpeed: what a program calls, and not how it is done.
-ENGINES = (*APIS, "deepspeed.DeepSpeedEngine", "deepspeed.PipelineEngine")
+#: The programs that take no context.  The others mark their steps by it.
+UNMARKED = frozenset(each.name for each in PROGRAMS if not each.axis)
 
 
 def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
@@ -59,8 +56,8 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
             yield kept.of_ranks(_named(name, sizes), train, sizes)
     for zero in (1, 2, 3):
         sizes = {"dp": 2, "zero": zero}
-        yield kept.of_ranks(f"deepspeed zero={zero}", deepspeed_gpt.train, sizes, ENGINES)
-    yield kept.of_ranks("deepspeed pipeline", deepspeed_gpt.pipeline, {"pp": 2}, ENGINES)
+        yield kept.of_ranks(f"deepspeed zero={zero}", deepspeed_gpt.train, sizes)
+    yield kept.of_ranks("deepspeed pipeline", deepspeed_gpt.pipeline, {"pp": 2})
 
 
 def learned(
@@ -69,7 +66,8 @@ def learned(
     """The pack of a recipe, and what was left out."""
     names = {*recipe.programs, *recipe.beside}
     chosen = [run for run in runs if not names or run.program in names]
-    found = general(chosen, rules, recipe.programs or None, MARKED)
+    marked = {run.program for run in chosen} - UNMARKED
+    found = general(chosen, rules, recipe.programs or None, marked)
     programs = {run.program: run.versions for run in chosen}
     invariants = tuple(each for each in found.invariants if recipe.takes(each))
     return Pack(recipe.name, invariants, programs), found

@@ -32,7 +32,6 @@ SCALED = (
 )
 #: Programs of two ranks that share no parameters, or some of them only.
 OTHERS = ("experts", "pipeline")
-DEEPSPEED = ("deepspeed zero=1", "deepspeed zero=2", "deepspeed zero=3", "deepspeed pipeline")
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,13 +71,9 @@ def _scales(invariant: Invariant) -> bool:
     )
 
 
-def _of_deepspeed(invariant: Invariant) -> bool:
-    return any(name.startswith("deepspeed.") for name in _names(invariant))
-
-
 def _alone(invariant: Invariant) -> bool:
     """Whether it is about what every program of PyTorch does, on one rank or on several."""
-    subjects = (_several, _communicates, _scales, _of_deepspeed)
+    subjects = (_several, _communicates, _scales)
     return not any(each(invariant) for each in subjects)
 
 
@@ -92,5 +87,4 @@ RECIPES = (
     Recipe("tensor_parallel", _between, SPLIT, (*REPLICATED, *OTHERS)),
     Recipe("fsdp", _between, SHARDED),
     Recipe("amp", _scales, SCALED),
-    Recipe("deepspeed", _of_deepspeed, DEEPSPEED),
 )

@@ -115,8 +115,11 @@ def frozen_resnet() -> None:
 def accelerated() -> None:
     """accelerate's documented loop: bfloat16 autocast, accumulation, clipping, a schedule."""
     from accelerate import Accelerator
+    from accelerate.state import AcceleratorState
     from accelerate.utils import set_seed
 
+    # There is one state for the process, and `transformers.Trainer` has one of float32.
+    AcceleratorState._reset_state(reset_partial_state=True)
     set_seed(7)
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)
     model = nn.Sequential(nn.Embedding(WORDS, 8), nn.Flatten(), nn.Linear(8 * LENGTH, CLASSES))

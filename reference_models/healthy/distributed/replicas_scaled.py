@@ -11,9 +11,9 @@ if TYPE_CHECKING:
 
 
 def train(
-    ctx: Context, epochs: int = 2, width: int = 12, batch: int = 6, max_norm: float = 1.0
+    ctx: Context, epochs: int = 2, width: int = 12, batch: int = 6, enabled: bool = True
 ) -> Outcome:
-    """The schedule steps after each optimizer step, and the loss is averaged for the log."""
+    """After each step the schedule moves on, the loss is averaged and the next batch is read."""
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -25,7 +25,7 @@ def train(
     replica = DistributedDataParallel(model, process_group=ctx.group("dp"))
     optimizer = torch.optim.AdamW(replica.parameters(), lr=3e-2)
     warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, n / 2))
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=4)
+    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**8, growth_interval=4, enabled=enabled)
     ctx.watch(replica, optimizer, level="step")
     draw = torch.Generator().manual_seed(ctx.seed)
     kinds = torch.arange(3 * batch * ctx.world_size) % 3
@@ -37,14 +37,14 @@ def train(
     for epoch in range(epochs):
         sampler.set_epoch(epoch)
         batches = iter(loader)
-        for _ in range(len(loader)):
+        x, y = next(batches)
+        for left in reversed(range(len(loader))):
             with ctx.step():
-                x, y = next(batches)
-                with torch.autocast("cpu", dtype=torch.float16):
+                with torch.autocast("cpu", dtype=torch.float16, enabled=enabled):
                     loss = F.cross_entropy(replica(x), y)
                 scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
                 scaler.unscale_(optimizer)
-                nn.utils.clip_grad_norm_(replica.parameters(), max_norm)
+                nn.utils.clip_grad_norm_(replica.parameters(), 1.0)
                 scaler.step(optimizer)
                 scaler.update()
                 optimizer.zero_grad()
@@ -52,4 +52,6 @@ def train(
                 logged = loss.detach().clone()
                 torch.distributed.all_reduce(logged, group=ctx.group("dp"))
                 outcome.losses.append(float(logged) / ctx.world_size)
+                if left:
+                    x, y = next(batches)
     return outcome

@@ -1,4 +1,4 @@
-"""Adversarial training: each batch is moved along the sign of its own gradient before it is used."""
+"""Adversarial training: each batch is also moved along the sign of its own gradient."""
 
 from __future__ import annotations
 

@@ -11,5 +11,4 @@ argument    arguments are constant, steady, fresh or equal to each other
 output      results compared with arguments, and bounds
 periodic    variables change in every so many steps, or never
 numeric     counters, and bounds of norms
-checker     what their checkers share
 """

@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Ints
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change, Value
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
@@ -71,7 +71,7 @@ class Numeric(RelationBase):
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Larger bounds; what goes up by one does not fall; what a ratio limits, changes as much."""
+        """Larger bounds; what goes up by one does not fall; a ratio limits the change too."""
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
         if form == "counts":

@@ -16,6 +16,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_trainsafe.judge.learn.by_api import by_api
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
@@ -23,7 +24,6 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypoth
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.argument import SMALL
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO

@@ -11,18 +11,18 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import (
+    Checker,
+    by_param,
+    name_of,
+    variable_of,
+)
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.names import ZERO_GRAD
 from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import (
-    Checker,
-    by_param,
-    name_of,
-    variable_of,
-)
 from pytest_trainsafe.judge.learn.relations.sequence import Entries, owner_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change

@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import ZERO_GRAD, is_architecture
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE

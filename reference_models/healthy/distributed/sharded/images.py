@@ -46,6 +46,7 @@ def train(ctx: Context, steps: int = 5, channels: int = 6, lr: float = 1e-2) -> 
             loss = F.cross_entropy(model(pictures).float(), vertical)
             loss.backward()  # type: ignore[no-untyped-call]
             optimizer.step()
+            optimizer.zero_grad()
             outcome.losses.append(loss.item())
     model.eval()
     with torch.no_grad():

@@ -30,7 +30,7 @@ def train(ctx, faulty=False, steps=3):
 CHECKED = """
 import pytest
 from sharded import train as sharded
-from pytest_trainsafe import TrainsafeFailure, assert_invariants
+from pytest_trainsafe import TrainsafeFailure, assert_invariants, assert_trainsafe
 from pytest_trainsafe.reference_models import gpt, silent_errors
 
 replicated = silent_errors.program(silent_errors.find("x-ddp"))
@@ -45,7 +45,7 @@ def found(candidate_trace, pack):
 
 @pytest.mark.trainsafe(replicated, dp=2, dtype="float32", args={"faulty": True})
 def test_a_model_that_is_called_inside_of_ddp(candidate_trace):
-    assert "stays equal on ranks" in found(candidate_trace, "ddp")
+    assert "grad of torch.nn.Parameter is equal on the ranks" in found(candidate_trace, "ddp")
 
 
 @pytest.mark.trainsafe(split, tp=2, dtype="float32", args={"faulty": True})
@@ -63,9 +63,9 @@ def test_shards(candidate_trace):
     assert_invariants(candidate_trace, "fsdp", "pytorch")
 
 
-@pytest.mark.trainsafe(gpt.train, dp=2, tp=2, dtype="float32")
-def test_a_reference_model(candidate_trace):
-    assert_invariants(candidate_trace, "pytorch", "tensor_parallel")
+@pytest.mark.trainsafe(gpt.train, tp=2, dtype=["float64"], packs=["pytorch", "tensor_parallel"])
+def test_a_reference_model(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
 """
 
 

@@ -7,6 +7,7 @@ their confidence; what is reported at the default confidence is counted apart an
 Transfer: of the invariants of the packs from five and six programs that no program of the class
 breaks, the share that applies to another program of any class, and to more than a quarter of all.
 
+The packs that the package ships are checked on every run too: `--shipped` does nothing else.
 Every run is observed once and kept in `.bench`.  `--quick` takes one class, one seed and two sizes.
 """
 
@@ -17,6 +18,7 @@ import itertools
 import random
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 from _kept_runs import KeptRuns
@@ -25,6 +27,7 @@ from _observed_runs import load_toolkit
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.invariants.recipes import RECIPES
 from pytest_trainsafe.judge.learn.check.offline import check
 from pytest_trainsafe.judge.learn.check.verifier import CONFIDENCE
 from pytest_trainsafe.judge.learn.inference.learn import learn
@@ -32,6 +35,7 @@ from pytest_trainsafe.judge.learn.inference.select import confidence
 from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import load_packs
 from pytest_trainsafe.reference_models.healthy import FAMILIES, PROGRAMS, Healthy
 
 #: Numbers of input programs, how many sets of them are drawn for each, and the seeds of runs.
@@ -144,6 +148,28 @@ def applied(
     transfer.quarter += sum(4 * count > len(runs) for count in counts.values())
 
 
+def shipped(runs: Mapping[int, Runs]) -> tuple[int, int, list[str]]:
+    """The runs, the checked invariants, and what is reported, of the packs of the package."""
+    root = Path("/nowhere")
+    packs = {each.name: load_packs([each.name], root, RULES)[0] for each in RECIPES}
+    checks, triggered, reported = 0, 0, []
+    for seed, of_seed in runs.items():
+        for name, own in of_seed.own.items():
+            chosen = [
+                packs[each.name]
+                for each in RECIPES
+                if each.name in ("pytorch", "amp") or name in each.programs
+            ]
+            for run in (own, *of_seed.variants[name]):
+                found = check(ObservedRun("", run.tables), chosen, RULES)
+                checks += 1
+                triggered += len(found.triggered)
+                for each in found.violations:
+                    says = RULES[each.invariant.claim.relation].explain(each.invariant.claim)
+                    reported.append(f"{name}, seed {seed}: {says.sentence}: {each.quoted[:80]}")
+    return checks, triggered, reported
+
+
 def observed(kept: KeptRuns, programs: Sequence[Healthy], seed: int) -> Runs:
     """The runs with one seed."""
     return Runs(
@@ -157,6 +183,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--quick", action="store_true", help="One class, one seed, two sizes")
     parser.add_argument("--class", dest="family", choices=FAMILIES, help="One class only")
+    parser.add_argument("--shipped", action="store_true", help="The packs of the package only")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="So many seeds of runs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -172,6 +199,14 @@ def main() -> None:
     with session(Settings()) as opened:
         kept = KeptRuns(opened)
         runs = {seed: observed(kept, wanted, seed) for seed in seeds}
+    checks, applied_to, reported = shipped(runs)
+    print(
+        f"The shipped packs: {checks} runs of {len(wanted)} programs, {applied_to} invariants "
+        f"checked, {len(reported)} reported"
+    )
+    print("\n".join(dict.fromkeys(reported)))
+    if asked.shipped:
+        return
     rows, figures, every = [], {}, Alarms()
     transfer = Transfer()
     for family in families:

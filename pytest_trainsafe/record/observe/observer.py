@@ -140,6 +140,8 @@ class Observer:
             return None
         role, api = target.role, target.api
         thing = args[0] if target.is_method and args else None
+        if role.kind in ("used", "step") and isinstance(thing, Optimizer) and _wraps(thing):
+            return None
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._loaded()
@@ -376,6 +378,16 @@ class Observer:
 
 def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)
+
+
+def _wraps(optimizer: Optimizer) -> bool:
+    """Whether an optimizer of another package than torch steps by one that it has.
+
+    It may leave out a step, for example while gradients accumulate, so the other's are recorded.
+    """
+    return not type(optimizer).__module__.startswith("torch.") and any(
+        isinstance(each, Optimizer) for each in vars(optimizer).values()
+    )
 
 
 def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:

@@ -93,3 +93,29 @@ def test_a_tensor_that_another_rank_writes_to_is_read_anew() -> None:
     objects.unsettle([received])
     received.numpy()[:] = 1.0  # neither the version nor the address changes
     assert objects.tensor(received)[0].digest != before
+
+
+class Accumulating(torch.optim.Optimizer):
+    """An optimizer around another one, which steps every second time."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.calls = optimizer, 0
+        self.param_groups = optimizer.param_groups
+
+    def step(self, closure: object = None) -> None:
+        """Step every second time."""
+        self.calls += 1
+        if self.calls % 2 == 0:
+            self.optimizer.step()
+
+
+def test_of_an_optimizer_around_another_one_the_steps_of_the_other_are_recorded() -> None:
+    net = Net()
+    optimizer = Accumulating(torch.optim.SGD(net.parameters(), lr=0.1))
+    with observe() as observation:
+        for _ in range(4):
+            net(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    found = Kept.of(observation.table)
+    assert len(found.called("torch.optim.SGD.step")) == 2
+    assert found.called("torch.optim.Optimizer.step") == []

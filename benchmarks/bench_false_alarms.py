@@ -110,13 +110,18 @@ class Transfer:
 
 
 def judged(
-    programs: Sequence[Healthy], runs: Runs, inputs: int, draw: random.Random, transfer: Transfer
+    programs: Sequence[Healthy],
+    runs: Runs,
+    inputs: int,
+    draws: int,
+    draw: random.Random,
+    transfer: Transfer,
 ) -> tuple[Alarms, Alarms]:
     """Across configurations and across pipelines, with packs from `inputs` programs."""
     configurations, pipelines = Alarms(), Alarms()
     names = [each.name for each in programs]
     sets = list(itertools.combinations(names, inputs))
-    for number, chosen in enumerate(draw.sample(sets, min(DRAWS, len(sets)))):
+    for number, chosen in enumerate(draw.sample(sets, min(draws, len(sets)))):
         pack = pack_of("inputs", learn([runs.own[name] for name in chosen]))
         broken: set[str] = set()
         for name in names:
@@ -184,6 +189,7 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="One class, one seed, two sizes")
     parser.add_argument("--class", dest="family", choices=FAMILIES, help="One class only")
     parser.add_argument("--shipped", action="store_true", help="The packs of the package only")
+    parser.add_argument("--draws", type=int, default=DRAWS, help="So many sets of each size")
     parser.add_argument("--seeds", type=int, default=len(SEEDS), help="So many seeds of runs")
     asked = parser.parse_args()
     torch.set_num_threads(1)
@@ -215,7 +221,7 @@ def main() -> None:
             sums = Alarms(), Alarms()
             for seed in seeds:
                 draw = random.Random(1000 * seed + inputs)
-                found = judged(programs, runs[seed], inputs, draw, transfer)
+                found = judged(programs, runs[seed], inputs, asked.draws, draw, transfer)
                 sums = sums[0] + found[0], sums[1] + found[1]
             every = every + sums[0] + sums[1]
             shares = [f"{each.share:.2f} %" for each in sums]

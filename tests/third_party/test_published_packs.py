@@ -65,5 +65,3 @@ def test_llama_under_fsdp_keeps_the_packs(candidate_trace) -> None:
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32")
 def test_transformers_tensor_parallelism_keeps_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "tensor_parallel")
-
-

@@ -31,5 +31,5 @@ def train(
         return loss
 
     for _ in range(steps):
-        losses.append(float(optimizer.step(closure).detach()))
+        losses.append(float(optimizer.step(closure).detach()))  # type: ignore[no-untyped-call]
     return losses

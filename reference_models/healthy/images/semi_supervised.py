@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 from torch.nn import functional as F
@@ -24,8 +26,12 @@ def train(
     body = nn.Sequential(nn.Flatten(), nn.Linear(36, width), nn.ELU())
     head = nn.Linear(width, 2)
     model = nn.Sequential(body, head)
+    groups: list[dict[str, Any]] = [
+        {"params": body.parameters()},
+        {"params": head.parameters(), "lr": 0.2},
+    ]
     optimizer = torch.optim.SGD(
-        [{"params": body.parameters()}, {"params": head.parameters(), "lr": 0.2}],
+        groups,
         lr=0.1,
         momentum=0.9,
         nesterov=True,

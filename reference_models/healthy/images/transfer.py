@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from torch import nn
 
@@ -27,14 +29,12 @@ def train(
         parameter.requires_grad_(False)
     features.eval()
     head = nn.Linear(6 * 16, classes)
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": [head.weight], "weight_decay": 0.01},
-            {"params": [head.bias], "weight_decay": 0.0},
-            *([{"params": features.parameters()}] if every else []),
-        ],
-        lr=lr,
-    )
+    groups: list[dict[str, Any]] = [
+        {"params": [head.weight], "weight_decay": 0.01},
+        {"params": [head.bias], "weight_decay": 0.0},
+        *([{"params": features.parameters()}] if every else []),
+    ]
+    optimizer = torch.optim.AdamW(groups, lr=lr)
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(optimizer, patience=2, factor=0.5)
     criterion = nn.CrossEntropyLoss(label_smoothing=0.05)
     centres = torch.randn(classes, 1, 12, 12)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from typing import Any
 import sys
 
 import pytest
@@ -102,7 +103,7 @@ class Accumulating(torch.optim.Optimizer):
         self.optimizer, self.calls = optimizer, 0
         self.param_groups = optimizer.param_groups
 
-    def step(self, closure: object = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         """Step every second time."""
         self.calls += 1
         if self.calls % 2 == 0:

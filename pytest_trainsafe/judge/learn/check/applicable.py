@@ -13,7 +13,6 @@ from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.watch import Watch
 
-
 #: What observed tables call the `__next__` of a DataLoader's iterators.
 _NEXT = "torch.utils.data.DataLoader.__next__"
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
 import sys
+from typing import Any
 
 import pytest
 import torch

@@ -42,6 +42,8 @@ _IN_MODEL = ".in_model"
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
 FRESH = ("digest", "value", "identity")
+#: Tuples of numbers, as values have them.
+_SIZES = re.compile(r"[-+\d., e]+")
 #: Smaller numbers are equal by chance.
 SMALL = 3
 #: More different values than this are no constants.
@@ -266,7 +268,12 @@ def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     if not 0 < len(values) <= _MAX_CONSTANTS:
         return []
     plain = [value_at(frame.table, int(rows[at])).plain for at in first]
-    return sorted((each for each in plain if is_feature(each) or _is(each, 0.0)), key=repr)
+    return sorted((each for each in plain if _is_mode(each) or _is(each, 0.0)), key=repr)
+
+
+def _is_mode(value: Plain) -> bool:
+    """Whether a value is a word, a truth value or None; a text may also be a tuple of sizes."""
+    return is_feature(value) and not (isinstance(value, str) and _SIZES.fullmatch(value))
 
 
 def _equal(frame: Frame, slot: Ints, wanted: Plain) -> tuple[Bools, Bools]:

@@ -99,12 +99,14 @@ class Contain(RelationBase):
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """What a call does inside follows from the API.
+        """What a call does inside follows from the API, and subclasses replace what it calls.
 
-        States depend on the optimizer's class, and subclasses replace what a library calls.
+        States depend on the optimizer's class, and gradients on those that were there before: they
+        may be cleared twice, or added to.
         """
-        if claim["variable"] == "optimizer.state":
-            return -1
+        kept = claim["attribute"] == "grad" and claim["change"] in ("set", "cleared")
+        if claim["variable"] == "optimizer.state" or kept:
+            return -5
         return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:

@@ -32,8 +32,8 @@ _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 #: APIs of objects that each go their own way: two schedulers may step between two backwards.
 _OWNED = "torch.optim."
 
-#: What each round of training does.
-_ROUNDS = ("torch.optim.*.step", "torch.Tensor.backward", ZERO_GRAD)
+#: What ends each round of training.  Backwards may follow each other, as may clearings.
+_ROUND = "torch.optim.*.step"
 
 #: The least share of examples that pass, for it to be worth a hypothesis.
 _LEAST = 0.2
@@ -115,7 +115,7 @@ class CallSequence(RelationBase):
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
-        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
+        return -1 if claim["form"] == "order" or claim["api"] == _ROUND else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """What an API is called with does not decide what a loop calls around it.

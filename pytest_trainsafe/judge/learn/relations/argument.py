@@ -42,8 +42,8 @@ _IN_MODEL = ".in_model"
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
 FRESH = ("digest", "value", "identity")
-#: Tuples of numbers, as values have them.
-_SIZES = re.compile(r"[-+\d., e]+")
+#: A text that may be a mode: one word.  Others are sizes, or data.
+_WORD = re.compile(r"[A-Za-z][\w.:-]*")
 #: Smaller numbers are equal by chance.
 SMALL = 3
 #: More different values than this are no constants.
@@ -272,8 +272,8 @@ def _constants(frame: Frame, slot: Ints) -> list[Plain]:
 
 
 def _is_mode(value: Plain) -> bool:
-    """Whether a value is a word, a truth value or None; a text may also be a tuple of sizes."""
-    return is_feature(value) and not (isinstance(value, str) and _SIZES.fullmatch(value))
+    """Whether a value is a truth value, None or one word."""
+    return is_feature(value) and not (isinstance(value, str) and not _WORD.fullmatch(value))
 
 
 def _equal(frame: Frame, slot: Ints, wanted: Plain) -> tuple[Bools, Bools]:

@@ -83,7 +83,9 @@ class Numeric(RelationBase):
                 yield _claim(name, form, larger)
 
     def prior(self, claim: Hypothesis) -> int:
-        """Bounds of norms depend on the model and its rate."""
+        """Bounds of norms depend on the model and its rate; scaled gradients overflow at times."""
+        if claim["form"] == "finite" and claim["attribute"] == "grad":
+            return -5
         if claim["form"] in _BOUNDS:
             return -1 if claim["attribute"] == "data" else OWN
         return 1 if claim["form"] == "finite" else 0

@@ -34,6 +34,8 @@ _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
 #: Arguments that are limits by their names; others exceed a result by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
+#: Limits of a number of things, which say nothing of a norm.
+_COUNT = re.compile(r"length|size|steps|tokens|epochs")
 #: Rounding that a bound allows, relative to it.
 _ROUNDING = 1e-3
 
@@ -209,7 +211,10 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
                 for name in _EQUAL:
                     yield _claim(group.api, "equal", place, name, of)
             elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
+                counts = _COUNT.search(of)
                 for name in _AT_MOST:
+                    if name == "norm" and counts:
+                        continue
                     yield _claim(group.api, "at_most", place, name, of)
 
 

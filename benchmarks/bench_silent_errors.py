@@ -27,7 +27,7 @@ TEXT = (
     "The part of a framework or of a machine that was at fault is a subclass of the same part of a "
     "small library (`reference_models/toolkit/`), so both variants call the same names.\n"
     "Tests check the consequence of each error, not only its loss.\n"
-    "`reference_models/healthy/` has forty correct programs in four classes, none of them the "
+    "`reference_models/healthy/` has forty-two correct programs in four classes, none of them the "
     "healthy variant of an error.\n\n"
     "The trigger is when the root cause acts: in a step, before the first (start) or after the "
     "last (end).\n"

@@ -236,6 +236,9 @@ class Observer:
             args = args[1:]
         put = self.describer.put
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
+        if given.get("arg.closure") is not None:
+            # Its gradients are computed in the call.
+            values.pop("self.has_gradients", None)
         communicates = frame.api.startswith("torch.distributed.")
         for place, value in given.items():
             if communicates:

@@ -18,6 +18,7 @@ import numpy as np
 from pytest_trainsafe.judge.learn.by_api import by_api
 from pytest_trainsafe.judge.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
+from pytest_trainsafe.judge.learn.columns.ranks import mixed
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
@@ -29,6 +30,9 @@ from pytest_trainsafe.trace.observed.table import value_at
 
 #: APIs that data and seeds come from.  Elsewhere the same value twice is no fault.
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
+
+#: What gives batches.  In each epoch they may be those of the one before.
+_LOADED = "torch.utils.data.DataLoader.__next__"
 
 #: APIs that give an object its first values.
 _INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
@@ -158,8 +162,9 @@ class Argument(RelationBase):
                 f"{what} of {api} is the same in successive calls on one object",
                 "the program changed what it passes on",
             )
+        epoch = " of its epoch" if api == _LOADED else ""
         return Explanation(
-            f"{what} of {api} differs from that of every earlier call",
+            f"{what} of {api} differs from that of every earlier call{epoch}",
             "the same data or the same seed is used again",
         )
 
@@ -197,6 +202,8 @@ class _Checker(Checker):
                 passed = before == key
             else:
                 earlier = self._earlier[id(watch)]
+                if name_of(call) == _LOADED:
+                    key = f"epoch {call.meta.get('epoch')}", repr(key)
                 passed = key not in earlier
                 if not earlier:
                     earlier.add(key)
@@ -299,6 +306,9 @@ def _passed(
     order = order[valid[order]]
     passed, where = np.zeros(len(slot), bool), np.zeros(len(slot), bool)
     if form == "fresh":
+        if group.api == _LOADED:
+            epochs = frame.epochs_of(frame.calls["meta"][group.rows])
+            keys = mixed(keys, epochs.astype(np.uint64))
         first = np.unique(keys[order], return_index=True)[1]
         passed[order[first]] = True
         where[order[1:]] = True

@@ -324,6 +324,9 @@ def _internal(claim: Hypothesis) -> bool:
     # Gradients that are scaled overflow at times, and the scaler leaves out their step.
     if claim["form"] == "finite" and claim["attribute"] == "grad":
         return True
+    # Whether batches repeat is up to the data.
+    if claim["form"] == "fresh" and claim.text("api").startswith("torch.utils.data."):
+        return True
     # Private parts are details of a release.
     names = [*(part for name in _apis(claim) for part in name.split(".")), claim.text("attribute")]
     if any(name.startswith("_") and not name.endswith("__") for name in names):

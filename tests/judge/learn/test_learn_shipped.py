@@ -6,6 +6,7 @@ import functools
 from pathlib import Path
 
 import pytest
+import torch
 
 from pytest_trainsafe import observe
 from pytest_trainsafe.judge.learn.check.applicable import exists
@@ -29,6 +30,7 @@ ERRORS = {
     "so-60335387": "renewed",
     "mm-702": "membership",
     "pt-f84911": "membership",
+    "pt-115607": "contain",
 }
 
 
@@ -91,3 +93,28 @@ def test_a_healthy_program_keeps_the_packs_that_apply_to_it(name: str) -> None:
 
     assert found.violations == ()
     assert len(found.triggered) >= 5
+
+
+def scaled(faulty: bool) -> None:
+    """A training with a gradient scaler; with the fault, the loss is scaled after its backward."""
+    torch.manual_seed(3)
+    model = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu", init_scale=64.0)
+    for _ in range(4):
+        optimizer.zero_grad()
+        loss = model(torch.randn(6, 4)).square().mean()
+        if faulty:
+            loss.backward()
+            scaler.scale(loss)
+        else:
+            scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+
+
+def test_the_pack_of_mixed_precision_finds_a_loss_that_is_scaled_after_its_backward() -> None:
+    assert checked(functools.partial(scaled, False), "amp").violations == ()
+    found = checked(functools.partial(scaled, True), "amp")
+    [claim] = {each.invariant.claim for each in found.violations}
+    assert (claim["form"], claim["api"]) == ("order", "torch.amp.GradScaler.scale")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -41,7 +42,7 @@ def shipped(name: str) -> Pack:
     return pack
 
 
-def checked(train: functools.partial[object], *names: str) -> Checked:
+def checked(train: Callable[[], object], *names: str) -> Checked:
     """The check of packs on a training in this process, of which only their subject is observed."""
     packs = [shipped(name) for name in names]
     wanted = observation_of(packs, RELATIONS)

@@ -18,7 +18,7 @@ QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests
 	tests/judge tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-slow coverage test-oldest test-newest test-numerics \
-	test-third-party lint types bench mutants nightly fuzz gpu clean
+	test-third-party lint types bench packs mutants nightly fuzz gpu clean
 
 setup: $(VENV)/.installed
 
@@ -125,6 +125,10 @@ types: setup $(TYPED)
 bench: setup
 	@status=0; for script in benchmarks/bench_*.py; do \
 		echo "== $$script"; $(BIN)/python $$script $(ARGS) || status=1; done; exit $$status
+
+# Learns the packs that the package ships.  The observed runs are kept: a second call only learns.
+packs: setup
+	$(BIN)/python benchmarks/learn_packs.py $(ARGS)
 
 # Hours on two cores: `make mutants ARGS=--quick` for a first look, and ARGS=--resume to go on.
 mutants: setup

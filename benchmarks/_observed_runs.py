@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import importlib
 import pkgutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
+import torch
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.learn.run import ObservedRun
@@ -28,6 +29,9 @@ from pytest_trainsafe.trace.run_spec import Observe
 #: The packages that are observed: PyTorch, and the library that the programs share.
 APIS = ("torch", "pytest_trainsafe.reference_models.toolkit")
 
+#: What is said of the versions that a run had.
+VERSIONS = {"torch": torch.__version__.partition("+")[0]}
+
 
 def load_toolkit() -> None:
     """Import every module of the library that the programs share, so that all are observed."""
@@ -41,7 +45,7 @@ def observed_healthy(
     """The observed run of a healthy program; `variant` are arguments that it changes."""
     train = healthy.program(each)
     if each.axis:
-        return _of_ranks(session, each.name, train, each.axis, seed, dict(variant or {}))
+        return of_ranks(session, each.name, train, {each.axis: 2}, seed, variant or {})
     return _of_process(each.name, train, {"seed": seed, **(variant or {})})
 
 
@@ -55,28 +59,30 @@ def observed_error(
         return _of_process(error.name, train, {**arguments, "seed": seed})
     if error.raises and faulty:
         arguments["patience"] = 5.0
-    return _of_ranks(session, error.name, train, error.axis, seed, arguments)
+    return of_ranks(session, error.name, train, {error.axis: 2}, seed, arguments)
 
 
 def _of_process(name: str, train: Callable[..., Any], arguments: Mapping[str, Any]) -> ObservedRun:
     # A faulty program may raise KeyError; what it did before is observed.
     with observe(APIS) as observation, contextlib.suppress(KeyError):
         train(**arguments)
-    return ObservedRun(name, [observation.table])
+    return ObservedRun(name, [observation.table], VERSIONS)
 
 
-def _of_ranks(
+def of_ranks(
     session: Session,
     name: str,
     train: Callable[..., Any],
-    axis: str,
+    sizes: Mapping[str, Any],
     seed: int,
     arguments: Mapping[str, Any],
+    apis: Sequence[str] = APIS,
 ) -> ObservedRun:
+    """The run of a program in ranks, at the Point with these sizes."""
     settings = replace(session.settings, seed=seed)
-    case = Case(Point.of({axis: 2}), resolve(train), settings, {}, dict(arguments))
+    case = Case(Point.of(dict(sizes)), resolve(train), settings, {}, dict(arguments))
     spec = msgspec.structs.replace(
-        spec_of(case, "candidate", "float32"), observe=Observe(apis=APIS), rng=False
+        spec_of(case, "candidate", "float32"), observe=Observe(apis=tuple(apis)), rng=False
     )
     before = {*session.root.iterdir()} if session.root.exists() else set()
     try:
@@ -84,7 +90,8 @@ def _of_ranks(
     except GroupFailure:
         (folder,) = {*session.root.iterdir()} - before
         path = folder / "trace"
-        files = [path / f"rank{rank}" / FILE for rank in range(2)]
+        files = [path / f"rank{rank}" / FILE for rank in range(case.point.world_size)]
         tables = [read_table(file, rank, below=path) for rank, file in enumerate(files)]
-        return ObservedRun(name, tables)
-    return ObservedRun(name, [trace.observed(rank) for rank in range(2)])
+        return ObservedRun(name, tables, VERSIONS)
+    tables = [trace.observed(rank) for rank in range(case.point.world_size)]
+    return ObservedRun(name, tables, VERSIONS)

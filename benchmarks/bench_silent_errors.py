@@ -27,7 +27,7 @@ TEXT = (
     "The faulty part of a framework or machine is a subclass of the same part of a small library "
     "(`reference_models/toolkit/`), so both variants call functions of the same names.\n"
     "Tests check the consequence of each error, not only its loss.\n"
-    "`reference_models/healthy/` has thirty-one correct programs in four classes, none of them the "
+    "`reference_models/healthy/` has forty-two correct programs in four classes, none of them the "
     "healthy variant of an error.\n\n"
     '"Trigger" is when the root cause acts: in a step, before the first step (start) or after the '
     "last (end).\n"

@@ -1,1 +1,10 @@
-"""Packs of learned invariants, each with a note on how it was learned.  There are none yet."""
+"""The packs of learned invariants that the package ships, and the recipes for learning them.
+
+pytorch          optimizers, gradients, modes, data and schedulers, on each rank separately
+amp              gradient scalers and autocast
+ddp              ranks that hold replicas of a model
+tensor_parallel  ranks that split layers
+fsdp             ranks that shard parameters with `fully_shard`
+
+`recipes` lists the programs from which each pack is learned.
+"""

@@ -31,6 +31,7 @@ def test_it_holds_every_file_of_the_package_and_no_other(
     assert code == shipped
     assert "pytest_trainsafe/py.typed" in code
     assert "pytest_trainsafe/reference_models/gpt.yaml" in code
+    assert "pytest_trainsafe/invariants/pytorch.pack" in code
 
 
 def test_it_claims_one_top_level_name(names: set[str]) -> None:

@@ -30,7 +30,7 @@ def is_domain(field: str) -> bool:
 
 _MODES = {
     *("class", "self.training", "arg.training", "distributed", "first_step", "in_step"),
-    "self.has_gradients",
+    *("self.has_gradients", "self.zero_rate"),
 }
 #: Fields that say where in a run a call is.
 PLACES = frozenset({"distributed", "first_step", "in_step"})
@@ -42,7 +42,7 @@ _LONGEST = 40
 
 #: The attributes of an object that say in which mode it is called.  Others are the settings of one
 #: program, such as its rates.
-_OWN = {"self.training", "self.has_gradients"}
+_OWN = {"self.training", "self.has_gradients", "self.zero_rate"}
 
 #: Attributes of parameters whose absence means False (Megatron-LM's conventions).
 _FLAGS = ("tensor_model_parallel", "sequence_parallel")

@@ -20,6 +20,7 @@ BUILT_IN = (
     f"{_FOLDER}.contain:Contain",
     f"{_FOLDER}.within:Within",
     f"{_FOLDER}.sequence:CallSequence",
+    f"{_FOLDER}.renewed:Renewed",
     f"{_FOLDER}.argument:Argument",
     f"{_FOLDER}.output:Output",
     f"{_FOLDER}.periodic:Periodic",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import xxhash
@@ -42,6 +43,8 @@ class Describer:
         self._objects = objects
         self._name_of = name_of
         self._is_known = is_known
+        #: The parameters that required no gradient when an optimizer was made or first stepped.
+        self._frozen: WeakKeyDictionary[Optimizer, frozenset[int]] = WeakKeyDictionary()
 
     def value(self, thing: object, exact: bool = False, identity: bool = True) -> Value:
         """One object as a Value, without its items and attributes."""
@@ -97,6 +100,12 @@ class Describer:
             for name, plain in plain_attributes(thing).items():
                 values[f"self.{name}"] = plain_value(type(plain), plain)
 
+    def made(self, optimizer: Optimizer) -> None:
+        """Notes which parameters of an optimizer require no gradient when it is made."""
+        self._frozen[optimizer] = frozenset(
+            id(parameter) for parameter in _held(optimizer) if not parameter.requires_grad
+        )
+
     def put_together(self, given: Mapping[str, object], values: dict[str, Value]) -> None:
         """Put facts that follow from several arguments of a call.
 
@@ -114,18 +123,28 @@ class Describer:
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
         """Put whether any parameter of an optimizer has a gradient, and which may never get one.
 
-        "frozen" counts the parameters that require no gradient.  "stale" counts those that have no
-        gradient and belong to none of the recorded models.
+        "zero_rate" says whether the learning rate of every group is zero, as in the first step of a
+        warm-up.  "frozen" counts the parameters that require no gradient although they did when the
+        optimizer was made, or all of them if none requires a gradient.  "stale" counts those that
+        have no gradient and belong to none of the recorded models.
         """
-        frozen = stale = gradients = 0
+        if optimizer not in self._frozen:
+            self.made(optimizer)
+        before = self._frozen[optimizer]
+        held = trained = frozen = stale = gradients = 0
         for parameter in _held(optimizer):
-            frozen += not parameter.requires_grad
+            held += 1
+            trained += parameter.requires_grad
+            frozen += not parameter.requires_grad and id(parameter) not in before
             if parameter.grad is not None:
                 gradients += 1
             else:
                 stale += not self._is_known(parameter)
+        rates = (group.get("lr") for group in optimizer.param_groups)
+        rests = all(isinstance(rate, int | float) and rate == 0 for rate in rates)
         values["self.has_gradients"] = plain_value(bool, gradients > 0)
-        values["self.frozen"] = plain_value(int, frozen)
+        values["self.zero_rate"] = plain_value(bool, rests)
+        values["self.frozen"] = plain_value(int, frozen if trained else held)
         values["self.stale"] = plain_value(int, stale)
 
     def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import math
 import weakref
@@ -13,7 +14,6 @@ import torch
 import xxhash
 
 from pytest_trainsafe.trace.observed.events import TensorFacts
-from pytest_trainsafe.trace.tensors.snapshot import as_array
 
 #: What torch raises for tensors without memory of their own: fake, functional, nested and such.
 _UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError)
@@ -170,7 +170,12 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
             plain = plain.resolve_conj().resolve_neg()
         if not plain.is_contiguous():
             plain = plain.contiguous()
-        digest = xxhash.xxh3_64_intdigest(as_array(plain).data) or 1
+        address = plain.data_ptr()
+        if plain.numel() and not address:  # FSDP frees the memory of a parameter between its uses
+            return None
+        # Not through NumPy: torch never resizes a storage again that NumPy has had, and FSDP must.
+        memory = (ctypes.c_ubyte * plain.nbytes).from_address(address)
+        digest = xxhash.xxh3_64_intdigest(memory) or 1
         if not plain.numel():
             return digest, 0.0 if plain.is_floating_point() else None, False, True
         if not (plain.is_floating_point() or plain.is_complex()):

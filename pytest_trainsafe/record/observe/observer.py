@@ -143,6 +143,8 @@ class Observer:
             return None
         role, api = target.role, target.api
         thing = args[0] if target.is_method and args else None
+        if role.kind in ("used", "step") and isinstance(thing, Optimizer) and _wraps(thing):
+            return None
         if len(sys.modules) != self._modules:
             self._modules = len(sys.modules)
             self._loaded()
@@ -193,6 +195,8 @@ class Observer:
             if role.kind == "made" and error is None:
                 self._use(frame.thing)
                 self._found()
+                if isinstance(frame.thing, Optimizer):
+                    self.describer.made(frame.thing)
             elif role.kind in ("iter", "next") and error is None:
                 self._iterated(role.kind, frame.thing, result)
             if self.steps.recording:
@@ -235,6 +239,9 @@ class Observer:
             args = args[1:]
         put = self.describer.put
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
+        if given.get("arg.closure") is not None:
+            # Its gradients are computed in the call.
+            values.pop("self.has_gradients", None)
         communicates = frame.api.startswith("torch.distributed.")
         for place, value in given.items():
             if communicates:
@@ -377,6 +384,16 @@ class Observer:
 
 def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
     return not any(isinstance(frame.thing, nn.Module) for frame in frames)
+
+
+def _wraps(optimizer: Optimizer) -> bool:
+    """Whether an optimizer of another package than torch steps by one that it has.
+
+    It may leave out a step, for example while gradients accumulate, so the other's are recorded.
+    """
+    return not type(optimizer).__module__.startswith("torch.") and any(
+        isinstance(each, Optimizer) for each in vars(optimizer).values()
+    )
 
 
 def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:

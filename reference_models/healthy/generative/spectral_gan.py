@@ -34,6 +34,7 @@ def train(
             critic_optimizer.zero_grad()
             hinge = F.relu(1 - critic(real)).mean() + F.relu(1 + critic(fake)).mean()
             hinge.backward()  # type: ignore[no-untyped-call]
+            nn.utils.clip_grad_norm_(critic.parameters(), 1.0)
             critic_optimizer.step()
         generator_optimizer.zero_grad()
         loss = -critic(generator(torch.randn(32, 4))).mean()

@@ -26,6 +26,7 @@ FAULTS = [
         "sequence",
         "between two calls of torch.optim.*.step, torch.optim.*.zero_grad",
     ),
+    ("no_zero_grad", "renewed", "between two calls of torch.optim.*.step, grad of some"),
     ("scheduler_first", "sequence", "in a step, torch.optim.*.step is called before"),
     ("same_batch", "argument", "result of torch.utils.data.DataLoader.__next__ differs from"),
     ("dropout_in_evaluation", "argument", "arg.training of torch.nn.functional.dropout is False"),

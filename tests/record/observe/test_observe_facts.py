@@ -102,3 +102,17 @@ def test_reading_is_no_operator_of_the_program_s() -> None:
     assert counter.get_total_flops() == 0
     assert torch.equal(state, torch.get_rng_state())
     assert x.grad_fn is None
+
+
+def test_the_memory_of_a_tensor_that_was_read_can_be_freed_and_is_then_not_read() -> None:
+    objects = Objects()
+    x = torch.ones(6)
+    before, _ = objects.tensor(x)
+    storage = x.untyped_storage()
+    assert storage.resizable()
+
+    storage.resize_(0)
+    freed, _ = objects.tensor(x, exact=True)
+    storage.resize_(24)
+    again, _ = objects.tensor(x.fill_(1.0), exact=True)
+    assert (before.digest, freed.digest, freed.norm) == (again.digest, 0, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import sys
+from typing import Any
 
 import pytest
 import torch
@@ -22,20 +23,20 @@ def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Plain
             model(torch.ones(2, 3)).sum().backward()
             optimizer.step()
     step = Kept.of(observation.table).called("torch.optim.SGD.step")[-1]
-    names = ("has_gradients", "stale", "frozen")
+    names = ("has_gradients", "stale", "frozen", "zero_rate")
     return {name: step.values[f"self.{name}"].plain for name in names}
 
 
 def test_an_optimizer_of_the_model_holds_nothing_stale_and_nothing_frozen() -> None:
     net = Net()
     found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    assert found == {"has_gradients": True, "stale": 0, "frozen": 0}
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
 
 
 def test_parameters_of_another_model_without_gradients_are_stale() -> None:
     net = Net()
     found = _held(copy.deepcopy(net), torch.optim.SGD(net.parameters(), lr=0.1))
-    assert found == {"has_gradients": False, "stale": 4, "frozen": 0}
+    assert found == {"has_gradients": False, "stale": 4, "frozen": 0, "zero_rate": False}
 
 
 def test_masters_with_gradients_of_their_own_are_not_stale() -> None:
@@ -44,14 +45,32 @@ def test_masters_with_gradients_of_their_own_are_not_stale() -> None:
     for each in masters:
         each.grad = torch.ones_like(each)
     found = _held(net, torch.optim.SGD(masters, lr=0.1))
-    assert found == {"has_gradients": True, "stale": 0, "frozen": 0}
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
 
 
-def test_frozen_parameters_are_counted() -> None:
+def test_parameters_that_were_frozen_before_the_optimizer_was_made_are_not_counted() -> None:
     net = Net()
     net.one.requires_grad_(False)
     found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
-    assert found == {"has_gradients": True, "stale": 0, "frozen": 2}
+    assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
+
+
+def test_parameters_that_are_frozen_after_the_optimizer_was_made_are_counted() -> None:
+    net = Net()
+    with observe() as observation:
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        net.one.requires_grad_(False)
+        net(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    step = Kept.of(observation.table).called("torch.optim.SGD.step")[-1]
+    assert step.values["self.frozen"].plain == 2
+
+
+def test_all_parameters_are_counted_where_none_is_trained() -> None:
+    net = Net()
+    net.one.requires_grad_(False)
+    found = _held(net, torch.optim.SGD(net.one.parameters(), lr=0.0))
+    assert found == {"has_gradients": False, "stale": 0, "frozen": 2, "zero_rate": True}
 
 
 def wrap(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
@@ -75,3 +94,29 @@ def test_a_tensor_that_another_rank_writes_to_is_read_anew() -> None:
     objects.unsettle([received])
     received.numpy()[:] = 1.0  # neither the version nor the address changes
     assert objects.tensor(received)[0].digest != before
+
+
+class Accumulating(torch.optim.Optimizer):
+    """An optimizer around another one, which steps every second time."""
+
+    def __init__(self, optimizer: torch.optim.Optimizer) -> None:
+        self.optimizer, self.calls = optimizer, 0
+        self.param_groups = optimizer.param_groups
+
+    def step(self, closure: Any = None) -> Any:
+        """Step every second time."""
+        self.calls += 1
+        if self.calls % 2 == 0:
+            self.optimizer.step()
+
+
+def test_of_an_optimizer_around_another_one_the_steps_of_the_other_are_recorded() -> None:
+    net = Net()
+    optimizer = Accumulating(torch.optim.SGD(net.parameters(), lr=0.1))
+    with observe() as observation:
+        for _ in range(4):
+            net(torch.ones(2, 3)).sum().backward()
+            optimizer.step()
+    found = Kept.of(observation.table)
+    assert len(found.called("torch.optim.SGD.step")) == 2
+    assert found.called("torch.optim.Optimizer.step") == []

@@ -223,6 +223,10 @@ class Frame:
         """The step of each set of meta variables; NONE outside of steps."""
         return self.meta_steps[metas]
 
+    def epochs_of(self, metas: Ints) -> Ints:
+        """The epoch of each set of meta variables, NONE where none is counted."""
+        return self._meta_numbers("epoch")[metas]
+
     def text_keys(self, texts: Ints) -> Keys:
         """The keys of texts.  Equal texts have equal keys in every table."""
         return self._text_keys[texts]

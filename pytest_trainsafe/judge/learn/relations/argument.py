@@ -16,19 +16,23 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 import numpy as np
 
 from pytest_trainsafe.judge.learn.by_api import by_api
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints, Keys
+from pytest_trainsafe.judge.learn.columns.ranks import mixed
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
 from pytest_trainsafe.trace.observed.table import value_at
 
 #: APIs from which data and seeds come.  Elsewhere a repeated value is no fault.
 _SOURCE = re.compile(r"^torch\.utils\.data\.|seed")
+
+#: The API that returns batches.  An epoch may repeat the batches of the previous one.
+_LOADED = "torch.utils.data.DataLoader.__next__"
 
 #: APIs that give an object its first values.
 _INITIAL = re.compile(r"(^|[._])init(ialize)?[._]")
@@ -42,6 +46,8 @@ _IN_MODEL = ".in_model"
 #: The properties that each form compares.
 STEADY = ("value", "dtype", "shape")
 FRESH = ("digest", "value", "identity")
+#: A string that may be the name of a mode: one word.  Other strings are sizes or data.
+_WORD = re.compile(r"[A-Za-z][\w.:-]*")
 #: Two numbers that are both smaller than this are not compared, as they are equal by chance.
 SMALL = 3
 #: An argument with more distinct values than this is no constant.
@@ -156,8 +162,9 @@ class Argument(RelationBase):
                 f"{what} of {api} is the same in successive calls on one object",
                 "the program changed what it passes on",
             )
+        epoch = " of its epoch" if api == _LOADED else ""
         return Explanation(
-            f"{what} of {api} differs from that of every earlier call",
+            f"{what} of {api} differs from that of every earlier call{epoch}",
             "the same data or the same seed is used again",
         )
 
@@ -195,6 +202,8 @@ class _Checker(Checker):
                 passed = before == key
             else:
                 earlier = self._earlier[id(watch)]
+                if name_of(call) == _LOADED:
+                    key = f"epoch {call.meta.get('epoch')}", repr(key)
                 passed = key not in earlier
                 if not earlier:
                     earlier.add(key)
@@ -267,7 +276,12 @@ def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     if not 0 < len(values) <= _MAX_CONSTANTS:
         return []
     plain = [value_at(frame.table, int(rows[at])).plain for at in first]
-    return sorted((each for each in plain if is_feature(each) or _is(each, 0.0)), key=repr)
+    return sorted((each for each in plain if _is_mode(each) or _is(each, 0.0)), key=repr)
+
+
+def _is_mode(value: Plain) -> bool:
+    """Whether a value is a truth value, None or one word."""
+    return is_feature(value) and not (isinstance(value, str) and not _WORD.fullmatch(value))
 
 
 def _equal(frame: Frame, slot: Ints, wanted: Plain) -> tuple[Bools, Bools]:
@@ -293,6 +307,9 @@ def _passed(
     order = order[valid[order]]
     passed, where = np.zeros(len(slot), bool), np.zeros(len(slot), bool)
     if form == "fresh":
+        if group.api == _LOADED:
+            epochs = frame.epochs_of(frame.calls["meta"][group.rows])
+            keys = mixed(keys, epochs.astype(np.uint64))
         first = np.unique(keys[order], return_index=True)[1]
         passed[order[first]] = True
         where[order[1:]] = True

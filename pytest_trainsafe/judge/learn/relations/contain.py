@@ -12,20 +12,20 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judge.learn.columns.frame import Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
-from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.features import kind_of
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
-from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import (
+from pytest_trainsafe.judge.learn.check.checker import (
     Checker,
     by_param,
     chain,
     name_of,
     variable_of,
 )
+from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import pairs_by_api
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.features import kind_of
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
+from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -66,7 +66,11 @@ class Contain(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each call of the API."""
+        """Adds an example for each call of the API that could contain the event.
+
+        A change of a kind of parameter is expected only after such a parameter was observed, since
+        a program that shards all of its parameters has no other kind.
+        """
         wanted: dict[str, list[Hypothesis]] = {}
         for claim in claims:
             wanted.setdefault(claim.text("api"), []).append(claim)
@@ -86,7 +90,7 @@ class Contain(RelationBase):
                     if code is not None:
                         first, last = np.searchsorted(codes, [code, code + 1])
                         passed[positions[first:last]] = True
-                    found.add(claim, group, passed)
+                    found.add(claim, group, passed, _after_first(frame, claim, group))
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """For a claim on a change of a certain kind, the claim on a change of any kind."""
@@ -95,12 +99,14 @@ class Contain(RelationBase):
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts as evidence: 1 for APIs of torch, -1 for other libraries.
+        """How much a claim counts as evidence: 1 for APIs of torch, less for others.
 
-        It is -1 for the state of an optimizer as well, since that depends on the optimizer's class.
+        It counts little for the state of an optimizer, which depends on the optimizer's class, and
+        for gradients that are set or cleared: they may be cleared twice, or added to.
         """
-        if claim["variable"] == "optimizer.state":
-            return -1
+        kept = claim["attribute"] == "grad" and claim["change"] in ("set", "cleared")
+        if claim["variable"] == "optimizer.state" or kept:
+            return -5
         return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
@@ -152,11 +158,30 @@ class Contain(RelationBase):
         )
 
 
+def _is_of_model(event: Event) -> bool:
+    """Whether an event is a change of a part of the model, which is named by its type."""
+    return event[0] == "change" and event[1].startswith("torch.")
+
+
+def _after_first(frame: Frame, claim: Hypothesis, group: CallGroup) -> Bools:
+    """The calls that returned after the claim's variable was first observed."""
+    _, name, attribute, _ = event = _event(claim)
+    if not _is_of_model(event):
+        return np.ones(len(group.rows), bool)
+    if (name, attribute) not in frame.variables:
+        return np.zeros(len(group.rows), bool)
+    code = frame.variables.index((name, attribute))
+    first = frame.changes["position"][frame.variable_of_change == code].min()
+    return np.asarray(frame.calls["exit"][group.rows] > first, bool)
+
+
 class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
         self._watches = by_param(watches, "api")
         self._open: dict[int, set[Event]] = {}
+        #: The kinds of variables that were observed so far.
+        self._known: set[tuple[str, str]] = set()
 
     def entered(self, call: Call) -> None:
         api = name_of(call)
@@ -165,8 +190,9 @@ class _Checker(Checker):
             self._open[id(call)] = set()
 
     def changed(self, change: Change) -> None:
+        name, attribute = variable_of(change)
+        self._known.add((name, attribute))
         if change.changed:
-            name, attribute = variable_of(change)
             self._happened(change.by, ("change", name, attribute, kind_of(change)))
             self._happened(change.by, ("change", name, attribute, "any"))
 
@@ -174,7 +200,9 @@ class _Checker(Checker):
         events = self._open.pop(id(call), None)
         if events is not None and not call.exception:
             for watch in self._watches[name_of(call)]:
-                watch.example(lambda: self.of_call(call), _event(watch.claim) in events, call)
+                event = _event(watch.claim)
+                if not _is_of_model(event) or event[1:3] in self._known:
+                    watch.example(lambda: self.of_call(call), event in events, call)
 
     def _happened(self, call: Call | None, event: Event) -> None:
         for outer in chain(call):

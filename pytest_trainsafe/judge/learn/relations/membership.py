@@ -12,11 +12,11 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, name_of, variable_of
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, name_of, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 
@@ -65,8 +65,8 @@ class Membership(RelationBase):
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Forbids preconditions on the membership itself, and on whether there are gradients."""
-        return field in ("value", "self.has_gradients")
+        """Forbids preconditions on the membership, and on whether a step changes anything."""
+        return field in ("value", "self.has_gradients", "self.zero_rate")
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the parameters, and the optimizer's steps."""

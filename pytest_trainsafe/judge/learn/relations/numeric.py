@@ -12,12 +12,12 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Ints
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change, Value
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
@@ -71,17 +71,25 @@ class Numeric(RelationBase):
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """The same claim with each larger bound; and "counts" implies "grows"."""
+        """The same claim with each larger bound; "counts" implies "grows", and "ratio" "change"."""
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
         if form == "counts":
             yield _claim(name, "grows")
+        if form == "ratio" and bound in _BOUNDS["change"]:
+            yield _claim(name, "change", bound)
         for larger in _BOUNDS.get(form, ()):
             if isinstance(bound, float) and larger > bound:
                 yield _claim(name, form, larger)
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: least for bounds of norms, which depend on the learning rate."""
+        """How much a claim counts as evidence.
+
+        Bounds of norms count little, since they depend on the model and the learning rate, and so
+        does "finite" for gradients, since scaled ones may overflow.
+        """
+        if claim["form"] == "finite" and claim["attribute"] == "grad":
+            return -5
         if claim["form"] in _BOUNDS:
             return -1 if claim["attribute"] == "data" else OWN
         return 1 if claim["form"] == "finite" else 0

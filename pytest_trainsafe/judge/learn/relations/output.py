@@ -17,6 +17,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 import numpy as np
 
 from pytest_trainsafe.judge.learn.by_api import by_api
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, CallGroup, Floats, Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
@@ -24,7 +25,6 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypoth
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.relations.argument import SMALL
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_param, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, REQUIRES_GRAD, ZERO
@@ -35,6 +35,8 @@ _FLAGS = ("finite", "nonzero", "requires_grad", "no_grad")
 _LEAST = 0.2
 #: Names of arguments that are limits.  Other arguments exceed a result only by coincidence.
 _LIMIT = re.compile(r"max|limit|bound|size")
+#: Names of limits on a number of things.  They do not limit a norm.
+_COUNT = re.compile(r"length|size|steps|tokens|epochs")
 #: The relative amount by which rounding may let a number exceed its bound.
 _ROUNDING = 1e-3
 
@@ -216,7 +218,10 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
                 for name in _EQUAL:
                     yield _claim(group.api, "equal", place, name, of)
             elif frame.numbers(other, "value")[1].any() and _LIMIT.search(of):
+                counts = _COUNT.search(of)
                 for name in _AT_MOST:
+                    if name == "norm" and counts:
+                        continue
                     yield _claim(group.api, "at_most", place, name, of)
 
 

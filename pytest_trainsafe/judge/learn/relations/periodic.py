@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records, combine
 from pytest_trainsafe.judge.learn.conditions import Feature, Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import is_empty, number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, by_variable, variable_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
 from pytest_trainsafe.trace.observed.table import NONE

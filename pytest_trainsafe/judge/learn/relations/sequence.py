@@ -16,12 +16,12 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 
+from pytest_trainsafe.judge.learn.check.checker import Checker, name_of
 from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Records
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import ZERO_GRAD, is_architecture
 from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import Checker, name_of
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
@@ -33,8 +33,8 @@ _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 #: backwards.
 _OWNED = "torch.optim."
 
-#: The APIs that each round of training calls.
-_ROUNDS = ("torch.optim.*.step", "torch.Tensor.backward", ZERO_GRAD)
+#: The API that ends each round of training.  Backwards may follow each other; so may zero_grads.
+_ROUND = "torch.optim.*.step"
 
 #: The least share of examples that must pass to propose a hypothesis.
 _LEAST = 0.2
@@ -49,7 +49,7 @@ class CallSequence(RelationBase):
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Proposes pairs of APIs that are not part of the model's architecture."""
         for frame in frames:
-            table = _Entries(frame)
+            table = Entries(frame)
             outer = [api for api in table.apis if not table.is_nested(api)]
             for api in outer:
                 records, before, positions = table.consecutive(api)
@@ -85,7 +85,7 @@ class CallSequence(RelationBase):
             else:
                 wanted[claim.text("api")].append(claim)
         for frame in frames:
-            table = _Entries(frame)
+            table = Entries(frame)
             for api in sorted(wanted.keys() & set(table.apis)):
                 records, before, positions = table.consecutive(api)
                 for inner, of_inner in _by_inner(wanted[api]).items():
@@ -116,7 +116,7 @@ class CallSequence(RelationBase):
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
-        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
+        return -1 if claim["form"] == "order" or claim["api"] == _ROUND else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.
@@ -155,7 +155,7 @@ class CallSequence(RelationBase):
         )
 
 
-class _Entries:
+class Entries:
     """The positions at which calls begin, for the APIs that a claim may name."""
 
     def __init__(self, frame: Frame) -> None:
@@ -285,7 +285,7 @@ class _Checker(Checker):
                 counts[owner] += 1
         for watch in self._pairs.get(api, ()):
             counts = self._counts.setdefault((id(watch), call.thread), {})
-            owner = _owner(api, call)
+            owner = owner_of(api, call)
             if owner in counts:
                 self._pending.setdefault(id(call), []).append((watch, counts[owner]))
             counts[owner] = 0
@@ -322,7 +322,7 @@ class _Checker(Checker):
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 
 
-def _owner(api: str, call: Call) -> int:
+def owner_of(api: str, call: Call) -> int:
     """The identity of the object of a call; 0 where objects do not matter."""
     found = call.values.get("self") if api.startswith(_OWNED) else None
     return 0 if found is None else found.identity

@@ -10,18 +10,18 @@ from collections.abc import Collection, Iterable, Sequence
 
 import numpy as np
 
-from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
-from pytest_trainsafe.judge.learn.columns.nesting import ancestors
-from pytest_trainsafe.judge.learn.evidence import Examples
-from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
-from pytest_trainsafe.judge.learn.relations.checker import (
+from pytest_trainsafe.judge.learn.check.checker import (
     Checker,
     by_variable,
     chain,
     name_of,
     variable_of,
 )
+from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints
+from pytest_trainsafe.judge.learn.columns.nesting import ancestors
+from pytest_trainsafe.judge.learn.evidence import Examples
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
 from pytest_trainsafe.trace.observed.table import NONE

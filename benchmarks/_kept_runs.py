@@ -1,0 +1,117 @@
+"""Observed runs that are kept on disk, so that what only learns and checks observes nothing again.
+
+A kept run is named by the program, its seed and its configuration, and by a hash of the code that
+the run depends on: a change of the package's observer or of the programs makes runs anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import os
+import shutil
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import torch
+from _measure import ROOT
+from _observed_runs import APIS, observed_error, observed_healthy, of_ranks
+
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.reference_models import healthy, silent_errors
+from pytest_trainsafe.reference_models.healthy import Healthy
+from pytest_trainsafe.reference_models.silent_errors import SilentError
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.trace.observed.events import Listener
+from pytest_trainsafe.trace.observed.file import TableWriter, read_table
+from pytest_trainsafe.trace.observed.table import Table, replay
+
+#: What every run depends on, and folders of it of which a run depends on its program alone.
+_SOURCES = (
+    *("pytest_trainsafe/record", "pytest_trainsafe/trace/observed", "pytest_trainsafe/frameworks"),
+    *("reference_models", "benchmarks/_observed_runs.py"),
+)
+_PROGRAMS = ("healthy", "silent_errors")
+
+
+class KeptRuns:
+    """Runs of the corpus by program, seed and configuration, each observed at most once."""
+
+    def __init__(self, session: Session, folder: Path = ROOT / ".bench/observed") -> None:
+        self._session, self._folder, self._code = session, folder, _hash_of_sources()
+        self.made = 0
+
+    def healthy(
+        self, each: Healthy, seed: int = 0, variant: Mapping[str, Any] | None = None
+    ) -> ObservedRun:
+        """A healthy program's run, with another configuration where a variant is given."""
+        key = ("healthy", each.name, seed, dict(variant or {}))
+        folder = self._folder_of(key, healthy.program(each))
+        kept = _read(folder, each.name)
+        return kept or self._write(folder, observed_healthy(self._session, each, seed, variant))
+
+    def error(self, error: SilentError, faulty: bool, seed: int = 0) -> ObservedRun:
+        """The healthy or the faulty run of a silent error."""
+        key = ("error", error.name, faulty, seed)
+        folder = self._folder_of(key, silent_errors.program(error))
+        kept = _read(folder, error.name)
+        return kept or self._write(folder, observed_error(self._session, error, faulty, seed))
+
+    def of_ranks(
+        self,
+        name: str,
+        train: Callable[..., Any],
+        sizes: Mapping[str, int],
+        apis: Sequence[str] = APIS,
+    ) -> ObservedRun:
+        """The run of a program in ranks, at the Point with these sizes."""
+        key = ("ranks", name, sorted(sizes.items()), *(apis if apis != APIS else ()))
+        folder = self._folder_of(key, train)
+        kept = _read(folder, name)
+        return kept or self._write(folder, of_ranks(self._session, name, train, sizes, 0, {}, apis))
+
+    def _write(self, folder: Path, run: ObservedRun) -> ObservedRun:
+        self.made += 1
+        partial = folder.with_name(f"{folder.name}.{os.getpid()}")
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        for table in run.tables:
+            write_table(table, partial / f"rank{table.rank}.bin")
+        (partial / "versions.json").write_bytes(msgspec.json.encode(dict(run.versions)))
+        shutil.rmtree(folder, ignore_errors=True)
+        partial.rename(folder)
+        return run
+
+    def _folder_of(self, key: Sequence[object], train: Callable[..., Any]) -> Path:
+        source = Path(inspect.getfile(inspect.unwrap(train))).read_text(encoding="utf-8")
+        text = repr((*key, source, self._code)).encode()
+        return self._folder / f"{key[1]}-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
+
+
+def _read(folder: Path, program: str) -> ObservedRun | None:
+    if not folder.is_dir():
+        return None
+    count = len(list(folder.glob("rank*.bin")))
+    tables = [read_table(folder / f"rank{rank}.bin", rank) for rank in range(count)]
+    versions = msgspec.json.decode((folder / "versions.json").read_bytes(), type=dict[str, str])
+    return ObservedRun(program, tables, versions)
+
+
+def write_table(table: Table, path: Path) -> None:
+    """Write a table that is in memory to a file."""
+    writer = TableWriter(path, table.rank)
+    listener: Listener = writer
+    replay(table, listener)
+    assert writer.close() is not None, f"{path} is larger than a file may be"
+
+
+def _hash_of_sources() -> str:
+    hashed = hashlib.blake2b(torch.__version__.encode(), digest_size=8)
+    for source in _SOURCES:
+        root = ROOT / source
+        for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
+            if file.relative_to(root).parts[:1] not in [(name,) for name in _PROGRAMS]:
+                hashed.update(file.read_bytes())
+    return hashed.hexdigest()

@@ -1,0 +1,115 @@
+"""Learns the packs that the package ships, from its healthy programs: `make packs`.
+
+Every program runs in all of its configurations, on one rank and on several.  The runs are kept in
+`.bench`, so that a second call only learns.  `--check` writes nothing and fails where a pack is not
+what its programs show; `--show` prints the rules, and why others were left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+
+import torch
+from _kept_runs import KeptRuns
+from _measure import ROOT
+from _observed_runs import load_toolkit
+from _rungs import session
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.invariants.recipes import RECIPES, Recipe
+from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack, pack_text, write_pack
+from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.general import General, general
+from pytest_trainsafe.reference_models import deepspeed_gpt, llama, moe
+from pytest_trainsafe.reference_models.healthy import PROGRAMS, program
+
+FOLDER = ROOT / "invariants"
+
+#: Points of the reference programs that are learned from.  GPT, CNN and LSTM are left for tests.
+POINTS: Sequence[Mapping[str, int]] = ({}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2})
+
+#: Programs of two ranks that also run on one: the others send to each other.  A program that marks
+#: its steps by the context is not always one of several ranks.
+ONE_RANK = (
+    *("replicas", "replicas_language", "replicas_images", "sharded_states", "tensor_parallel"),
+    *("tensor_parallel_mixed", "sharded.classifier", "sharded.language", "sharded.images"),
+)
+
+#: The programs that take no context.  The others mark their steps by it.
+UNMARKED = frozenset(each.name for each in PROGRAMS if not each.axis)
+
+
+def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
+    """Every run that packs are learned from."""
+    for each in PROGRAMS:
+        yield kept.healthy(each)
+        for seed, variant in enumerate(each.variants, 1):
+            yield kept.healthy(each, seed, variant)
+        if each.name in ONE_RANK:
+            yield kept.of_ranks(each.name, program(each), {})
+    for name, train in (("llama", llama.train), ("moe", moe.train)):
+        for sizes in POINTS:
+            yield kept.of_ranks(_named(name, sizes), train, sizes)
+    for zero in (1, 2, 3):
+        sizes = {"dp": 2, "zero": zero}
+        yield kept.of_ranks(f"deepspeed zero={zero}", deepspeed_gpt.train, sizes)
+    yield kept.of_ranks("deepspeed pipeline", deepspeed_gpt.pipeline, {"pp": 2})
+
+
+def learned(
+    recipe: Recipe, runs: Sequence[ObservedRun], rules: Mapping[str, Relation]
+) -> tuple[Pack, General]:
+    """The pack of a recipe, and what was left out."""
+    names = {*recipe.programs, *recipe.beside}
+    chosen = [run for run in runs if not names or run.program in names]
+    marked = {run.program for run in chosen} - UNMARKED
+    found = general(chosen, rules, recipe.programs or None, marked)
+    programs = {run.program: run.versions for run in chosen}
+    invariants = tuple(each for each in found.invariants if recipe.takes(each))
+    return Pack(recipe.name, invariants, programs), found
+
+
+def main() -> int:
+    """Observe, learn, write."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--check", action="store_true", help="Compare with the packs that exist")
+    parser.add_argument("--show", action="store_true", help="Print every rule")
+    parser.add_argument("--pack", choices=[each.name for each in RECIPES], help="One pack only")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    load_toolkit()
+    with session(Settings()) as opened:
+        kept = KeptRuns(opened)
+        runs = list(observed(kept))
+    print(f"{len(runs)} runs, {kept.made} of them observed now")
+    rules, stale = relations(), []
+    for recipe in RECIPES:
+        if asked.pack not in (None, recipe.name):
+            continue
+        pack, found = learned(recipe, runs, rules)
+        path = FOLDER / f"{recipe.name}{SUFFIX}"
+        print(f"{recipe.name}: {len(pack.invariants)} invariants; left out: {found.left_out}")
+        if asked.show:
+            for each in pack.invariants:
+                says = rules[each.claim.relation].explain(each.claim).sentence
+                print(f"  {says}, when {each.precondition} ({each.programs} programs)")
+        text = pack_text(pack, rules)
+        if not asked.check:
+            write_pack(pack, path, rules)
+        elif not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.name)
+    if stale:
+        print(f"not what the programs show: {', '.join(stale)}; run make packs, and review")
+    return bool(stale)
+
+
+def _named(name: str, sizes: Mapping[str, int]) -> str:
+    return " ".join([name, *(f"{axis}={size}" for axis, size in sizes.items())])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

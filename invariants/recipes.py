@@ -1,0 +1,90 @@
+"""How the packs of this folder are learned: from which programs, and which invariants they take.
+
+`make packs` observes the programs and writes the packs; `judge/learn/use/general.py` says which
+invariants are general enough.  What holds on each rank alone is in one pack, that of its subject;
+what holds between ranks is in the pack of each parallelism that it holds for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.registry import relations
+
+__all__ = ["RECIPES", "Recipe"]
+
+#: Programs of two ranks that replicate parameters, and those that split layers.
+REPLICATED = (
+    *("replicas", "replicas_language", "replicas_images", "replicas_scaled", "averaged"),
+    "sharded_states",
+    *("llama dp=2", "moe dp=2"),
+)
+SPLIT = (
+    *("tensor_parallel", "tensor_parallel_mixed", "llama tp=2", "moe tp=2"),
+    *("llama dp=2 tp=2", "moe dp=2 tp=2"),
+)
+SHARDED = ("sharded.classifier", "sharded.language", "sharded.images")
+SCALED = (
+    *("scaled", "scaled_sentences", "scaled_autoencoder", "scaled_gan", "replicas_scaled"),
+    *("mixed_precision", "segmentation"),
+)
+#: Programs of two ranks that share no parameters, or some of them only.
+OTHERS = ("experts", "pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How one pack is learned.
+
+    `takes` says whether an invariant is about the pack's subject.  `programs` are those that must
+    show it, () for all; `beside` are others that it must not contradict.
+    """
+
+    name: str
+    takes: Callable[[Invariant], bool]
+    programs: tuple[str, ...] = ()
+    beside: tuple[str, ...] = ()
+
+
+def _names(invariant: Invariant) -> tuple[str, ...]:
+    claim = invariant.claim
+    return tuple(claim.text(each) for each in ("api", "inner", "variable") if claim.text(each))
+
+
+def _several(invariant: Invariant) -> bool:
+    """Whether it compares ranks."""
+    return relations()[invariant.claim.relation].several
+
+
+def _communicates(invariant: Invariant) -> bool:
+    begins = ("torch.distributed", "torch.nn.parallel", "sampler")
+    return any(name.startswith(begins) for name in _names(invariant))
+
+
+def _scales(invariant: Invariant) -> bool:
+    """Whether it is about a gradient scaler, or holds in autocast only."""
+    autocast = dict(invariant.within).get("autocast", (None,))
+    return None not in autocast or any(
+        "GradScaler" in name or name.startswith("scaler") for name in _names(invariant)
+    )
+
+
+def _alone(invariant: Invariant) -> bool:
+    """Whether it is about what every program of PyTorch does, on one rank or on several."""
+    subjects = (_several, _communicates, _scales)
+    return not any(each(invariant) for each in subjects)
+
+
+def _between(invariant: Invariant) -> bool:
+    return _several(invariant) or _communicates(invariant)
+
+
+RECIPES = (
+    Recipe("pytorch", _alone),
+    Recipe("ddp", _between, REPLICATED, (*SPLIT, *OTHERS)),
+    Recipe("tensor_parallel", _between, SPLIT, (*REPLICATED, *OTHERS)),
+    Recipe("fsdp", _between, SHARDED),
+    Recipe("amp", _scales, SCALED),
+)

@@ -1,0 +1,338 @@
+"""Which invariants hold for programs in general: the choice that makes the packs of the package.
+
+`inference` keeps what the runs show, and a project reviews that for its own programs.  A pack that
+is shipped meets programs that nobody reviewed it for, so an invariant must show more:
+
+- its APIs can be observed for a pack;
+- authors do not choose freely whether to keep it;
+- three programs keep it, in each scenario of its precondition, and each of them more than once;
+- it is not broken by any program where it is learned from all others;
+- its precondition reads the context of training and not the arguments of a call;
+- it was at risk: what it compares had several values in the runs;
+- an order of calls does not depend on where a step ends: with the optimizer's step, as in an
+  observed loop, or later, as where a program marks its steps;
+- it is not about what a library calls itself, what an operator makes of its arguments, or what the
+  observer counts.
+
+Of two rules that differ only in that one names an API which always calls the other's, the rule of
+the inner API is enough.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from pytest_trainsafe.judge.learn.columns.frame import Frame, Records
+from pytest_trainsafe.judge.learn.conditions import Features, Mark, Precondition
+from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
+from pytest_trainsafe.judge.learn.inference.select import (
+    confidence,
+    invariant_of,
+    without_implied,
+)
+from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
+from pytest_trainsafe.judge.learn.names import is_architecture
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import LIBRARIES
+from pytest_trainsafe.trace.observed.table import REQUIRES_GRAD
+
+#: So many programs keep an invariant, and each so often in one of its runs.
+PROGRAMS, EXAMPLES = 3, 2
+#: A precondition has no more conditions than this.
+CONDITIONS = 4
+#: The confidence of an invariant in a program that it was not learned from.
+CONFIDENCE = 0.8
+#: The least prior: below it are rules that authors choose to keep.
+PRIOR = -1
+
+#: What the observer counts itself, which cannot go wrong.
+_COUNTED = {("loader", "epoch"), ("loader", "batches")}
+#: Fields of a call's object that say in which mode it is called.
+_MODES = {"self.has_gradients", "self.zero_rate", "self.training"}
+
+#: Relations that compare a value with a value, which says nothing if the value never varies.
+_COMPARING = ("agreement", "consistent", "argument", "output")
+
+
+@dataclass(frozen=True, slots=True)
+class General:
+    """The chosen invariants, and how many others were left out for which reason."""
+
+    invariants: tuple[Invariant, ...]
+    left_out: Mapping[str, int]
+
+
+@dataclass
+class _Claim:
+    """What the runs say of one claim: counts by program, examples by run, and distinct values."""
+
+    counts: dict[str, Counts] = field(default_factory=dict)
+    most: Counter[str] = field(default_factory=Counter)
+    values: set[int] = field(default_factory=set)
+
+
+def general(
+    runs: Sequence[ObservedRun],
+    relations: Mapping[str, Relation],
+    counted: Collection[str] | None = None,
+    marked: Collection[str] = (),
+) -> General:
+    """The invariants of runs that other programs are likely to keep.
+
+    Of the programs, only those in `counted` count as support; None counts all.  The others may
+    break what does not hold for them, which a precondition must then tell apart.  `marked` names
+    the programs that mark their steps.
+    """
+    frames = [(run.program, [Frame(table) for table in run.tables]) for run in runs]
+    chosen: list[Invariant] = []
+    inside: set[tuple[str, str]] = set()
+    left_out: Counter[str] = Counter()
+    for name in sorted(relations):
+        relation = relations[name]
+        kept = []
+        for claim, seen in sorted(_seen(relation, frames).items(), key=lambda each: each[0].order):
+            made = _choose(relation, claim, seen, counted, marked)
+            if not isinstance(made, Invariant):
+                left_out[made] += 1
+            elif _calls_itself(claim):
+                if made.precondition.always:
+                    inside.add((claim.text("api"), claim.text("inner")))
+            else:
+                kept.append(made)
+        strong, implied = without_implied(kept, {name: relation})
+        chosen += strong
+        left_out["implied by a stronger invariant"] += len(implied)
+    outer = _of_outer(chosen, inside)
+    left_out["the same is known of an API that is always called inside"] += len(outer)
+    chosen = [each for each in chosen if each.claim not in outer]
+    invariants = tuple(sorted(chosen, key=lambda each: each.claim.order))
+    return General(invariants, dict(sorted(left_out.items())))
+
+
+def _seen(
+    relation: Relation, runs: Sequence[tuple[str, Sequence[Frame]]]
+) -> Mapping[Hypothesis, _Claim]:
+    claims = sorted(
+        {
+            claim
+            for _, frames in runs
+            for claim in relation.hypotheses(frames)
+            if _observable(claim) and not _internal(claim)
+        },
+        key=lambda claim: claim.order,
+    )
+    found: dict[Hypothesis, _Claim] = {claim: _Claim() for claim in claims}
+    for program, frames in runs:
+        examples = _Examples(found, frames)
+        relation.examples(frames, claims, examples)
+        for claim, counts in examples.counts().items():
+            seen = found[claim]
+            seen.counts[program] = together([seen.counts.get(program, []), counts])
+            passed = sum(each for _, each, _ in counts)
+            seen.most[program] = max(seen.most[program], passed)
+    return found
+
+
+class _Examples(Evidence):
+    """Counts examples, and notes which values a claim compares."""
+
+    def __init__(self, found: Mapping[Hypothesis, _Claim], frames: Sequence[Frame]) -> None:
+        super().__init__()
+        self._found, self._frames = found, frames
+
+    def add(
+        self,
+        claim: Hypothesis,
+        records: Records,
+        passed: npt.NDArray[np.bool_],
+        where: npt.NDArray[np.bool_] | None = None,
+    ) -> None:
+        super().add(claim, records, passed, where)
+        values = self._found[claim].values
+        if claim.relation in _COMPARING and len(values) < 2:
+            rows = records.rows if where is None else records.rows[where]
+            frame = records.frame or self._frame_of(claim, records)
+            values.update(_values(claim, frame, records.of_calls, rows))
+
+    def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
+        """The frame that calls are from."""
+        api = claim.text("api")
+        return next(
+            frame
+            for frame in self._frames
+            if any(each.get(api) is records for each in (frame.groups, frame.attempts))
+        )
+
+
+def _values(
+    claim: Hypothesis, frame: Frame, of_calls: bool, rows: npt.NDArray[np.int64]
+) -> set[int]:
+    """Up to two values of what a claim compares, as keys."""
+    if not len(rows):
+        return set()
+    if of_calls:
+        group = frame.attempts[claim.text("api")]
+        slot = group.slots.get(claim.text("place"))
+        if slot is None:
+            return set()
+        values = slot[np.searchsorted(group.rows, rows)]
+        name = claim.text("property") or "value"
+    else:
+        values, name = frame.changes["after"][rows], "value"
+    if claim.text("form") in ("requires_grad", "no_grad"):
+        keys = frame.bits(values, REQUIRES_GRAD).astype(np.uint64)
+    else:
+        keys, has = frame.keys(values, name)
+        contents, tensor = frame.keys(values, "digest" if name == "value" else name)
+        keys = np.concatenate([keys[has], contents[tensor]])
+    return {int(key) for key in np.unique(keys)[:2]}
+
+
+def _choose(
+    relation: Relation,
+    claim: Hypothesis,
+    seen: _Claim,
+    counted: Collection[str] | None,
+    marked: Collection[str],
+) -> Invariant | str:
+    """The invariant of a claim, or why it is left out."""
+    if relation.prior(claim) < PRIOR:
+        return "authors choose it"
+    made = invariant_of(relation, claim, seen.counts)
+    if isinstance(made, str):
+        return made
+    if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen, counted):
+        return "too few programs"
+    if ("in_step", (False,)) in made.within:
+        return "seen outside of steps only"
+    if not _of_context(made.precondition):
+        return "the precondition is about arguments or programs, or long"
+    if claim.relation in _COMPARING and len(seen.values) == 1:
+        return "the value never varied"
+    ordered = made.precondition.always and _marked_both_ways(seen, marked)
+    if claim["form"] == "order" and not ordered:
+        return "the order may depend on where a step ends"
+    if not _holds_out(relation, claim, seen):
+        return "a program breaks it that it was not learned from"
+    return made
+
+
+def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
+    """Whether enough programs keep the rule in each scenario."""
+    repeated = {
+        program
+        for program, most in seen.most.items()
+        if most >= EXAMPLES and (counted is None or program in counted)
+    }
+    for part in precondition.any_of:
+        alone = Precondition((part,))
+        programs = {
+            program
+            for program in repeated
+            if any(passed and alone.holds(each) for each, passed, _ in seen.counts[program])
+        }
+        if len(programs) < PROGRAMS:
+            return False
+    return True
+
+
+def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
+    """Whether some program marks its steps, and of another the optimizer's steps end them."""
+    programs = {name for name, most in seen.most.items() if most}
+    return bool(programs & set(marked)) and not programs <= set(marked)
+
+
+def _of_outer(
+    chosen: Sequence[Invariant], inside: Collection[tuple[str, str]]
+) -> Collection[Hypothesis]:
+    """Claims about an API that are also known of one that it always calls, as widely."""
+    known = {each.claim: each for each in chosen}
+    implied = set()
+    for each in chosen:
+        for api, inner in inside:
+            params = {name: inner if value == api else value for name, value in each.claim.params}
+            other = known.get(hypothesis(each.claim.relation, **params))
+            if other is not None and other is not each and other.programs >= each.programs:
+                implied.add(each.claim)
+    return implied
+
+
+def _of_context(precondition: Precondition) -> bool:
+    count = sum(map(len, precondition.any_of))
+    return count <= CONDITIONS and not any(
+        # What tells several ranks from one stands for the programs of each.
+        field == "distributed" or field.startswith(("arg.", "self."))
+        for field in precondition.fields - _MODES
+    )
+
+
+def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
+    """Whether each program keeps the invariant that is learned from the others."""
+    for program, counts in seen.counts.items():
+        failing = [features for features, _, failed in counts if failed]
+        if not failing:
+            continue
+        others = {name: each for name, each in seen.counts.items() if name != program}
+        made = invariant_of(relation, claim, others)
+        if (
+            isinstance(made, Invariant)
+            and confidence(made, relation) >= CONFIDENCE
+            and any(_applies(made, features) for features in failing)
+        ):
+            return False
+    return True
+
+
+def _applies(invariant: Invariant, features: Features) -> bool:
+    if not invariant.precondition.holds(features):
+        return False
+    found = {name: features.get(name, Mark.SAME) for name, _ in invariant.within}
+    return all(
+        isinstance(found[name], Mark) or found[name] in values for name, values in invariant.within
+    )
+
+
+def _apis(claim: Hypothesis) -> list[str]:
+    return [claim.text(name) for name in ("api", "inner") if claim.text(name)]
+
+
+def _observable(claim: Hypothesis) -> bool:
+    return all(api.partition(".")[0] in LIBRARIES for api in _apis(claim))
+
+
+def _calls_itself(claim: Hypothesis) -> bool:
+    """Whether it says that an API of a library calls another one of it."""
+    api, inner = claim.text("api"), claim.text("inner")
+    return (
+        claim.relation == "contain"
+        and bool(inner)
+        and api.partition(".")[0] == inner.partition(".")[0]
+    )
+
+
+def _internal(claim: Hypothesis) -> bool:
+    """Whether a claim is about what a library does, and not about what a program does with it."""
+    api = claim.text("api")
+    if (claim.text("variable"), claim.text("attribute")) in _COUNTED:
+        return True
+    # Gradients that are scaled overflow at times, and the scaler leaves out their step.
+    if claim["form"] == "finite" and claim["attribute"] == "grad":
+        return True
+    # Whether batches repeat is up to the data.
+    if claim["form"] == "fresh" and claim.text("api").startswith("torch.utils.data."):
+        return True
+    # Private parts are details of a release.
+    names = [*(part for name in _apis(claim) for part in name.split(".")), claim.text("attribute")]
+    if any(name.startswith("_") and not name.endswith("__") for name in names):
+        return True
+    if claim.relation == "output":
+        return is_architecture(api) or claim["form"] not in ("finite", "nonzero", "autocast")
+    # What an object is set to is followed as a variable.
+    settings = claim.text("place").startswith("self.")
+    return claim.relation == "agreement" and (is_architecture(api) or settings)

@@ -1,0 +1,51 @@
+"""Adversarial training: each batch is also moved along the sign of its own gradient."""
+
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+
+def attacked(
+    model: nn.Module, picture: torch.Tensor, kind: torch.Tensor, far: float
+) -> torch.Tensor:
+    """Pictures that the model is less sure of.  Its parameters need no gradients for this."""
+    model.requires_grad_(False)
+    moved = picture.clone().requires_grad_(True)
+    F.cross_entropy(model(moved), kind).backward()  # type: ignore[no-untyped-call]
+    model.requires_grad_(True)
+    assert moved.grad is not None
+    return (moved + far * moved.grad.sign()).detach()
+
+
+def train(
+    *, seed: int = 0, steps: int = 8, width: int = 8, far: float = 0.05, lr: float = 0.1
+) -> list[float]:
+    """Warm-up from a rate of zero.  Gradients are cleared before the batch and after the step."""
+    torch.manual_seed(seed)
+    model = nn.Sequential(
+        nn.Conv2d(1, width, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Dropout(0.1),
+        nn.Linear(9 * width, 3),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr, momentum=0.9)
+    warm_up = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda n: min(1.0, n / 3))
+    losses = []
+    for _ in range(steps):
+        kind = torch.arange(12) % 3
+        picture = 0.3 * torch.randn(12, 1, 6, 6)
+        for number, each in enumerate(kind.tolist()):
+            picture[number, 0, 2 * each] += 1.0
+        optimizer.zero_grad()
+        hard = attacked(model, picture, kind, far)
+        loss = F.cross_entropy(model(picture), kind) + F.cross_entropy(model(hard), kind)
+        loss.backward()  # type: ignore[no-untyped-call]
+        nn.utils.clip_grad_norm_(model.parameters(), 5.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        warm_up.step()
+        losses.append(float(loss.detach()))
+    return losses

@@ -1,0 +1,52 @@
+"""Which invariants are general: those of enough programs, whose order no step's end explains."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from training_loops import HEALTHY, run_of
+
+from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.use.general import PRIOR, PROGRAMS, general
+
+RUNS = [run_of(plan) for plan in HEALTHY.values()]
+
+
+def test_general_invariants_have_enough_programs_and_are_no_matter_of_choice(
+    relations: Mapping[str, Relation],
+) -> None:
+    found = general(RUNS, relations)
+
+    assert len(found.invariants) >= 5
+    for each in found.invariants:
+        assert each.programs >= PROGRAMS
+        assert relations[each.claim.relation].prior(each.claim) >= PRIOR
+    assert found.left_out["authors choose it"] > 0
+
+
+def test_two_programs_are_too_few(relations: Mapping[str, Relation]) -> None:
+    found = general(RUNS[:2], relations)
+
+    assert found.invariants == ()
+    assert found.left_out["too few programs"] > 0
+
+
+def test_an_order_needs_programs_that_mark_their_steps_and_others(
+    relations: Mapping[str, Relation],
+) -> None:
+    more = [run_of(replace(HEALTHY["mlp"], program=f"mlp{number}")) for number in range(3)]
+    names = {run.program for run in (*RUNS, *more)}
+
+    def orders(marked: set[str]) -> int:
+        found = general([*RUNS, *more], relations, None, marked)
+        return sum(each.claim["form"] == "order" for each in found.invariants)
+
+    assert orders(set()) == orders(names) == 0
+    assert orders({"mlp", "mlp1"}) > 0
+
+
+def test_only_the_programs_that_count_support_an_invariant(
+    relations: Mapping[str, Relation],
+) -> None:
+    assert general(RUNS, relations, {"mlp", "cnn"}).invariants == ()

@@ -1,0 +1,67 @@
+"""The shipped packs raise no alarm on programs that others wrote, and say what they checked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import accelerate_ddp
+import fsdp_llama
+import lightning_ddp
+import pytest
+import torch
+import transformers_ddp
+import transformers_tp
+from lane import needs_packages
+from published_loops import LOOPS
+
+from pytest_trainsafe import assert_invariants, observe
+from pytest_trainsafe.judge.learn.check.offline import check
+from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.use.deploy import load_packs
+
+pytestmark = needs_packages
+
+
+@pytest.mark.filterwarnings("default")  # the projects' own
+@pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
+def test_a_published_loop_keeps_the_packs(loop: Callable[[], None]) -> None:
+    torch.manual_seed(11)
+    with observe() as observation:
+        loop()
+
+    assert_invariants(observation, "pytorch", "amp")
+    known = relations()
+    packs = load_packs(["pytorch"], Path.cwd(), known)
+    checked = check(ObservedRun("", [observation.table]), packs, known)
+    assert len(checked.triggered) >= 10, checked.not_checked.sentences()
+
+
+@pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32")
+def test_gpt2_under_ddp_keeps_the_packs(candidate_trace) -> None:
+    assert_invariants(candidate_trace, "pytorch", "ddp")
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(accelerate_ddp.train, dp=2, dtype="float32")
+def test_accelerate_under_ddp_keeps_the_packs(candidate_trace) -> None:
+    assert_invariants(candidate_trace, "pytorch", "ddp")
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(lightning_ddp.train, dp=2, dtype="float32")
+def test_lightning_under_ddp_keeps_the_packs(candidate_trace) -> None:
+    assert_invariants(candidate_trace, "pytorch", "ddp")
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float32")
+def test_llama_under_fsdp_keeps_the_packs(candidate_trace) -> None:
+    assert_invariants(candidate_trace, "pytorch", "fsdp")
+
+
+@pytest.mark.slow
+@pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32")
+def test_transformers_tensor_parallelism_keeps_the_packs(candidate_trace) -> None:
+    assert_invariants(candidate_trace, "pytorch", "tensor_parallel")

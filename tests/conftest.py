@@ -98,11 +98,11 @@ def localizing(candidate_trace):
 
 @pytest.fixture
 def without_hypothesis(pytester, monkeypatch):
-    """Keep hypothesis out of inner runs, where it takes half a second of each.
+    """Keep hypothesis and syrupy out of inner runs, where they take half a second of each.
 
     After `pytester`, which clears the variable for its own sake.
     """
-    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest")
+    monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:syrupy")
 
 
 @pytest.fixture
@@ -153,7 +153,9 @@ def write_ini(pytester):
     """Write the project's ini file anew, with lines of the test's own."""
 
     def write(*lines):
-        own = ["[pytest]", "pythonpath = .", "addopts = --strict-markers --strict-config"]
+        # Not syrupy: it cannot end a session that `pytester.getitems` has begun.
+        addopts = "addopts = --strict-markers --strict-config -p no:syrupy"
+        own = ["[pytest]", "pythonpath = .", addopts]
         return pytester.makeini("\n".join([*own, *lines]))
 
     return write

@@ -114,7 +114,7 @@ def test_without_a_healthy_test_no_pack_is_written(pytester: pytest.Pytester) ->
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (["--trainsafe-learn", "tests/test_x.py"], "*write --trainsafe-learn=NAME before the path*"),
+        (["--trainsafe-learn", "tests/test_x.py"], "*write --trainsafe-learn=NAME before the*"),
         (["--trainsafe-packs=a b"], "*--trainsafe-packs takes names of packs*not 'a b'*"),
     ],
 )

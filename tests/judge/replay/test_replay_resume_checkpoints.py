@@ -147,7 +147,7 @@ def restarts_its_schedule(ctx):
 @pytest.mark.parametrize(
     ("fault", "code", "words"),
     [
-        ("weights doubled", "model", "differs first in weight · param · step 1 from the training resumed"),
+        ("weights doubled", "model", "first in weight · param · step 1 from the training resumed"),
         ("moments doubled", "moment", "weight.momentum_buffer · optimizer_state · step 1 from"),
         (
             "reads otherwise",

@@ -249,8 +249,8 @@ class Context:
         """
         if type(total) is not int or total < 1:
             raise ProgramError(
-                f"ctx.steps was given {total!r}; it takes the number of steps of the whole "
-                "training, an integer of at least 1"
+                f"ctx.steps was given {total!r}; pass the number of steps of the whole training, "
+                "an integer of at least 1"
             )
         return range(self.first_step, self._spec.steps or total)
 

@@ -288,9 +288,9 @@ def own_folder(path: Path) -> None:
         ) from error
     if not _ours(path):
         raise LeaseError(
-            f"{path} is not a folder of this user's own. Test runs on this machine use such a "
-            f"folder to agree on how many ranks run at once; remove {path.name}, or set TMPDIR to "
-            "a folder that only you can write to."
+            f"{path} is not a folder, or belongs to another user. Test runs on this machine use "
+            f"this folder to agree on how many ranks run at once; remove {path.name}, or set "
+            "TMPDIR to a folder that only you can write to."
         )
     path.chmod(0o700)
 
@@ -300,8 +300,9 @@ def _read_claim(path: Path) -> Claim:
         return msgspec.json.decode(read_file(path, max_bytes=_MAX_CLAIM), type=Claim)
     except MALFORMED as error:
         raise LeaseError(
-            f"{path} is damaged ({error}): it records the slots and GPUs of a running test run. "
-            "Remove it; while that run trains, more ranks than planned may run at once."
+            f"{path}, which records the slots and GPUs of a running test run, is damaged "
+            f"({error}). Remove this file; until that test run ends, more ranks than planned may "
+            "run at once."
         ) from error
 
 

@@ -56,13 +56,14 @@ def deterministic_runtime(seed: int = 0, *, warn_only: bool = False) -> Iterator
 def _require_seed(seed: object) -> None:
     if type(seed) is not int:
         raise ArgumentTypeError(
-            f"deterministic_runtime was given {shown(seed)} as seed; it takes an integer, such as 0"
+            f"deterministic_runtime was given seed={shown(seed)}; a seed must be an integer, such "
+            "as 0"
         )
     if not 0 <= seed < 2**63:
         from pytest_trainsafe.errors import ArgumentError
 
         raise ArgumentError(
-            f"deterministic_runtime was given the seed {seed}; a seed must be from 0 to 2**63 - 1"
+            f"deterministic_runtime was given seed={seed}; a seed must be from 0 to 2**63 - 1"
         )
 
 

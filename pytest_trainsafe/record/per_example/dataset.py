@@ -43,8 +43,8 @@ class PerExampleDataset(Dataset[Any]):
     ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise ArgumentTypeError(
-                "PerExampleDataset takes a dataset that is read by index, because the examples of "
-                f"a stream have no numbers; it was given {shown(dataset)}"
+                f"PerExampleDataset was given {shown(dataset)}, which cannot be read by index; "
+                "pass a map-style dataset, because the examples of a stream have no numbers"
             )
         example_key(0, 0, seed, stream)  # raises for invalid arguments here, and not in a worker
         self.dataset, self.transform = dataset, transform

@@ -74,8 +74,8 @@ class ReplayCheckpoint:
     ) -> None:
         if type(program) is not str or not program:
             raise ArgumentTypeError(
-                f"ReplayCheckpoint was given {shown(program)} as program; it takes a name, such as "
-                '"resnet-cifar", which tells its checkpoints from those of other programs'
+                f"ReplayCheckpoint was given program={shown(program)}; pass a name, such as "
+                '"resnet-cifar", that distinguishes the checkpoints of this program from others'
             )
         self.program = program
         self._named = dict(generators or {})
@@ -90,8 +90,8 @@ class ReplayCheckpoint:
         for name, state in self.states.items():
             if not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 raise ArgumentTypeError(
-                    f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; it takes an "
-                    "object with state_dict and load_state_dict"
+                    f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; a state "
+                    "must be an object with state_dict and load_state_dict"
                 )
 
     def regenerates(
@@ -106,14 +106,13 @@ class ReplayCheckpoint:
         """
         if keep not in KEEP:
             raise ArgumentError(
-                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; it takes 'last' if "
-                "each call replaces the previous result, and 'all' if the result depends on every "
-                "call"
+                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; pass 'last' if each "
+                "call replaces the previous result, or 'all' if the result depends on every call"
             )
         if name in self._regenerated:
             raise ArgumentError(
-                f"ReplayCheckpoint.regenerates was given the name {shown(name)} twice; each "
-                "function has a name of its own"
+                f"ReplayCheckpoint.regenerates was given the name {shown(name)} twice; give each "
+                "function its own name"
             )
         made = Regenerated(name, draws, keep, self._sources)
         self._regenerated[name] = made
@@ -128,8 +127,8 @@ class ReplayCheckpoint:
         root = self._root if run is None else run.root
         if root is None:
             raise ArgumentError(
-                "ReplayCheckpoint.folder was called, but this program gave no root; create the "
-                'checkpoint with ReplayCheckpoint(..., root="checkpoints")'
+                "ReplayCheckpoint.folder was called, but the ReplayCheckpoint was created without "
+                'a root; pass one: ReplayCheckpoint(..., root="checkpoints")'
             )
         return root / _FOLDER.format(step)
 
@@ -152,8 +151,9 @@ class ReplayCheckpoint:
         for name, value in counters.items():
             if type(value) is not int or not -(2**63) <= value < 2**63:
                 raise ArgumentTypeError(
-                    f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter is an "
-                    "integer of 64 bits. Give other values in states="
+                    f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter must be an "
+                    "integer of at most 64 bits. Save other values in an object of "
+                    "ReplayCheckpoint(states=...)"
                 )
         with unrecorded() as recorder:
             path, sizes = self._save(Path(folder), step, counters)
@@ -346,7 +346,7 @@ class ReplayCheckpoint:
                 for done, old in before.items():
                     self.states[done].load_state_dict(old)
                 raise ReplayError(
-                    f"{path}: {name!r} cannot take its saved state "
+                    f"{path}: {name!r} cannot load its saved state "
                     f"({type(error).__name__}: {error}). Nothing was loaded"
                 ) from error
 
@@ -361,8 +361,8 @@ def _place() -> tuple[int, int]:
 def _require_step(method: str, step: object) -> None:
     if type(step) is not int or not 0 <= step <= 2**48:
         raise ArgumentTypeError(
-            f"ReplayCheckpoint.{method} was given {shown(step)} as step; it takes the number of "
-            "the next step, counted from 0"
+            f"ReplayCheckpoint.{method} was given step={shown(step)}; pass the number of the next "
+            "step, counted from 0"
         )
 
 

@@ -86,7 +86,7 @@ def replay_plan(train: Callable[[], object]) -> ReplayPlan:
     """
     if not callable(train):
         raise ArgumentTypeError(
-            f"replay_plan was given {shown(train)}; it takes a function that trains a few steps"
+            f"replay_plan was given {shown(train)}; pass a function that trains a few steps"
         )
     with OperationRecorder().recording() as recording:
         train()
@@ -100,7 +100,7 @@ def plan_of(recording: Recording) -> ReplayPlan:
         raise ArgumentError(
             f"replay_plan was given a program that saved {len(recording.checkpoints)} "
             "ReplayCheckpoints, none of them between two optimizer steps; save one after some "
-            "steps, and train on for a step or more"
+            "steps, and then take at least one more step"
         )
     checkpoint = fitting[-1]
     return ReplayPlan(checkpoint.program, checkpoint.step, tuple(_rows(recording, checkpoint)))

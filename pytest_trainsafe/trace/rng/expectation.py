@@ -73,14 +73,15 @@ def expect_rng(
                 f"expect_rng(ignore=...) takes some of {listing(RNG_CHECKS)}, not {shown(check)}"
             )
     if both := sorted({*made.same} & {*made.different}):
-        raise ArgumentError(f"expect_rng names {both[0]!r} as same and as different; choose one")
+        raise ArgumentError(f"expect_rng has {both[0]!r} in same= and in different=; choose one")
     if not (made.same or made.different or made.ignore):
         raise ArgumentError(
-            f"expect_rng({where!r}) expects nothing; give it same=, different= or ignore="
+            f"expect_rng({where!r}) has no expectation; pass same=, different= or ignore="
         )
     if made.ignore and not made.reason:
         raise ArgumentError(
-            f"expect_rng(ignore={list(made.ignore)}) needs a reason, which the report shows"
+            f"expect_rng(ignore={list(made.ignore)}) lacks a reason; pass reason=, which the "
+            "report shows"
         )
     return made
 

@@ -101,7 +101,8 @@ def _make(name: str, path: str, setup: LaunchSetup, stop: threading.Event) -> La
         ) from error
     if not isinstance(found, Launcher):
         raise LauncherError(
-            f"{path!r} made a {type(found).__name__} as the launcher {name!r}; a launcher must "
-            "have the attribute `name` and the method `run` of pytest_trainsafe.launch.Launcher"
+            f"{path!r} made an object of type {type(found).__name__} as the launcher {name!r}; a "
+            "launcher must have the attribute `name` and the method `run` of "
+            "pytest_trainsafe.launch.Launcher"
         )
     return found

@@ -19,7 +19,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class Script(msgspec.Struct, frozen=True, tag="script"):
-    """A training script, run untouched as `__main__` in every rank, with its arguments."""
+    """A training script and its arguments.  Every rank runs the script unchanged as `__main__`."""
 
     path: str
     if TYPE_CHECKING:

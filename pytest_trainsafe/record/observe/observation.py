@@ -209,7 +209,7 @@ def observe(
 ) -> Iterator[TableObservation]:
     """Observe the API calls and the training state of this process in a `with` block.
 
-    For a test that trains in its own process, without ranks:
+    Use this in a test that trains in its own process, without ranks:
 
         with observe() as observation:
             train()
@@ -226,15 +226,15 @@ def observe(
     steps with `observation.meta(step=...)`.
 
     Nothing is patched outside of the block.  Raises ArgumentError if an argument is not valid, and
-    ProgramError inside of another observation.
+    ProgramError if API calls are already being observed.
     """
     names, wanted = names_in(apis, "apis"), names_in(variables, "variables")
     receivers = tuple(listeners)
     for each in receivers:
         if not callable(getattr(each, "step_ended", None)):
             raise ArgumentError(
-                f"observe(listeners=...): a {type(each).__name__} is no Listener, as it has no "
-                "method step_ended; a Listener also has the methods entered, left and changed"
+                f"observe(listeners=...): a {type(each).__name__} is not a Listener; a Listener "
+                "has the methods entered, left, changed and step_ended"
             )
     observation = TableObservation(names, wanted, receivers, sample_of(sample))
     with observation.active(operators):

@@ -23,8 +23,8 @@ class PerExampleDataset(Dataset[Any]):
     """A map-style dataset that reads each example with random numbers of its own.
 
     While an example is read, torch's default CPU generator, Python's `random` and NumPy's
-    global generator are seeded with its key, and restored afterwards. So augmentation in
-    `dataset[index]` draws the same numbers in every worker process, and without workers.
+    global generator are seeded with its key, and restored afterwards. So random augmentation in
+    `dataset[index]` draws the same numbers in every worker process, and also without workers.
     `transform` receives the example and a separate generator, and returns what is loaded. The
     seeds apply to the whole process: do not read from several threads at once.
 

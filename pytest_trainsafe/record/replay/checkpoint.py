@@ -59,9 +59,9 @@ class ReplayCheckpoint:
     NumPy, and of Python's `random`. `program` is a name that distinguishes this program's
     checkpoints from those of other programs. `generators` names further generators:
     torch.Generator, numpy.random.Generator, random.Random. `states` names objects with
-    `state_dict` and `load_state_dict`. `root` contains the folders that `folder` names, one for
-    each step; if a pytest run records the program, a folder of that Run replaces it. Parameters
-    and optimizer states are not included: they belong to the program's own checkpoint.
+    `state_dict` and `load_state_dict`. `root` is the parent of the folders that `folder` returns,
+    one for each step; if a pytest run records the program, a folder of that Run is used instead.
+    Parameters and optimizer states are not included: they belong to the program's own checkpoint.
     """
 
     def __init__(
@@ -99,10 +99,10 @@ class ReplayCheckpoint:
     ) -> Regenerated[_Made]:
         """Wraps `draws` as a function whose calls `fast_forward` can repeat after a restart.
 
-        With `keep="last"`, a call replaces the result of the previous one, as a new
-        permutation for each epoch does. With `keep="all"`, each call changes the results of
-        the others, as shuffling in place does. A checkpoint then has the generators' states
-        before the calls instead of the result.
+        Use `keep="last"` if each call replaces the result of the previous one, such as a new
+        permutation for each epoch. Use `keep="all"` if the result depends on every call, as
+        when a list is shuffled in place. Checkpoints then save the states of the generators
+        before these calls, from which `fast_forward` computes the result again.
         """
         if keep not in KEEP:
             raise ArgumentError(
@@ -121,7 +121,10 @@ class ReplayCheckpoint:
     # The folders of checkpoints.
 
     def folder(self, step: int) -> Path:
-        """The folder of the checkpoint before `step`, for this object's and the program's files."""
+        """The folder for the checkpoint before `step`.
+
+        Both `save` and the program's own code may write their files there.
+        """
         _require_step("folder", step)
         run = current_run()
         root = self._root if run is None else run.root
@@ -133,7 +136,7 @@ class ReplayCheckpoint:
         return root / _FOLDER.format(step)
 
     def resume_folder(self) -> Path | None:
-        """The folder of the checkpoint from which pytest replays this Run; None if it does not."""
+        """The folder of the checkpoint from which this Run is replayed; None if it is no replay."""
         run = current_run()
         return None if run is None else run.resumed
 
@@ -144,8 +147,8 @@ class ReplayCheckpoint:
 
         Call it between two steps, on every rank, after every draw that a restarted program
         does not repeat. `step` is the number of the next step, and `counters` are loop
-        counters, such as `epoch=3`. Returns the file. Raises ArgumentTypeError for a state
-        that cannot be saved as data.
+        counters, such as `epoch=3`. Returns the path of the file. Raises ArgumentTypeError
+        for a state that cannot be saved as data.
         """
         _require_step("save", step)
         for name, value in counters.items():
@@ -162,7 +165,7 @@ class ReplayCheckpoint:
         return path
 
     def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:
-        """Restores this rank's state from `folder`; returns the counters, with "step".
+        """Restores this rank's state from `folder`; returns the saved counters and "step".
 
         Call it last: after the program has loaded its own checkpoint and created every
         object that draws when it is created. Everything is checked before anything is

@@ -78,11 +78,11 @@ class ReplayPlan:
 def replay_plan(train: Callable[[], object]) -> ReplayPlan:
     """Determines what a restart of a program needs, and whether its ReplayCheckpoint provides it.
 
-    `train` runs a few steps of the program, on little data, saves one ReplayCheckpoint in
-    between, and takes at least one optimizer step after it. Nested dicts and lists that
-    `torch.save` writes count as the program's own checkpoint, if their tensors do not change
-    between the two. Raises ArgumentError if there is no checkpoint, or no step before and after
-    it.
+    `train` runs a few steps of the program on little data. It saves one ReplayCheckpoint after
+    at least one optimizer step, and takes at least one more step afterwards. Tensors in nested
+    dicts and lists that `torch.save` writes count as part of the program's own checkpoint if
+    they do not change between that call and the ReplayCheckpoint. Raises ArgumentError if there
+    is no such ReplayCheckpoint.
     """
     if not callable(train):
         raise ArgumentTypeError(

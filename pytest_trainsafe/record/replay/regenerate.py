@@ -75,12 +75,12 @@ class Regenerated(Generic[_Made]):
 def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
     """Repeats the calls that led to a loaded checkpoint; returns the result of the last one.
 
-    Call it after `ReplayCheckpoint.load`. With `keep="last"` it repeats the last call, with
-    `keep="all"` every call, from the states in the checkpoint. `skip` takes that many items
-    from the returned iterator, such as the batches of the current epoch that were used before
-    the checkpoint. Then all generators are restored. Raises ReplayMismatchError if the calls
-    draw other numbers than the original's, and ArgumentError if the checkpoint has no call to
-    repeat.
+    Call it after `ReplayCheckpoint.load`. A function with `keep="last"` repeats only its last
+    call, and one with `keep="all"` every call, from the states in the checkpoint. Then `skip`
+    items are taken from the returned iterator, such as the batches of the current epoch that
+    were used before the checkpoint. At the end all generators are restored. Raises
+    ReplayMismatchError if the repeated calls draw other numbers than the original calls, and
+    ArgumentError if the checkpoint has no call to repeat.
     """
     if not isinstance(regenerated, Regenerated):
         raise ArgumentTypeError(

@@ -89,8 +89,8 @@ class TrainingCheckpoint:
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Loads all but the random states from a folder; every rank calls it.
 
-        The number of ranks may differ from that of the ranks that saved it only if
-        `per_rank` is empty; otherwise raises ArgumentError.
+        Raises ArgumentError if `per_rank` is not empty and the checkpoint was saved by another
+        number of ranks.
         """
         from torch.distributed.checkpoint.state_dict import set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -99,10 +99,10 @@ class TrainingCheckpoint:
         own = self._of_rank(path)
         if own is None and self._per_rank:
             raise ArgumentError(
-                f"{path} was not saved by {_rank()[1]} ranks, so {_rank()[1]} ranks cannot load "
-                f"the state of {listing(self._per_rank)}, which was saved for each rank; leave "
-                f"{listing(self._per_rank)} out of per_rank, and save this state in a form that "
-                "does not depend on the number of ranks"
+                f"{path} was saved with a world size other than {_rank()[1]}, so the state of "
+                f"{listing(self._per_rank)}, which was saved for each rank, cannot be loaded; do "
+                "not pass these objects as per_rank, and save their state in a form that does not "
+                "depend on the number of ranks"
             )
         held = self._tensors()
         with _alone_or_together():

@@ -190,7 +190,7 @@ def test_other_runs_are_made_as_ever(record):
 def test_a_step_outside_of_the_trace_is_refused(record):
     trace = record("original")
     with pytest.raises(
-        ArgumentError, match=r"given step 6, but .* has only the steps 0 to 5; name"
+        ArgumentError, match=r"given step 6, but .* has only the steps 0 to 5; choose"
     ):
         read_request(str(trace), 6)
 

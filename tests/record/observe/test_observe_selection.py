@@ -93,7 +93,7 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
         ({"variables": [1]}, "1 is not a str"),
         ({"sample": 10}, "pair of ints"),
         ({"sample": (0, 1)}, "at least 1"),
-        ({"listeners": [object()]}, "no Listener"),
+        ({"listeners": [object()]}, "not a Listener"),
     ],
 )
 def test_arguments_of_another_form_are_refused(keywords: Any, said: str) -> None:

@@ -205,7 +205,7 @@ class Context:
         """Marks the micro-batches that a schedule of torch.distributed.pipelining runs.
 
         Call it before the first step.  `stages` is this rank's stage, or a list of its stages;
-        `total` and `order` are those of `microbatches`.  Returns the global numbers of this dp
+        `total` and `order` have the same meaning as in `microbatches`.  Returns the global numbers of this dp
         rank's micro-batches.
         """
         numbers = self.microbatches(total, order)

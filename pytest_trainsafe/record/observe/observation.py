@@ -62,7 +62,7 @@ class Observation:
             self._found_type,
             self._loaded,
         )
-        #: The libraries of which all modules are observed, including those imported later.
+        #: The libraries whose modules are all observed, including modules imported later.
         self._whole: list[str] = []
         #: The methods that are patched because `apis` names them, by their class and attribute.
         self._methods: dict[tuple[Any, str], Target] = {}
@@ -148,7 +148,7 @@ class Observation:
         return found
 
     def _loaded(self) -> None:
-        """Patch newly imported modules of the libraries of which all modules are observed."""
+        """Patch newly imported modules of the libraries that are observed completely."""
         for api in self._whole:
             self._patches.add(self._named(api))
 

@@ -134,4 +134,4 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
 
 
 def _damaged(path: Path, why: str) -> ReplayError:
-    return ReplayError(f"{path} is damaged: {why}. Remove it to replay without verification")
+    return ReplayError(f"{path} is damaged: {why}. Remove the file to replay without verification")

@@ -168,7 +168,7 @@ def _generator_row(variable: Variable, saved: bool) -> PlanRow:
     if saved:
         reason = "drawn from after the checkpoint"
         return PlanRow("save", variable.text, variable.bytes, reason)
-    reason = "drawn from after the checkpoint; give it in ReplayCheckpoint(generators=...)"
+    reason = "drawn from after the checkpoint; pass it in ReplayCheckpoint(generators=...)"
     return PlanRow("save", variable.text, variable.bytes, reason, missing=True)
 
 
@@ -216,7 +216,7 @@ def _tensor_row(
         )
         return PlanRow("regenerate", what, variable.bytes, reason, missing=True)
     cause = "training changes it" if trained else "it changes"
-    reason = f"{cause} at {line}; save it with the model, or give its owner in states="
+    reason = f"{cause} at {line}; save it with the model, or pass its owner in states="
     return PlanRow("save", what, variable.bytes, reason, missing=True)
 
 

@@ -211,7 +211,7 @@ class ParameterRecorder:
             return
         for name, parameter in self.parameters.items():
             text = (
-                f"{name}: its micro-batch gradients, which FSDP2 reduced before they could be "
+                f"the micro-batch gradients of {name}, which FSDP2 reduced before they could be "
                 "recorded"
             )
             if name in self._with_gradient or text in self._noted or parameter.grad is None:

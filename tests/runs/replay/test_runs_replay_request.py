@@ -224,7 +224,7 @@ def test_a_program_that_does_not_load_the_checkpoint_runs_from_the_start(record,
 
     made, [note] = replay(original, 5, loads=False)
 
-    assert "runs from the start: the program did not load the checkpoint. Load the one" in note
+    assert "runs from the start, because the program did not load the checkpoint. Load it" in note
     assert [event.step for event in made.ranks[0].steps] == list(range(6))
 
 

@@ -205,8 +205,8 @@ class Context:
         """Marks the micro-batches that a schedule of torch.distributed.pipelining runs.
 
         Call it before the first step.  `stages` is this rank's stage, or a list of its stages;
-        `total` and `order` have the same meaning as in `microbatches`.  Returns the global numbers of this dp
-        rank's micro-batches.
+        `total` and `order` have the same meaning as in `microbatches`.  Returns the global numbers
+        of this dp rank's micro-batches.
         """
         numbers = self.microbatches(total, order)
         held = stages if isinstance(stages, list | tuple) else [stages]

@@ -210,9 +210,9 @@ class _Place:
         self.path = hidden.rename(self.directory / (name + WAITING))
 
     def _before(self, slots: int) -> list[Path]:
-        """The lease files of which one must disappear before the group can get room.
+        """The lease files that the group waits for: at least one must disappear to make room.
 
-        [] if there is room: the claim is then marked as held.
+        Marks the claim as held and returns [] if there is already room.
         """
         rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
         waiting = [

@@ -24,7 +24,7 @@ def _normalised_in_groups(_point: Point, arguments: Mapping[str, object]) -> str
     """Return why group normalisation is impossible with these sizes, or None."""
     channels, size = int(str(arguments["channels"])), int(str(arguments["size"]))
     if channels < 2 or channels % 2:
-        return f"channels={channels} is not an even number of at least 2, for two groups"
+        return f"channels={channels} must be even and at least 2, because there are two groups"
     if size < 3 and channels == 2 and int(str(arguments["batch_size"])) == 1:
         return (
             f"size={size} with channels=2 and batch_size=1 leaves one value per group, which group "

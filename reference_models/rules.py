@@ -35,7 +35,7 @@ def only_axes(*axes: str) -> Rule:
             if value not in _TRIVIAL.get(axis, (value,)) and axis not in axes:
                 return f"this program has no {axis}; its axes are {known}"
         if int(point.get("zero", 0)) > 1:
-            return f"this program has no zero={point.get('zero', 0)}; it has zero=1"
+            return f"this program has no zero={point.get('zero', 0)}; use zero=1"
         return None
 
     return rule

@@ -96,12 +96,13 @@ def _make(name: str, path: str, setup: LaunchSetup, stop: threading.Event) -> La
     except (ImportError, AttributeError, TypeError) as error:
         raise LauncherError(
             f"the launcher {name!r} cannot be made from {path!r} ({error}); "
-            'the hook pytest_trainsafe_launchers takes an import path such as "package.module:make"'
-            ", which must lead to a class or a function that takes a LaunchSetup"
+            "the hook pytest_trainsafe_launchers must return the import path of a class or a "
+            'function that takes a LaunchSetup, such as "package.module:make"'
         ) from error
     if not isinstance(found, Launcher):
         raise LauncherError(
-            f"the launcher {name!r}, made by {path!r}, is of type {type(found).__name__} and lacks "
-            "the attribute `name` or the method `run` of pytest_trainsafe.launch.Launcher"
+            f"{path!r} made an object of type {type(found).__name__} as the launcher {name!r}; a "
+            "launcher must have the attribute `name` and the method `run` of "
+            "pytest_trainsafe.launch.Launcher"
         )
     return found

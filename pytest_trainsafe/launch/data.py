@@ -94,7 +94,7 @@ def _plain(value: Any, what: str) -> Any:
     kind = f"{type(value).__module__}.{type(value).__qualname__}".removeprefix("builtins.")
     raise NotDataError(
         f"{what} is a {kind}, which cannot be sent to another process. Allowed are {_ALLOWED}. "
-        "Pass the values that it is made from instead, and build it in the ranks."
+        "Pass the values from which the object is made, and let the program make it on each rank."
     )
 
 

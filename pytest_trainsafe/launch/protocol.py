@@ -17,10 +17,10 @@ from pytest_trainsafe.launch.task import Task
 
 @dataclass(frozen=True, slots=True)
 class LaunchSetup:
-    """The arguments from which a launcher is created, once in each pytest process that needs it.
+    """The arguments for creating a launcher.  Each pytest process that needs it creates its own.
 
-    `network` is the value of `--trainsafe-network`. `folder` and the process id `controller`
-    are shared by all processes of a pytest run, such as the workers of pytest-xdist. `tell`
+    `network` is the value of `--trainsafe-network`. All processes of a pytest run, such as the
+    workers of pytest-xdist, have the same `folder` and the same process id `controller`. `tell`
     receives sentences that the user should read whether or not the test passes.
     """
 

@@ -19,7 +19,7 @@ Device = Literal["cpu", "cuda"]
 
 
 class Script(msgspec.Struct, frozen=True, tag="script"):
-    """A training script, run untouched as `__main__` in every rank, with its arguments."""
+    """A training script and its arguments.  Every rank runs the script unchanged as `__main__`."""
 
     path: str
     if TYPE_CHECKING:
@@ -78,7 +78,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
         size: object = world_size
         if type(size) is not int:
             raise ArgumentTypeError(
-                f"world_size is {size!r}; it takes the number of ranks, such as 2"
+                f"world_size is {size!r}; pass the number of ranks as an int, such as 2"
             )
         if world_size < 1:
             raise ArgumentError(f"world_size is {world_size}; a group needs at least one rank")
@@ -86,8 +86,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
             raise ArgumentError(f"device is {device!r}; allowed are 'cpu' and 'cuda'")
         if isinstance(target, Script) and (args or kwargs):
             raise ArgumentTypeError(
-                f"the script {target.path} takes its arguments as `Script(path, args)`; "
-                f"Task.of got {len(args) + len(kwargs)} more, which it cannot pass on"
+                f"Task.of cannot pass {len(args) + len(kwargs)} arguments to the script "
+                f"{target.path}; give a script's arguments as `Script(path, args)`"
             )
         around = launch_environment or LaunchEnvironment.now()
         encoded = [data.encode(arg, f"argument {i} of {target!r}") for i, arg in enumerate(args)]

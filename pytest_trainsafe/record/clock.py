@@ -176,13 +176,13 @@ class Clock:
         self._nodes[thread] = made
 
     def _repeated(self, place: tuple[int, str]) -> int | None:
-        """The number of the call that the running backward node repeats.
+        """The number of the module call that the running backward node recomputes.
 
-        Checkpoints are recomputed in reverse order, so counting calls again would confuse them.
-        Autograd numbers nodes as they are created: the calls inside a checkpoint are the first
-        ones after the checkpoint's node.  Without reentrant autograd the node belongs to one of
-        the calls itself and the number may be wrong, but then no gradient arrives at the
-        recomputed modules.
+        The calls cannot be counted again, because checkpoints are recomputed in reverse order.
+        Instead, this compares the numbers that autograd gives to nodes as they are created: the
+        calls inside a checkpoint are the first ones after the checkpoint's node.  Without
+        reentrant autograd, the running node belongs to one of these calls, so the result may be
+        wrong, but then no gradient arrives at the recomputed modules.
         """
         made: int = torch._C._current_autograd_node()._sequence_nr()
         log = self._seen.log[place]

@@ -139,7 +139,7 @@ class Context:
         the optimizer uses, their norm, updates, and the losses passed to `ctx.loss`.  This is for
         programs whose micro-batches have no counterparts in the reference.  Such a program marks
         its steps but not its micro-batches.  It may divide a step in any way, as long as all dp
-        ranks together compute the same at every Point.
+        ranks together compute the same step at every Point.
         """
         self._recorder.watch(model, optimizer, _annotations(annotations), self._filled, level)
 
@@ -205,8 +205,8 @@ class Context:
         """Marks the micro-batches that a schedule of torch.distributed.pipelining runs.
 
         Call it before the first step.  `stages` is this rank's stage, or a list of its stages;
-        `total` and `order` are those of `microbatches`.  Returns the global numbers of this dp
-        rank's micro-batches.
+        `total` and `order` have the same meaning as in `microbatches`.  Returns the global numbers
+        of this dp rank's micro-batches.
         """
         numbers = self.microbatches(total, order)
         held = stages if isinstance(stages, list | tuple) else [stages]
@@ -221,8 +221,8 @@ class Context:
 
         Yields the folder to save into, or None if nothing is to be saved. In a test only the
         Runs of `assert_resumable` save, and only once, after the step that the test names.
-        Outside of tests it yields `path`, the program's own folder. The RNG ledger assigns random
-        numbers that are drawn inside to the phase "save".
+        Outside of tests it yields `path`, the program's own folder. Random numbers that are drawn
+        in this context belong to the phase "save" in the ledger of random draws.
         """
         yield from self._recorder.save(None if path is None else Path(path))
 
@@ -238,7 +238,7 @@ class Context:
 
     @property
     def first_step(self) -> int:
-        """The number of the first step: 0, or in a resumed Run the first after its checkpoint."""
+        """The number of the first step: 0, or that of the first step after a loaded checkpoint."""
         return self._spec.first_step
 
     def steps(self, total: int) -> range:
@@ -249,8 +249,8 @@ class Context:
         """
         if type(total) is not int or total < 1:
             raise ProgramError(
-                f"ctx.steps was given {total!r}; it takes the number of steps of the whole "
-                "training, an integer of at least 1"
+                f"ctx.steps was given {total!r}; pass the number of steps of the whole training, "
+                "an integer of at least 1"
             )
         return range(self.first_step, self._spec.steps or total)
 

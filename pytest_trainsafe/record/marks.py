@@ -50,7 +50,7 @@ class Marks:
         if self._microbatch is not None:
             raise ProgramError(
                 f"ctx.end_step was called in micro-batch {self._numbers[1]} of step "
-                f"{self._numbers[0]}; call ctx.end_microbatch() before it"
+                f"{self._numbers[0]}; call ctx.end_microbatch() first"
             )
         opened, self._step = self._step, None
         opened.__exit__(None, None, None)

@@ -36,8 +36,8 @@ def numbers_of(
     given: Any = total
     if not isinstance(given, int) or total < 1:
         raise ProgramError(
-            f"ctx.microbatches({total!r}): the total must be the number of micro-batches of a "
-            "step, all dp ranks together, an integer of at least 1"
+            f"ctx.microbatches({total!r}): the total must be an integer of at least 1, the number "
+            "of micro-batches of a step over all dp ranks"
         )
     if callable(order):
         return _own(total, rank, ranks, order)
@@ -94,9 +94,9 @@ def _own(
             shares.append(_integers(given))
         except TypeError:
             raise ProgramError(
-                f"ctx.microbatches({total}): the function given as `order` returned {given!r} for "
-                f"dp rank {each}; it must take a dp rank and the number of dp ranks and return the "
-                "numbers of that rank's micro-batches, a sequence of integers"
+                f"ctx.microbatches({total}): the function `order` returned {given!r} for dp rank "
+                f"{each}; order(dp_rank, dp_ranks) must return the numbers of that rank's "
+                "micro-batches, a sequence of integers"
             ) from None
     _require_each_once(total, shares, "the function")
     return shares[rank]
@@ -123,8 +123,8 @@ def _require_each_once(total: int, shares: Sequence[Sequence[int]], source: str)
     ]
     if problems:
         raise ProgramError(
-            f"ctx.microbatches({total}): {source} given as `order` does not give each number from "
-            f"0 to {total - 1} to one dp rank: {'; '.join(problems)}"
+            f"ctx.microbatches({total}): {source} `order` must give each micro-batch from 0 to "
+            f"{total - 1} to exactly one dp rank, but {'; '.join(problems)}"
         )
 
 

@@ -32,7 +32,7 @@ def follow(
     for stage in stages:
         if not all(callable(getattr(stage, name, None)) for name in METHODS[:2]):
             raise ProgramError(
-                f"ctx.follow was given a {type(stage).__name__}; it takes a stage of "
+                f"ctx.follow was given a {type(stage).__name__}; pass a stage of "
                 "torch.distributed.pipelining, or a list of this rank's stages"
             )
         for name in METHODS:

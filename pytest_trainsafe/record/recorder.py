@@ -115,8 +115,8 @@ class Recorder:
         """
         if level not in LEVELS:
             raise ProgramError(
-                f"ctx.watch was given level={level!r}; it takes 'microbatch' if the program "
-                "marks its micro-batches, or 'step' if only whole steps can be compared"
+                f"ctx.watch was given level={level!r}; pass 'microbatch' if the program marks its "
+                "micro-batches, or 'step' if only whole steps can be compared"
             )
         if self.parameters is not None:
             raise ProgramError(
@@ -135,7 +135,7 @@ class Recorder:
         if unmade:
             raise ProgramError(
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
-                "call model.to_empty(device=ctx.device) and ctx.initialize(model) before it"
+                "call model.to_empty(device=ctx.device) and ctx.initialize(model) first"
             )
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         all_names = names
@@ -382,7 +382,8 @@ class Recorder:
         given = checked(values)
         if given.keys() & {"step", "microbatch"}:
             raise ProgramError(
-                "ctx.meta was given step or microbatch; mark these with ctx.step and ctx.microbatch"
+                "ctx.meta does not take step or microbatch; mark steps with ctx.step, and "
+                "micro-batches with ctx.microbatch"
             )
         if self.observation is not None:
             self.observation.meta(**given)
@@ -415,7 +416,7 @@ class Recorder:
                 value = torch.tensor(value, dtype=torch.float64)
             except (TypeError, ValueError, RuntimeError):
                 raise ProgramError(
-                    f"ctx.{kind} was given {value!r}; it takes a tensor or a number"
+                    f"ctx.{kind} was given {value!r}; pass a tensor or a number"
                 ) from None
         at = self.spec.point
         annotated = self.annotations.loss(at) if kind == "loss" else None

@@ -70,9 +70,9 @@ class _ScheduledRun:
 class Session:
     """Runs programs for tests; `basetemp` holds traces and logs.
 
-    `cache_folder` holds the references for later pytest runs; None disables the cache.  `shared`
-    and `controller` are the folder and the process that all processes of this pytest run share; by
-    default there is only this process.
+    `cache_folder` holds the references for later pytest runs; None disables the cache.  If pytest
+    runs in several processes (pytest-xdist), `shared` is the folder that all of them use, and
+    `controller` is the id of the process that started them; by default there is only this process.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Session:
         self._lock = threading.Lock()
 
     def reference(self, case: Case) -> Traces:
-        """The Traces of a test's trusted Runs."""
+        """The Traces of a test's reference Runs."""
         self._asked.clear()
         return Traces(case, "reference", RequestedRuns(self), case.settings.record)
 

@@ -167,7 +167,7 @@ class Trace:
                 listed += f"\n  and {len(self.problems) - MAX_LISTED} more"
             raise TraceError(
                 f"the trace {self.path} is not complete:\n  {listed}\n"
-                "Record it again, or open what there is with allow_incomplete=True."
+                "Record it again, or open the incomplete trace with allow_incomplete=True."
             )
 
     def holders(self, id: TensorId) -> list[tuple[RankTrace, TensorEvent]]:
@@ -279,8 +279,8 @@ def _check_ranks(path: Path, manifest: Manifest) -> None:
     there = {int(m[1]) for p in path.iterdir() if (m := re.fullmatch(r"rank(\d+)", p.name))}
     if extra := sorted(there - set(range(manifest.world_size))):
         raise TraceError(
-            f"{path} has a rank{extra[0]}, but its manifest says {manifest.world_size} ranks: "
-            "two runs wrote to one directory. Record into an empty directory."
+            f"{path} contains rank{extra[0]}, but its manifest says {manifest.world_size} ranks: "
+            "two runs wrote to this directory. Record into an empty directory."
         )
 
 

@@ -52,6 +52,9 @@ class PretrainedModel(nn.Module):
 
 
 class ResidualProjection(nn.Linear):
-    """A linear layer whose weight its parent module initialises.  Name it `c_proj` there."""
+    """A linear layer whose weight is initialised by its parent module.
+
+    The parent finds the weight by its name, so the attribute of the parent must be `c_proj`.
+    """
 
     residual = True

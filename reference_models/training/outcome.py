@@ -8,7 +8,10 @@ from typing import Any
 
 @dataclass(slots=True)
 class Outcome:
-    """The loss of every step, and the facts by which a test sees the consequence of an error."""
+    """The results of a training: the loss of every step, and `facts` that a test can check.
+
+    `facts` has other results, by name, in which an error of the program shows.
+    """
 
     losses: list[float] = field(default_factory=list)
     facts: dict[str, Any] = field(default_factory=dict)

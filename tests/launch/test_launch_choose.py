@@ -91,7 +91,7 @@ def test_scripts_go_to_torchrun_by_default(tmp_path: Path) -> None:
         ),
         ("collections:Missing", "cannot be made from 'collections:Missing' (module 'collections'"),
         ("threading:Event", "cannot be made from 'threading:Event' ("),
-        (f"{__name__}:no_launcher", "is of type object and lacks the attribute `name` or the "),
+        (f"{__name__}:no_launcher", "made an object of type object as the launcher"),
     ],
 )
 def test_a_launcher_that_cannot_be_made_is_named(path: str, words: str, tmp_path: Path) -> None:

@@ -269,7 +269,7 @@ def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
     assert run.rank.note("local") == ["param_grad second.weight"]
     assert run.rank.note("not_compared") == [
         (
-            "second.weight: its micro-batch gradients, which FSDP2 reduced before they could be "
+            "the micro-batch gradients of second.weight, which FSDP2 reduced before they could be "
             "recorded"
         )
     ]

@@ -82,7 +82,7 @@ def loss_twice(ctx: Context) -> None:
     ("misuse", "message"),
     [
         (entered, r"ctx.microbatch\(0\) was entered in a program whose ctx.watch has level='step'"),
-        (unknown, "level='epoch'; it takes 'microbatch'.* or 'step'"),
+        (unknown, "level='epoch'; pass 'microbatch'.* or 'step'"),
         (loss_twice, "ctx.loss was called twice in one step"),
     ],
 )

@@ -87,7 +87,7 @@ def test_they_declare_which_points_make_sense(program, point, reason) -> None:
 @pytest.mark.parametrize(
     ("program", "arguments", "reason"),
     [
-        (cnn, {"channels": 3}, "channels=3 is not an even number of at least 2"),
+        (cnn, {"channels": 3}, "channels=3 must be even and at least 2"),
         (
             cnn,
             {"channels": 2, "batch_size": 1, "size": 2},

@@ -147,7 +147,7 @@ def test_other_schema_version_says_both_versions(whole: Path) -> None:
         ({"format": "something else"}, "is not a trace"),
         ({"world_size": 3}, "contradicts itself"),
         ({"program": 7}, "damaged"),
-        ({"point": {"tp": 1}, "world_size": 1}, "has a rank1"),
+        ({"point": {"tp": 1}, "world_size": 1}, "contains rank1"),
     ],
 )
 def test_manifest_that_does_not_fit_is_refused(

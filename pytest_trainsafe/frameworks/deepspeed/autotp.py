@@ -39,7 +39,7 @@ def autotp_layout(name: str, parameter: Any, sizes: Sizes) -> Layout | None:
     if all(len(set(each)) == 1 for each in widths):
         return (Shard(dim, "tp", blocks),)
     if blocks:
-        raise LayoutError(f"{name}: AutoTP has split its blocks {list(blocks)} unevenly")
+        raise LayoutError(f"{name}: AutoTP has split the blocks {list(blocks)} unevenly over tp")
     return (_uneven(parameter, dim, whole, list(widths[0])),)
 
 

@@ -117,4 +117,4 @@ def skipped(engine: Any) -> str:
     why = "DeepSpeed found gradients that are not finite"
     if not engine.fp16_enabled():
         return why
-    return f"{why}; use a smaller fp16.initial_scale_power, or a loss_scale"
+    return f"{why}; set a smaller fp16.initial_scale_power, or a fixed fp16.loss_scale"

@@ -77,7 +77,7 @@ class PartitionedParameters:
         flat_range = self._flat_range(parameter)
         partition = self.optimizer.fp32_partitioned_groups_flat[group]
         if partition is None or not partition.numel():
-            return f"{name}: its master copy is not in memory"
+            return f"the master copy of {name} is not in memory"
         return RankTensor(partition.detach().narrow(0, offset, flat_range.length), flat_range)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:

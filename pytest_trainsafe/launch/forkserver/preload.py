@@ -97,7 +97,7 @@ class State:
 
 
 def _patched() -> list[Any]:
-    """The modules and classes that packages which patch torch usually change."""
+    """The modules and classes of torch that other packages usually patch."""
     import torch
     import torch.distributed
 

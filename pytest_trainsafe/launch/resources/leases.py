@@ -210,9 +210,9 @@ class _Place:
         self.path = hidden.rename(self.directory / (name + WAITING))
 
     def _before(self, slots: int) -> list[Path]:
-        """The lease files of which one must disappear before the group can get room.
+        """The lease files that the group waits for: at least one must disappear to make room.
 
-        [] if there is room: the claim is then marked as held.
+        Marks the claim as held and returns [] if there is already room.
         """
         rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
         waiting = [
@@ -288,9 +288,9 @@ def own_folder(path: Path) -> None:
         ) from error
     if not _ours(path):
         raise LeaseError(
-            f"{path} is not a folder of this user's own. Test runs on this machine use such a "
-            f"folder to agree on how many ranks run at once; remove {path.name}, or set TMPDIR to "
-            "a folder that only you can write to."
+            f"{path} is not a folder, or belongs to another user. Test runs on this machine use "
+            f"this folder to agree on how many ranks run at once; remove {path.name}, or set "
+            "TMPDIR to a folder that only you can write to."
         )
     path.chmod(0o700)
 
@@ -300,8 +300,9 @@ def _read_claim(path: Path) -> Claim:
         return msgspec.json.decode(read_file(path, max_bytes=_MAX_CLAIM), type=Claim)
     except MALFORMED as error:
         raise LeaseError(
-            f"{path} is damaged ({error}): it records the slots and GPUs of a running test run. "
-            "Remove it; while that run trains, more ranks than planned may run at once."
+            f"{path}, which records the slots and GPUs of a running test run, is damaged "
+            f"({error}). Remove this file; until that test run ends, more ranks than planned may "
+            "run at once."
         ) from error
 
 

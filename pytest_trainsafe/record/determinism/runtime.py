@@ -27,14 +27,14 @@ def deterministic_runtime(seed: int = 0, *, warn_only: bool = False) -> Iterator
 
     Seeds Python's `random`, NumPy's global generator and torch's generators on all devices. The
     workers of a DataLoader are seeded from torch's generator, so their seeds follow from `seed`
-    too. Operators without a deterministic algorithm raise RuntimeError, or warn with
-    `warn_only`. Uninitialised memory is filled, cuDNN chooses deterministic algorithms without
-    benchmarks, and cuBLAS has a fixed workspace; the latter must be set before the first use of
-    CUDA in the process.
+    too. Operators without a deterministic algorithm raise RuntimeError, or only warn if
+    `warn_only` is True. Uninitialised memory is filled, cuDNN chooses deterministic algorithms
+    without benchmarks, and cuBLAS has a fixed workspace. The workspace must be set before the
+    process first uses CUDA.
 
-    It does not control PYTHONHASHSEED, which Python reads when a process starts, the clock, or
-    other environment variables. Raises ArgumentTypeError for a seed that is not an integer, and
-    ArgumentError for a seed below 0 or above 2**63 - 1.
+    Neither the clock nor environment variables are controlled, such as PYTHONHASHSEED, which
+    Python reads when a process starts. Raises ArgumentTypeError for a seed that is not an
+    integer, and ArgumentError for a seed below 0 or above 2**63 - 1.
     """
     _require_seed(seed)
     with contextlib.ExitStack() as undo:
@@ -56,13 +56,14 @@ def deterministic_runtime(seed: int = 0, *, warn_only: bool = False) -> Iterator
 def _require_seed(seed: object) -> None:
     if type(seed) is not int:
         raise ArgumentTypeError(
-            f"deterministic_runtime was given {shown(seed)} as seed; it takes an integer, such as 0"
+            f"deterministic_runtime was given seed={shown(seed)}; a seed must be an integer, such "
+            "as 0"
         )
     if not 0 <= seed < 2**63:
         from pytest_trainsafe.errors import ArgumentError
 
         raise ArgumentError(
-            f"deterministic_runtime was given the seed {seed}; a seed must be from 0 to 2**63 - 1"
+            f"deterministic_runtime was given seed={seed}; a seed must be from 0 to 2**63 - 1"
         )
 
 

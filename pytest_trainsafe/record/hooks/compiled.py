@@ -183,8 +183,8 @@ def compiled_regions() -> int:
 def eager() -> Iterator[None]:
     """Disables torch.compile, so that functions and modules run as Python code.
 
-    Used for references.  The program as Python runs it is the trusted one, and only without
-    compilation can noise be injected and can casts and all modules be observed.
+    Used for references, because the uncompiled program counts as correct.  Also, noise can be
+    injected, and casts and all modules observed, only without compilation.
     """
     before = os.environ.get(_DISABLE)
     os.environ[_DISABLE] = "1"

@@ -29,7 +29,7 @@ _STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
 
 
 class Sites:
-    """The recorded lines of one rank, without duplicates."""
+    """Records source lines ("path:line") of the program on one rank, each line once."""
 
     def __init__(self, writer: RankWriter) -> None:
         self._writer = writer

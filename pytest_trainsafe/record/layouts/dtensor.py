@@ -200,8 +200,8 @@ def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[Mesh
             mapped.append(known.get(name, ()))
         elif name not in known:
             raise LayoutError(
-                f"the mesh dimension {name} is not one of {', '.join(known)}; rename it "
-                "(`mesh_dim_names=`), or map it to an axis"
+                f"the mesh dimension {name} is not one of {', '.join(known)}; rename the dimension "
+                "(`mesh_dim_names=`), or map its name to an axis"
             )
         else:
             mapped.append(known[name])

@@ -89,8 +89,8 @@ def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> 
         products = [" * ".join(counted[: count + 1]) for count in range(len(counted))]
         allowed = f"1, {', '.join(products[:-1])} or {products[-1]}"
         raise LayoutError(
-            f"{name} has an expert_tp_size of {size}, but at this Point ({sizes}) it must be "
-            f"{allowed}: other sizes have no layout here. Leave this Point out of the sweep"
+            f"{name} has an expert_tp_size of {size}, but at this Point ({sizes}) only "
+            f"expert_tp_size {allowed} has a layout. Leave this Point out of the sweep"
         )
     return axes
 

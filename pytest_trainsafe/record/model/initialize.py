@@ -74,7 +74,7 @@ def fill(
         if parameter.is_meta:
             raise ProgramError(
                 f"ctx.initialize was given a model on the meta device ({name} has no memory to "
-                "fill); call model.to_empty(device=ctx.device) before it"
+                "fill); call model.to_empty(device=ctx.device) first"
             )
         layout, _ = parameter_layout(name, parameter, point, annotations)
         local, shape = local_values(parameter), tuple(parameter.shape)
@@ -138,7 +138,7 @@ def require_filled_as_watched(
         layout, source = layouts[name]
         if cut(was.layout) != cut(layout):
             raise ProgramError(
-                f"ctx.initialize filled {name} as {describe(cut(was.layout))}, but ctx.watch has "
-                f"the layout {describe(cut(layout))} (from {source}); give both the same "
-                "annotations: ctx.initialize(model, annotations=...)"
+                f"ctx.initialize filled {name} as {describe(cut(was.layout))}, but in ctx.watch "
+                f"the parameter is {describe(cut(layout))} (from {source}); pass the same "
+                "annotations to both: ctx.initialize(model, annotations=...)"
             )

@@ -52,8 +52,8 @@ def _no_model(given: object, what: str) -> ProgramError:
 def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str]:
     """The canonical name of each module.  A wrapped module takes the name of its wrapper.
 
-    The exception is the wrapper from `torch.compile(module)`, which keeps the name: calls of the
-    module inside are compiled, so only calls of the wrapper can be recorded.
+    `torch.compile(module)` is an exception.  There the wrapper has the name and the module inside
+    has none: its calls are compiled, so only calls of the wrapper can be recorded.
     """
     named: dict[nn.Module, str] = {}
     for prefix, part in parts:

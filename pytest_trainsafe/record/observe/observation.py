@@ -62,7 +62,7 @@ class Observation:
             self._found_type,
             self._loaded,
         )
-        #: The libraries of which all modules are observed, including those imported later.
+        #: The libraries whose modules are all observed, including modules imported later.
         self._whole: list[str] = []
         #: The methods that are patched because `apis` names them, by their class and attribute.
         self._methods: dict[tuple[Any, str], Target] = {}
@@ -148,7 +148,7 @@ class Observation:
         return found
 
     def _loaded(self) -> None:
-        """Patch newly imported modules of the libraries of which all modules are observed."""
+        """Patch newly imported modules of the libraries that are observed completely."""
         for api in self._whole:
             self._patches.add(self._named(api))
 
@@ -209,7 +209,7 @@ def observe(
 ) -> Iterator[TableObservation]:
     """Observe the API calls and the training state of this process in a `with` block.
 
-    For a test that trains in its own process, without ranks:
+    Use this in a test that trains in its own process, without ranks:
 
         with observe() as observation:
             train()
@@ -226,15 +226,15 @@ def observe(
     steps with `observation.meta(step=...)`.
 
     Nothing is patched outside of the block.  Raises ArgumentError if an argument is not valid, and
-    ProgramError inside of another observation.
+    ProgramError if API calls are already being observed.
     """
     names, wanted = names_in(apis, "apis"), names_in(variables, "variables")
     receivers = tuple(listeners)
     for each in receivers:
         if not callable(getattr(each, "step_ended", None)):
             raise ArgumentError(
-                f"observe(listeners=...): a {type(each).__name__} is no Listener, as it has no "
-                "method step_ended; a Listener also has the methods entered, left and changed"
+                f"observe(listeners=...): a {type(each).__name__} is not a Listener; a Listener "
+                "has the methods entered, left, changed and step_ended"
             )
     observation = TableObservation(names, wanted, receivers, sample_of(sample))
     with observation.active(operators):

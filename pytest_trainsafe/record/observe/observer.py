@@ -65,8 +65,8 @@ class Observer:
     """Observes the calls of a process.  `patches.py` calls `run` for each.
 
     It calls `found` after an object whose class may be new was created, such as an optimizer;
-    `ended` at the end of each step; `first` once for each class of which a patched method is
-    called; and `loaded` after modules were imported.
+    `ended` at the end of each step; `first` at the first call of a patched method of each class;
+    and `loaded` after modules were imported.
     """
 
     def __init__(

@@ -23,8 +23,8 @@ class PerExampleDataset(Dataset[Any]):
     """A map-style dataset that reads each example with random numbers of its own.
 
     While an example is read, torch's default CPU generator, Python's `random` and NumPy's
-    global generator are seeded with its key, and restored afterwards. So augmentation in
-    `dataset[index]` draws the same numbers in every worker process, and without workers.
+    global generator are seeded with its key, and restored afterwards. So random augmentation in
+    `dataset[index]` draws the same numbers in every worker process, and also without workers.
     `transform` receives the example and a separate generator, and returns what is loaded. The
     seeds apply to the whole process: do not read from several threads at once.
 
@@ -43,8 +43,8 @@ class PerExampleDataset(Dataset[Any]):
     ) -> None:
         if isinstance(dataset, IterableDataset) or not hasattr(dataset, "__getitem__"):
             raise ArgumentTypeError(
-                "PerExampleDataset takes a dataset that is read by index, because the examples of "
-                f"a stream have no numbers; it was given {shown(dataset)}"
+                f"PerExampleDataset was given {shown(dataset)}, which cannot be read by index; "
+                "pass a map-style dataset, because the examples of a stream have no numbers"
             )
         example_key(0, 0, seed, stream)  # raises for invalid arguments here, and not in a worker
         self.dataset, self.transform = dataset, transform

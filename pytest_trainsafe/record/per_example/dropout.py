@@ -67,8 +67,8 @@ def per_example_dropout(
 class PerExampleDropout(nn.Module):
     """`per_example_dropout` as a module, which does nothing in evaluation mode.
 
-    `stream` is the name of the dropout. It must differ from those of the model's other dropouts
-    and be the same on all ranks, as is the module's path in the whole model.
+    `stream` is the name of the dropout, such as the module's path in the whole model. The name
+    must differ from those of the model's other dropouts, and be the same on all ranks.
     """
 
     def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:

@@ -59,9 +59,9 @@ class ReplayCheckpoint:
     NumPy, and of Python's `random`. `program` is a name that distinguishes this program's
     checkpoints from those of other programs. `generators` names further generators:
     torch.Generator, numpy.random.Generator, random.Random. `states` names objects with
-    `state_dict` and `load_state_dict`. `root` contains the folders that `folder` names, one for
-    each step; if a pytest run records the program, a folder of that Run replaces it. Parameters
-    and optimizer states are not included: they belong to the program's own checkpoint.
+    `state_dict` and `load_state_dict`. `root` is the parent of the folders that `folder` returns,
+    one for each step; if a pytest run records the program, a folder of that Run is used instead.
+    Parameters and optimizer states are not included: they belong to the program's own checkpoint.
     """
 
     def __init__(
@@ -74,8 +74,8 @@ class ReplayCheckpoint:
     ) -> None:
         if type(program) is not str or not program:
             raise ArgumentTypeError(
-                f"ReplayCheckpoint was given {shown(program)} as program; it takes a name, such as "
-                '"resnet-cifar", which tells its checkpoints from those of other programs'
+                f"ReplayCheckpoint was given program={shown(program)}; pass a name, such as "
+                '"resnet-cifar", that distinguishes the checkpoints of this program from others'
             )
         self.program = program
         self._named = dict(generators or {})
@@ -90,8 +90,8 @@ class ReplayCheckpoint:
         for name, state in self.states.items():
             if not (hasattr(state, "state_dict") and hasattr(state, "load_state_dict")):
                 raise ArgumentTypeError(
-                    f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; it takes an "
-                    "object with state_dict and load_state_dict"
+                    f"ReplayCheckpoint was given {shown(state)} as the state {name!r}; a state "
+                    "must be an object with state_dict and load_state_dict"
                 )
 
     def regenerates(
@@ -99,21 +99,20 @@ class ReplayCheckpoint:
     ) -> Regenerated[_Made]:
         """Wraps `draws` as a function whose calls `fast_forward` can repeat after a restart.
 
-        With `keep="last"`, a call replaces the result of the previous one, as a new
-        permutation for each epoch does. With `keep="all"`, each call changes the results of
-        the others, as shuffling in place does. A checkpoint then has the generators' states
-        before the calls instead of the result.
+        Use `keep="last"` if each call replaces the result of the previous one, such as a new
+        permutation for each epoch. Use `keep="all"` if the result depends on every call, as
+        when a list is shuffled in place. Checkpoints then save the states of the generators
+        before these calls, from which `fast_forward` computes the result again.
         """
         if keep not in KEEP:
             raise ArgumentError(
-                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; it takes 'last' if "
-                "each call replaces the previous result, and 'all' if the result depends on every "
-                "call"
+                f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; pass 'last' if each "
+                "call replaces the previous result, or 'all' if the result depends on every call"
             )
         if name in self._regenerated:
             raise ArgumentError(
-                f"ReplayCheckpoint.regenerates was given the name {shown(name)} twice; each "
-                "function has a name of its own"
+                f"ReplayCheckpoint.regenerates was given the name {shown(name)} twice; give each "
+                "function its own name"
             )
         made = Regenerated(name, draws, keep, self._sources)
         self._regenerated[name] = made
@@ -122,19 +121,22 @@ class ReplayCheckpoint:
     # The folders of checkpoints.
 
     def folder(self, step: int) -> Path:
-        """The folder of the checkpoint before `step`, for this object's and the program's files."""
+        """The folder for the checkpoint before `step`.
+
+        Both `save` and the program's own code may write their files there.
+        """
         _require_step("folder", step)
         run = current_run()
         root = self._root if run is None else run.root
         if root is None:
             raise ArgumentError(
-                "ReplayCheckpoint.folder was called, but this program gave no root; create the "
-                'checkpoint with ReplayCheckpoint(..., root="checkpoints")'
+                "ReplayCheckpoint.folder was called, but the ReplayCheckpoint was created without "
+                'a root; pass one: ReplayCheckpoint(..., root="checkpoints")'
             )
         return root / _FOLDER.format(step)
 
     def resume_folder(self) -> Path | None:
-        """The folder of the checkpoint from which pytest replays this Run; None if it does not."""
+        """The folder of the checkpoint from which this Run is replayed; None if it is no replay."""
         run = current_run()
         return None if run is None else run.resumed
 
@@ -145,15 +147,16 @@ class ReplayCheckpoint:
 
         Call it between two steps, on every rank, after every draw that a restarted program
         does not repeat. `step` is the number of the next step, and `counters` are loop
-        counters, such as `epoch=3`. Returns the file. Raises ArgumentTypeError for a state
-        that cannot be saved as data.
+        counters, such as `epoch=3`. Returns the path of the file. Raises ArgumentTypeError
+        for a state that cannot be saved as data.
         """
         _require_step("save", step)
         for name, value in counters.items():
             if type(value) is not int or not -(2**63) <= value < 2**63:
                 raise ArgumentTypeError(
-                    f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter is an "
-                    "integer of 64 bits. Give other values in states="
+                    f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter must be an "
+                    "integer of at most 64 bits. Save other values in an object of "
+                    "ReplayCheckpoint(states=...)"
                 )
         with unrecorded() as recorder:
             path, sizes = self._save(Path(folder), step, counters)
@@ -162,7 +165,7 @@ class ReplayCheckpoint:
         return path
 
     def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:
-        """Restores this rank's state from `folder`; returns the counters, with "step".
+        """Restores this rank's state from `folder`; returns the saved counters and "step".
 
         Call it last: after the program has loaded its own checkpoint and created every
         object that draws when it is created. Everything is checked before anything is
@@ -346,7 +349,7 @@ class ReplayCheckpoint:
                 for done, old in before.items():
                     self.states[done].load_state_dict(old)
                 raise ReplayError(
-                    f"{path}: {name!r} cannot take its saved state "
+                    f"{path}: {name!r} cannot load its saved state "
                     f"({type(error).__name__}: {error}). Nothing was loaded"
                 ) from error
 
@@ -361,8 +364,8 @@ def _place() -> tuple[int, int]:
 def _require_step(method: str, step: object) -> None:
     if type(step) is not int or not 0 <= step <= 2**48:
         raise ArgumentTypeError(
-            f"ReplayCheckpoint.{method} was given {shown(step)} as step; it takes the number of "
-            "the next step, counted from 0"
+            f"ReplayCheckpoint.{method} was given step={shown(step)}; pass the number of the next "
+            "step, counted from 0"
         )
 
 

@@ -43,8 +43,9 @@ def require_one_step(folder: Path, header: Header) -> None:
         step = header.step if other == header.rank else file.step_of(path)
         if step not in (None, header.step):
             raise ReplayError(
-                f"{path} was saved before step {step}, but the file of rank {header.rank} before "
-                f"step {header.step}: not all ranks finished saving. Load an earlier checkpoint"
+                f"{path} was saved before step {step}, but the file of rank {header.rank} was "
+                f"saved before step {header.step}: not all ranks finished saving. Load an earlier "
+                "checkpoint"
             )
 
 
@@ -63,19 +64,22 @@ def require_same_parts(
         "regenerated functions": (header.regenerated, regenerated),
     }
     if set(header.generators) != set(header.kinds):
-        raise ReplayError(f"{path} is damaged: its generators and their kinds have other names")
+        raise ReplayError(
+            f"{path} is damaged: it does not have a state and a kind for each of its generators"
+        )
     for what, (saved, own) in held.items():
         if missing := sorted(set(saved) - set(own)):
             raise ReplayError(
                 f"{path} has the {what} {listing(missing)}, which this program did not give "
-                "to ReplayCheckpoint. Give the same ones as the program that saved it"
+                f"to ReplayCheckpoint. Pass the same {what} as when the file was saved"
             )
         # A GPU that came into use later was not drawn from when the checkpoint was saved.
         given = {name for name in own if not name.startswith("torch cuda:")}
         if new := sorted(given - set(saved)):
             raise ReplayError(
                 f"{path} lacks the {what} {listing(new)}, which this program gives to "
-                "ReplayCheckpoint: an earlier version of the program saved it. Run from the start"
+                "ReplayCheckpoint: the file was saved by an earlier version of the program. Run "
+                "from the start"
             )
     for name, kind in kinds.items():
         if header.kinds.get(name, kind) != kind:
@@ -91,6 +95,6 @@ def require_valid(path: Path, found: Mapping[str, Source], states: Mapping[str, 
         fault = "there is no such generator" if name not in found else found[name].fault(state)
         if fault:
             raise ReplayError(
-                f"{path}: the generator {shown(name)} cannot take the saved state ({fault}). "
-                "Load it with the releases of torch and NumPy that saved it"
+                f"{path}: the generator {shown(name)} cannot load its saved state ({fault}). Use "
+                "the releases of torch and NumPy that saved the file"
             )

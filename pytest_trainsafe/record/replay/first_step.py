@@ -120,18 +120,18 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
     if difference is not None:
         raise ReplayMismatchError(
             f"the first step after loading {folder} is not the step that followed the checkpoint: "
-            f"{difference}. State that determines this draw is missing from the checkpoint, or was "
-            "restored before other code drew numbers"
+            f"{difference}. Either the checkpoint lacks some state that determines this draw, or "
+            "the state was restored before other code drew numbers"
         )
     for name, after in original.after.items() if both else ():
         if replayed.after.get(name) != after:
             raise ReplayMismatchError(
-                f"the first step after loading {folder} makes the draws of the step that followed "
-                f"the checkpoint, but leaves the generator {name!r} in state "
-                f"{replayed.after.get(name)} instead of {after}: code whose draws the RNG ledger "
-                "does not see advances it"
+                f"the first step after loading {folder} makes the same draws as the step that "
+                f"followed the checkpoint, but leaves the generator {name!r} in state "
+                f"{replayed.after.get(name)} instead of {after}: some code advances this generator "
+                "by draws that are not recorded in the ledger of random draws"
             )
 
 
 def _damaged(path: Path, why: str) -> ReplayError:
-    return ReplayError(f"{path} is damaged: {why}. Remove it to replay without verification")
+    return ReplayError(f"{path} is damaged: {why}. Remove the file to replay without verification")

@@ -64,14 +64,14 @@ def sources(named: Mapping[str, Any]) -> dict[str, Source]:
     for name, generator in named.items():
         if type(name) is not str or not name:
             raise ArgumentTypeError(
-                f"ReplayCheckpoint was given a generator under the name {shown(name)}; names are "
-                'texts: generators={"shuffle": generator}'
+                f"ReplayCheckpoint was given a generator under the name {shown(name)}; a name "
+                'must be a text that is not empty, as in generators={"shuffle": generator}'
             )
         if name in found or name.startswith("torch cuda:"):
             raise ArgumentError(
                 f"ReplayCheckpoint was given a generator under the name {shown(name)}, which is "
-                "that of a default generator; default generators are always saved. Choose another "
-                "name"
+                "reserved for a default generator. Choose another name; default generators are "
+                "always saved"
             )
         found[name] = _source(name, generator)
     return found
@@ -89,10 +89,9 @@ def _source(name: str, generator: Any) -> Source:
     if isinstance(generator, random.Random) and not isinstance(generator, random.SystemRandom):
         return _python(generator)
     raise ArgumentTypeError(
-        f"ReplayCheckpoint was given {shown(generator)} as the generator {name!r}, whose state it "
-        "cannot read; it takes a torch.Generator, a numpy.random.Generator or RandomState, or a "
-        "random.Random. Give an object of another kind in states=, with state_dict and "
-        "load_state_dict"
+        f"ReplayCheckpoint was given {shown(generator)} as the generator {name!r}; a generator "
+        "must be a torch.Generator, a numpy.random.Generator or RandomState, or a random.Random. "
+        "Pass any other object in states=, where each object has state_dict and load_state_dict"
     )
 
 

@@ -112,7 +112,10 @@ class Recording:
 
 
 class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Fills a Recording; `recording` encloses the program."""
+    """Records the operations of a program in a Recording.
+
+    Run the program in the context manager that `recording` returns.
+    """
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -130,7 +133,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def recording(self) -> Iterator[Recording]:
-        """Records operations in this context."""
+        """Records the operations in this context, and yields the Recording that they fill."""
         global _current
         save = torch.save
 
@@ -223,8 +226,8 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _add(self, operation: Operation) -> None:
         if len(self.made.operations) >= MAX_OPERATIONS:
             raise ArgumentError(
-                f"replay_plan was given a program of more than {MAX_OPERATIONS} operations; give "
-                "it a few steps of a small model, which use the same variables"
+                f"replay_plan was given a program of more than {MAX_OPERATIONS} operations; pass "
+                "a function that trains a small model with the same variables for a few steps"
             )
         place = frames.place((), skip=3)
         operation.line = place.user or place.at

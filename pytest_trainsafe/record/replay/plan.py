@@ -78,15 +78,15 @@ class ReplayPlan:
 def replay_plan(train: Callable[[], object]) -> ReplayPlan:
     """Determines what a restart of a program needs, and whether its ReplayCheckpoint provides it.
 
-    `train` runs a few steps of the program, on little data, saves one ReplayCheckpoint in
-    between, and takes at least one optimizer step after it. Nested dicts and lists that
-    `torch.save` writes count as the program's own checkpoint, if their tensors do not change
-    between the two. Raises ArgumentError if there is no checkpoint, or no step before and after
-    it.
+    `train` runs a few steps of the program on little data. It saves one ReplayCheckpoint after
+    at least one optimizer step, and takes at least one more step afterwards. Tensors in nested
+    dicts and lists that `torch.save` writes count as part of the program's own checkpoint if
+    they do not change between that call and the ReplayCheckpoint. Raises ArgumentError if there
+    is no such ReplayCheckpoint.
     """
     if not callable(train):
         raise ArgumentTypeError(
-            f"replay_plan was given {shown(train)}; it takes a function that trains a few steps"
+            f"replay_plan was given {shown(train)}; pass a function that trains a few steps"
         )
     with OperationRecorder().recording() as recording:
         train()
@@ -100,7 +100,7 @@ def plan_of(recording: Recording) -> ReplayPlan:
         raise ArgumentError(
             f"replay_plan was given a program that saved {len(recording.checkpoints)} "
             "ReplayCheckpoints, none of them between two optimizer steps; save one after some "
-            "steps, and train on for a step or more"
+            "steps, and then take at least one more step"
         )
     checkpoint = fitting[-1]
     return ReplayPlan(checkpoint.program, checkpoint.step, tuple(_rows(recording, checkpoint)))
@@ -168,7 +168,7 @@ def _generator_row(variable: Variable, saved: bool) -> PlanRow:
     if saved:
         reason = "drawn from after the checkpoint"
         return PlanRow("save", variable.text, variable.bytes, reason)
-    reason = "drawn from after the checkpoint; give it in ReplayCheckpoint(generators=...)"
+    reason = "drawn from after the checkpoint; pass it in ReplayCheckpoint(generators=...)"
     return PlanRow("save", variable.text, variable.bytes, reason, missing=True)
 
 
@@ -216,7 +216,7 @@ def _tensor_row(
         )
         return PlanRow("regenerate", what, variable.bytes, reason, missing=True)
     cause = "training changes it" if trained else "it changes"
-    reason = f"{cause} at {line}; save it with the model, or give its owner in states="
+    reason = f"{cause} at {line}; save it with the model, or pass its owner in states="
     return PlanRow("save", what, variable.bytes, reason, missing=True)
 
 

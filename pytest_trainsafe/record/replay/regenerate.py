@@ -75,27 +75,27 @@ class Regenerated(Generic[_Made]):
 def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
     """Repeats the calls that led to a loaded checkpoint; returns the result of the last one.
 
-    Call it after `ReplayCheckpoint.load`. With `keep="last"` it repeats the last call, with
-    `keep="all"` every call, from the states in the checkpoint. `skip` takes that many items
-    from the returned iterator, such as the batches of the current epoch that were used before
-    the checkpoint. Then all generators are restored. Raises ReplayMismatchError if the calls
-    draw other numbers than the original's, and ArgumentError if the checkpoint has no call to
-    repeat.
+    Call it after `ReplayCheckpoint.load`. A function with `keep="last"` repeats only its last
+    call, and one with `keep="all"` every call, from the states in the checkpoint. Then `skip`
+    items are taken from the returned iterator, such as the batches of the current epoch that
+    were used before the checkpoint. At the end all generators are restored. Raises
+    ReplayMismatchError if the repeated calls draw other numbers than the original calls, and
+    ArgumentError if the checkpoint has no call to repeat.
     """
     if not isinstance(regenerated, Regenerated):
         raise ArgumentTypeError(
-            f"fast_forward was given {shown(regenerated)}; it takes what "
-            "ReplayCheckpoint.regenerates returns"
+            f"fast_forward was given {shown(regenerated)}; pass an object that "
+            "ReplayCheckpoint.regenerates returned"
         )
     if type(skip) is not int or skip < 0:
         raise ArgumentTypeError(
-            f"fast_forward was given {shown(skip)} as skip; it takes the number of items to skip, "
-            "an integer of 0 or more"
+            f"fast_forward was given skip={shown(skip)}; pass the number of items to skip, an "
+            "integer of 0 or more"
         )
     if not regenerated.calls:
         raise ArgumentError(
             f"fast_forward was given {regenerated.name!r}, which had not been called when the "
-            "checkpoint was saved; call it as in a run from the start"
+            "checkpoint was saved; call the function itself, as in a run from the start"
         )
     sources = regenerated.sources()
     with unrecorded_draws(), _put_back(sources):
@@ -110,13 +110,14 @@ def fast_forward(regenerated: Regenerated[_Made], *, skip: int = 0) -> _Made:
                 next(made)  # type: ignore[call-overload]
             except StopIteration:
                 raise ArgumentError(
-                    f"fast_forward was asked to skip {skip} items of {regenerated.name!r}, which "
-                    f"has only {number}"
+                    f"fast_forward was given skip={skip}, but the iterator that "
+                    f"{regenerated.name!r} returned has only {number} items"
                 ) from None
             except TypeError as error:
                 raise ArgumentTypeError(
-                    f"fast_forward was asked to skip items of {regenerated.name!r}, which returns "
-                    f"{shown(made)}; have it return an iterator, such as iter(loader)"
+                    f"fast_forward was given skip={skip}, but {regenerated.name!r} returned "
+                    f"{shown(made)}, which has no items to skip; let the function return an "
+                    "iterator, such as iter(loader)"
                 ) from error
     regenerated.regenerated()
     return made
@@ -127,10 +128,10 @@ def _require_same(name: str, calls: Calls, sources: Mapping[str, Source]) -> Non
         found = sources[generator].text()
         if found != after:
             raise ReplayMismatchError(
-                f"fast_forward of {name!r} draws other numbers than the original: after "
-                f"{calls.count} call{'s' * (calls.count > 1)} {generator} is in state {found}, but "
-                f"in the original it was in state {after}. The function draws more, less or "
-                "differently than when the checkpoint was saved"
+                f"fast_forward of {name!r} does not draw the original's random numbers: after "
+                f"{calls.count} call{'s' * (calls.count > 1)}, {generator} is in state {found}, "
+                f"but the original left it in state {after}. The function draws more, fewer or "
+                "other numbers than when the checkpoint was saved"
             )
 
 

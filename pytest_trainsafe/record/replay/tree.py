@@ -74,9 +74,9 @@ def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: in
         what = "array" if isinstance(value, np.ndarray) else "scalar"
         return _stored(what, path, torch.from_numpy(np.array(value)), tensors)
     raise ArgumentTypeError(
-        f"{path} is {shown(value)}, which a checkpoint cannot hold: it takes numbers, texts, "
-        "bytes, None, tensors, NumPy arrays of numbers, and dicts, lists and tuples of these. "
-        "Convert it in state_dict"
+        f"{path} is {shown(value)}, which ReplayCheckpoint cannot save. Let state_dict() return "
+        "only numbers, texts, bytes, None, tensors, NumPy arrays of numbers, and dicts, lists and "
+        "tuples of these"
     )
 
 
@@ -114,7 +114,7 @@ def _pair(pair: Any, tensors: Mapping[str, torch.Tensor], depth: int) -> tuple[A
     try:
         hash(key)
     except TypeError:
-        raise TreeError(f"a state has the key {shown(key)}") from None
+        raise TreeError(f"a state has the key {shown(key)}, which is not hashable") from None
     return key, decode(pair[1], tensors, depth)
 
 
@@ -126,8 +126,8 @@ def _stored(
         name += "'"
     if tensor.layout is not torch.strided or tensor.is_complex() or tensor.is_quantized:
         raise ArgumentTypeError(
-            f"{path} is a tensor that is sparse, complex or quantised, which a checkpoint cannot "
-            "hold. Convert it in state_dict"
+            f"{path} is a sparse, complex or quantised tensor, which ReplayCheckpoint cannot "
+            "save. Let state_dict() return a dense tensor of real numbers instead"
         )
     tensors[name] = tensor
     return {kind: name}

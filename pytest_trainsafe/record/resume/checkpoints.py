@@ -108,9 +108,9 @@ class Checkpoints:
         """Raises ProgramError if a resumed Run begins a step before it has loaded a checkpoint."""
         if self._loads and not self._done:
             raise ProgramError(
-                f"{self._name} began a step and has loaded no checkpoint; enter "
+                f"{self._name} began its first step without loading the checkpoint; enter "
                 "`with ctx.load() as folder:` before the first step and load from `folder` unless "
-                "it is None, or give assert_resumable the functions save= and load="
+                "it is None, or pass the functions save= and load= to assert_resumable"
             )
 
     def after_step(self) -> None:
@@ -130,18 +130,18 @@ class Checkpoints:
         if self._clock.steps_done < step:
             raise ProgramError(
                 f"{self._name} took only {self._clock.steps_done} steps, so no checkpoint could be "
-                f"saved after {step} steps; give assert_resumable a smaller at_step"
+                f"saved after {step} steps; pass a smaller at_step to assert_resumable"
             )
         if not self._entered:
             raise ProgramError(
                 f"{self._name} never entered ctx.save, so there is no checkpoint to resume from; "
                 "enter `with ctx.save() as folder:` after each step and save into `folder` unless "
-                "it is None, or give assert_resumable the functions save= and load="
+                "it is None, or pass the functions save= and load= to assert_resumable"
             )
         raise ProgramError(
             f"{self._name} did not enter ctx.save after {step} steps, only after "
-            f"{listing(map(str, self._entered))}; give assert_resumable one of these as at_step, "
-            "or enter ctx.save after every step"
+            f"{listing(map(str, self._entered))}; pass one of these numbers to assert_resumable as "
+            "at_step, or enter ctx.save after every step"
         )
 
     @property
@@ -217,10 +217,10 @@ class Checkpoints:
             return ""
         reason = str(error).strip().partition("\n")[0]
         return (
-            f"{self._name} cannot load at {_at(here)} the checkpoint that it saved at "
-            f"{_at(saved)} ({type(error).__name__}: {excerpt(reason)}); give assert_resumable a "
-            "resume_point at which the checkpoint can be loaded, or save in a form that does not "
-            "depend on the layout, as torch.distributed.checkpoint does"
+            f"{self._name} saved a checkpoint at {_at(saved)} and cannot load it at {_at(here)} "
+            f"({type(error).__name__}: {excerpt(reason)}); pass assert_resumable a resume_point at "
+            "which the checkpoint can be loaded, or save in a form that does not depend on the "
+            "layout, as torch.distributed.checkpoint does"
         )
 
 
@@ -255,8 +255,8 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         if was != wanted[name]
     ]
     raise ProgramError(
-        f"{folder} is the checkpoint of another Run, with {listing(differ) or 'other settings'}; "
-        "it is not loaded"
+        f"{folder} is not loaded, because it is the checkpoint of another Run, with "
+        f"{listing(differ) or 'other settings'}"
     )
 
 

@@ -55,8 +55,8 @@ class TrainingCheckpoint:
         for name, each in (*self._shared.items(), *self._per_rank.items()):
             if not all(callable(getattr(each, m, None)) for m in ("state_dict", "load_state_dict")):
                 raise ArgumentTypeError(
-                    f"TrainingCheckpoint was given {shown(each)} as {name!r}; it takes objects "
-                    "with state_dict() and load_state_dict(), such as a scheduler, a GradScaler or "
+                    f"TrainingCheckpoint was given {shown(each)} as {name!r}; pass an object with "
+                    "state_dict() and load_state_dict(), such as a scheduler, a GradScaler or "
                     "torchdata's StatefulDataLoader"
                 )
 
@@ -70,9 +70,9 @@ class TrainingCheckpoint:
         rank, ranks = _rank()
         if ranks > 1 and not (dist.is_available() and dist.is_initialized()):
             raise ArgumentError(
-                f"TrainingCheckpoint.save was called in one of {ranks} ranks (WORLD_SIZE) before "
-                "torch.distributed was initialised, so they cannot divide what is saved; call "
-                "torch.distributed.init_process_group, or use ctx.mesh or ctx.group, before"
+                f"TrainingCheckpoint.save was called on one of {ranks} ranks (WORLD_SIZE) before "
+                "torch.distributed was initialised, so the ranks cannot divide what is saved; "
+                "first call torch.distributed.init_process_group, or use ctx.mesh or ctx.group"
             )
         # Read the random states first, because saving may draw random numbers.
         states = rng_states(self._generators)
@@ -89,8 +89,8 @@ class TrainingCheckpoint:
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Loads all but the random states from a folder; every rank calls it.
 
-        The number of ranks may differ from that of the ranks that saved it only if
-        `per_rank` is empty; otherwise raises ArgumentError.
+        Raises ArgumentError if `per_rank` is not empty and the checkpoint was saved by another
+        number of ranks.
         """
         from torch.distributed.checkpoint.state_dict import set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -99,10 +99,10 @@ class TrainingCheckpoint:
         own = self._of_rank(path)
         if own is None and self._per_rank:
             raise ArgumentError(
-                f"{path} was saved by a different number of ranks than the {_rank()[1]} that load "
-                f"it, and the state of {listing(self._per_rank)} was saved per rank; leave these "
-                "out of per_rank, and save their state in a form that does not depend on the "
-                "number of ranks"
+                f"{path} was saved with a world size other than {_rank()[1]}, so the state of "
+                f"{listing(self._per_rank)}, which was saved for each rank, cannot be loaded; do "
+                "not pass these objects as per_rank, and save their state in a form that does not "
+                "depend on the number of ranks"
             )
         held = self._tensors()
         with _alone_or_together():

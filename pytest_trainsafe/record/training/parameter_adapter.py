@@ -98,7 +98,7 @@ class AttributeParameterAdapter:
             return RankTensor(local_values(master).reshape(-1), flat_range)
         if master.shape == parameter.shape:
             return RankTensor(master)
-        return f"{name}: its main_param has another shape"
+        return f"the main_param of {name} does not have the parameter's shape"
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
         """The state of the parameter or of its `main_param` in the recorded optimizer."""
@@ -121,4 +121,4 @@ def state_tensor(
     if value.numel() == 1:
         # A single number, which exists only on ranks that have a part of the parameter.
         return RankTensor(value.reshape(1), Flat(0, 1, (), flat_range.axes))
-    return f"{name}: the optimizer's {key} has another shape"
+    return f"the optimizer's {key} of {name} does not have the size of this rank's part of it"

@@ -211,7 +211,7 @@ class ParameterRecorder:
             return
         for name, parameter in self.parameters.items():
             text = (
-                f"{name}: its micro-batch gradients, which FSDP2 reduced before they could be "
+                f"the micro-batch gradients of {name}, which FSDP2 reduced before they could be "
                 "recorded"
             )
             if name in self._with_gradient or text in self._noted or parameter.grad is None:
@@ -330,7 +330,9 @@ class ParameterRecorder:
         elif held.tensor.numel() == 1 or not self.layouts[name][0]:
             self._add("optimizer_state", name, held, suffix=suffix, step=step, whole=True)
         else:  # the layout of a factored or packed state of a shard is not known
-            self._note_not_compared(f"{name}: the optimizer's {key} has another shape")
+            self._note_not_compared(
+                f"the optimizer's {key} of {name} does not have the parameter's shape"
+            )
 
     def _note_not_compared(self, what: str) -> None:
         """Records, once, that a value is missing in the trace and so is not compared."""

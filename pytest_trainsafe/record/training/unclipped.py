@@ -129,6 +129,6 @@ class Unclipped:
 
 
 def _with_gradient(parameter: torch.Tensor) -> list[torch.Tensor]:
-    """Those of the parameter and its master copy that have a gradient."""
+    """The parameter and its master copy; leaves out each that is missing or has no gradient."""
     both = (parameter, getattr(parameter, "main_param", None))
     return [each for each in both if isinstance(each, torch.Tensor) and each.grad is not None]

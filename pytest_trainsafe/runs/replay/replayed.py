@@ -45,9 +45,10 @@ def verify(request: ReplayRequest, later: Trace) -> str:
         difference = first_difference(original, replayed, whole=whole)
         if difference is not None:
             raise ReplayMismatchError(
-                f"the replay of step {first} from {request.folder} draws other random numbers than "
-                f"{earlier.path} recorded: on rank {before.rank} {difference}. Either the program "
-                "was changed, or state that determines this draw is missing from the checkpoint"
+                f"the replay of step {first} from {request.folder} does not draw the random "
+                f"numbers that are recorded in {earlier.path}: on rank {before.rank} {difference}. "
+                "Either the program was changed, or the checkpoint lacks some state that "
+                "determines this draw"
             )
         draws += len(original)
     unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)

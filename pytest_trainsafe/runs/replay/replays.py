@@ -71,8 +71,8 @@ class Replays:
         if not did_restart(later):
             self._note(
                 request,
-                "runs from the start: the program did not load the checkpoint. Load the one that "
-                "ReplayCheckpoint.resume_folder() returns",
+                "runs from the start, because the program did not load the checkpoint. Load it "
+                "from the folder that ReplayCheckpoint.resume_folder() returns",
             )
             return later
         self._note(request, verify(request, later))

@@ -64,7 +64,7 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
     elif step > last:
         raise ArgumentError(
             f"{OPTION} was given step {step}, but {trace.path} has only the steps 0 to {last}; "
-            "name one of these, or none for the step that failed"
+            "choose one of these, or leave the step out to replay the step that failed"
         )
     saved = {event.step: event.folder for event in trace.ranks[0].events_of(ReplayCheckpointEvent)}
     fitting = [first for first in saved if first <= step]

@@ -78,9 +78,9 @@ def _slices(table: Table, first: npt.NDArray[np.int64], counts: npt.NDArray[np.i
     np.add.at(owners, first + counts, -1)
     owners = np.cumsum(owners)[:-1]
     if (owners > 1).any():
-        return "two calls have the same values"
+        return "two calls refer to the same stored value"
     if ((owners == 1) & (_long(table.values, "place") == NONE)).any():
-        return "a value of a call has no place"
+        return "a value of a call does not say which argument or result it is"
     return ""
 
 

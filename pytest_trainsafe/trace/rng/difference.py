@@ -76,7 +76,7 @@ def first_difference(
 def described(event: Advance) -> str:
     """A description of a draw: operator, shape, generator, line and state."""
     if isinstance(event, UnseenDraws):
-        return f"a draw from {event.generator} that no operator of torch makes"
+        return f"a draw from {event.generator} that is not made by an operator of torch"
     shape = f" ({'x'.join(map(str, event.shape))})" if event.shape else ""
     times = f" {event.count} times" if event.count > 1 else ""
     line = f" at {event.line}" if event.line else ""
@@ -102,7 +102,7 @@ def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | No
         return ""
     for number, event in enumerate(original):
         if event.before == there.before and _name(event.generator) == _name(there.generator):
-            return f"the replay's state is that of the original's draw {number + 1}"
+            return f"the replay is in the state in which the original made draw {number + 1}"
     apart = _apart(here.before, there.before)
     if apart is None:
         return ""

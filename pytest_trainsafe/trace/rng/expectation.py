@@ -52,16 +52,17 @@ def expect_rng(
     ignore: str | Sequence[str] = (),
     reason: str = "",
 ) -> Expectation:
-    """Expect draws to be equal, or to differ, over axes; or leave out a default rule.
+    """Expect random draws to be equal, or to differ, along axes; or switch off default checks.
 
     `where` is an `fnmatch` pattern. It matches the path of the module that draws
     ("layers.*.noise") or, for draws outside of the watched modules, the line ("train.py:41").
-    Every draw that it matches counts, not only dropout. `same` and `different` name axes:
+    All draws that match are checked, not only dropout. `same` and `different` name axes:
     ranks along an axis in `same` must draw the same numbers, and ranks along an axis in
-    `different` never the same. There, the default rules for dropout over these axes do not
-    apply. `ignore` names default rules ("rng:evaluation_shift") that do not apply to these
-    draws, and needs a `reason`. Raises ArgumentError for an unknown axis or rule, an axis in both
-    `same` and `different`, rules without a reason, and an expectation of nothing.
+    `different` must draw different numbers. For these draws and axes, this replaces the default
+    checks of dropout. `ignore` names default checks ("rng:evaluation_shift") that are switched
+    off for these draws; this needs a `reason`. Raises ArgumentError for an unknown axis or check,
+    an axis in both `same` and `different`, `ignore` without a reason, and a call that names
+    nothing to expect or to ignore.
     """
     made = Expectation(where, _names(same), _names(different), _names(ignore), reason.strip())
     for axis in (*made.same, *made.different):
@@ -73,14 +74,15 @@ def expect_rng(
                 f"expect_rng(ignore=...) takes some of {listing(RNG_CHECKS)}, not {shown(check)}"
             )
     if both := sorted({*made.same} & {*made.different}):
-        raise ArgumentError(f"expect_rng names {both[0]!r} as same and as different; choose one")
+        raise ArgumentError(f"expect_rng has {both[0]!r} in same= and in different=; choose one")
     if not (made.same or made.different or made.ignore):
         raise ArgumentError(
-            f"expect_rng({where!r}) expects nothing; give it same=, different= or ignore="
+            f"expect_rng({where!r}) has no expectation; pass same=, different= or ignore="
         )
     if made.ignore and not made.reason:
         raise ArgumentError(
-            f"expect_rng(ignore={list(made.ignore)}) needs a reason, which the report shows"
+            f"expect_rng(ignore={list(made.ignore)}) lacks a reason; pass reason=, which the "
+            "report shows"
         )
     return made
 

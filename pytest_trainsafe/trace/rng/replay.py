@@ -53,7 +53,7 @@ class ReplayCheckpointEvent(
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
         if not _FOLDER.fullmatch(self.folder):
-            return "it names no folder of a checkpoint"
+            return "its folder is not the name of a checkpoint's folder"
         if not _HASH.fullmatch(self.hash):
             return "it has a malformed hash"
         parts = (self.generators, self.states, self.regenerated, self.counters)

@@ -69,9 +69,10 @@ class BucketedReduction:
         additions = self._additions[parameter] = self._additions.get(parameter, 0) + 1
         if additions > self.backwards:
             raise RuntimeError(
-                f"a parameter of shape {list(parameter.shape)} had {additions} additions to its "
-                f"gradient in a step of {self.backwards} micro-batches, the last of which may have "
-                "come after its bucket was reduced; set overlap_grad_reduce=False"
+                f"in a step of {self.backwards} micro-batches, {additions} terms were added to the "
+                f"gradient of a parameter of shape {list(parameter.shape)}, so the last term may "
+                "have been added after the gradient's bucket was reduced; set "
+                "overlap_grad_reduce=False"
             )
         if self.axes.techniques.overlap_grad_reduce:
             while self._next_is_full():

@@ -81,7 +81,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Task.of("sys:exit", world_size="2"),  # type: ignore[arg-type]
         TypeError,
-        "world_size is '2'; it takes the number of ranks, such as 2",
+        "world_size is '2'; pass the number of ranks as an int",
     ),
     (
         lambda: Traces(SimpleNamespace(), "candidate", SimpleNamespace(), "full").at("float23"),  # type: ignore[arg-type]

@@ -70,9 +70,9 @@ def test_an_ignored_rule_does_not_apply_where_it_is_ignored(recorded):
     ("given", "message"),
     [
         ({"same": "pp"}, "takes the axes dp, tp, cp, not 'pp'"),
-        ({"same": "dp", "different": "dp"}, "names 'dp' as same and as different"),
-        ({}, r"expects nothing; give it same=, different= or ignore="),
-        ({"ignore": "rng:workers"}, "needs a reason"),
+        ({"same": "dp", "different": "dp"}, "has 'dp' in same= and in different="),
+        ({}, r"has no expectation; pass same=, different= or ignore="),
+        ({"ignore": "rng:workers"}, "lacks a reason"),
         ({"ignore": "rng:worker", "reason": "x"}, "takes some of rng:dp_same_dropout, .*worker'"),
     ],
 )

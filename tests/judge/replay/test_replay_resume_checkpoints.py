@@ -225,7 +225,7 @@ def test_a_generator_that_the_checkpoint_lacks_is_named():
 
 
 def test_an_object_without_a_state_is_refused():
-    with pytest.raises(ArgumentTypeError, match="as 'loader'; it takes objects with state_dict"):
+    with pytest.raises(ArgumentTypeError, match="as 'loader'; pass an object with state_dict"):
         TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})  # type: ignore[dict-item]
 
 
@@ -238,7 +238,7 @@ def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path
     assert made.load_rng(tmp_path) is False
     with pytest.raises(
         ArgumentError,
-        match="a different number of ranks than the 1 that load it, and the state of reader",
+        match="a world size other than 1, so the state of reader",
     ):
         made.load(tmp_path)
 

@@ -98,14 +98,18 @@ def starts_over(ctx: Any) -> None:
     ("program", "at_step", "message"),
     [
         (saves_nothing, 2, "saves_nothing never entered ctx.save, so there is no checkpoint"),
-        (saves_late, 2, "did not enter ctx.save after 2 steps, only after 3; give assert_resum"),
+        (saves_late, 2, "did not enter ctx.save after 2 steps, only after 3; pass one of these"),
         (
             saves_inside,
             2,
             r"ctx\.save was entered inside step 0; enter it after the `with ctx\.step\(\):` block",
         ),
         (saves_an_empty_folder, 2, "saves_an_empty_folder saved nothing: it wrote no file into"),
-        (loads_nothing, 2, "loads_nothing began a step and has loaded no checkpoint; enter `with"),
+        (
+            loads_nothing,
+            2,
+            "loads_nothing began its first step without loading the checkpoint; enter",
+        ),
     ],
 )
 def test_a_program_that_does_not_save_or_load_is_told_how(tmp_path, program, at_step, message):
@@ -135,9 +139,7 @@ def test_a_layout_that_the_program_cannot_load_is_named(tmp_path):
         assert_resumable(traces, at_step=2, resume_point={"recompute": True})
 
     message = str(caught.value)
-    assert (
-        "cannot load at recompute=True the checkpoint that it saved at a single device" in message
-    )
+    assert "saved a checkpoint at a single device and cannot load it at recompute=True" in message
     assert "(KeyError: 'layers.0')" in message
     assert "torch.distributed.checkpoint" in message
 
@@ -198,7 +200,7 @@ SPEC = RunSpec(program="a:train", dtype="float64", resume=Resume(2))
         ({"format": "something else"}, "is not a checkpoint of a Run"),
         ({"schema": 99}, "has schema version 99, and this pytest-trainsafe reads version 1"),
         ({"spec": 1}, "manifest.json is damaged"),
-        ({"steps": 3}, "checkpoint of another Run, with steps 3 instead of 2; it is not loaded"),
+        ({"steps": 3}, "not loaded, .* the checkpoint of another Run, with steps 3 instead of 2"),
         (
             {"spec": {"program": "b:other", "dtype": "float64"}},
             "program b:other instead of a:train",
@@ -223,7 +225,7 @@ def test_a_script_outside_of_tests_saves_and_loads_where_it_says(monkeypatch):
     with ctx.save("last") as saved, ctx.load(Path("first")) as loaded, ctx.save() as nowhere:
         assert (saved, loaded, nowhere) == (Path("last"), Path("first"), None)
     assert ctx.steps(3) == range(3)
-    with pytest.raises(ProgramError, match=r"ctx.steps was given 0; it takes the number of steps"):
+    with pytest.raises(ProgramError, match=r"ctx.steps was given 0; pass the number of steps"):
         ctx.steps(0)
 
 

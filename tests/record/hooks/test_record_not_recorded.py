@@ -173,6 +173,6 @@ def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> Non
                 optimizer.step()
 
     assert record(program, point={"tp": 2}).rank.note("not_compared") == [
-        "weight: its main_param has another shape",
-        "weight: the optimizer's rows has another shape",
+        "the main_param of weight does not have the parameter's shape",
+        "the optimizer's rows of weight does not have the parameter's shape",
     ]

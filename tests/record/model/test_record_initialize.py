@@ -54,11 +54,11 @@ def test_watch_refuses_a_shard_that_initialize_filled_as_a_whole(record: Any) ->
         ctx.watch(model, annotations={"parameters": {"weight": {"tp_dim": 1}}})
 
     with pytest.raises(
-        ProgramError, match=r"weight as whole on every rank, but ctx\.watch has the layout .*"
+        ProgramError, match=r"weight as whole on every rank, but in ctx\.watch the parameter is .*"
     ) as e:
         record(train, point={"tp": 2})
     assert "dimension 1 cut over tp" in str(e.value)
-    assert "give both the same annotations" in str(e.value)
+    assert "pass the same annotations to both" in str(e.value)
 
 
 @pytest.mark.parametrize("how", ["one rank", "same annotations", "written since", "cut since"])

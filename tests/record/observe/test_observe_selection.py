@@ -93,7 +93,7 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
         ({"variables": [1]}, "1 is not a str"),
         ({"sample": 10}, "pair of ints"),
         ({"sample": (0, 1)}, "at least 1"),
-        ({"listeners": [object()]}, "no Listener"),
+        ({"listeners": [object()]}, "not a Listener"),
     ],
 )
 def test_arguments_of_another_form_are_refused(keywords: Any, said: str) -> None:
@@ -111,7 +111,7 @@ def test_a_meta_variable_that_is_a_tensor_is_refused() -> None:
 
 def test_one_observation_is_active_at_a_time() -> None:
     with observe() as outer:
-        with pytest.raises(ProgramError, match="active already"), observe():
+        with pytest.raises(ProgramError, match="already being observed"), observe():
             pass
         F.relu(torch.ones(1))
     assert Kept.of(outer.table).apis() == ["torch.nn.functional.relu"]

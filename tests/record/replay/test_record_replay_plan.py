@@ -22,8 +22,8 @@ FORGOTTEN = {
     "optimizer": ("save", "training changes it at"),
     "average": ("save", "training changes it at"),
     "counter": ("save", "it changes at"),
-    "generator": ("save", "give it in ReplayCheckpoint(generators=...)"),
-    "numpy generator": ("save", "give it in ReplayCheckpoint(generators=...)"),
+    "generator": ("save", "pass it in ReplayCheckpoint(generators=...)"),
+    "numpy generator": ("save", "pass it in ReplayCheckpoint(generators=...)"),
     "shuffle": ("regenerate", "from torch.Generator of"),
     "list": ("regenerate", "random.shuffle of"),
     "loader": ("regenerate", "held by Python, which is not traced"),
@@ -129,5 +129,5 @@ def test_a_program_without_a_checkpoint_between_two_steps_is_refused(tmp_path):
             replay_plan(functools.partial(train, tmp_path, steps=steps))
     with pytest.raises(ArgumentError, match="saved 1 ReplayCheckpoints, none of them between"):
         replay_plan(lambda: train(tmp_path, steps=6))
-    with pytest.raises(ArgumentTypeError, match="it takes a function that trains a few steps"):
+    with pytest.raises(ArgumentTypeError, match="pass a function that trains a few steps"):
         replay_plan(tmp_path)

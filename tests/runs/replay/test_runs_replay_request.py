@@ -190,7 +190,7 @@ def test_other_runs_are_made_as_ever(record):
 def test_a_step_outside_of_the_trace_is_refused(record):
     trace = record("original")
     with pytest.raises(
-        ArgumentError, match=r"given step 6, but .* has only the steps 0 to 5; name"
+        ArgumentError, match=r"given step 6, but .* has only the steps 0 to 5; choose"
     ):
         read_request(str(trace), 6)
 
@@ -224,7 +224,7 @@ def test_a_program_that_does_not_load_the_checkpoint_runs_from_the_start(record,
 
     made, [note] = replay(original, 5, loads=False)
 
-    assert "runs from the start: the program did not load the checkpoint. Load the one" in note
+    assert "runs from the start, because the program did not load the checkpoint. Load it" in note
     assert [event.step for event in made.ranks[0].steps] == list(range(6))
 
 

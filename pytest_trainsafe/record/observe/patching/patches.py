@@ -78,8 +78,9 @@ class Patches:
         """
         if _Active.runner is not None:
             raise ProgramError(
-                "an observation is active already; end the block `with observe(...)` before the "
-                "next one, and do not use it in a program whose Run records API calls"
+                "API calls are already being observed. End the first `with observe(...)` block "
+                "before the next one begins. If the program's Run records API calls, remove "
+                "`observe` from the program"
             )
         _never_compiled()
         _Active.runner = runner

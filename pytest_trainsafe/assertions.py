@@ -143,8 +143,9 @@ def assert_rng(
     _require_expectations("assert_rng", expect)
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            "assert_rng was given a recorded trace and the fixture reference_trace; pass "
-            'reference_trace.at(dtype) with the dtype of the trace, such as "float64"'
+            "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "
+            "fixture pass reference_trace.at(dtype), where dtype is that of the recorded trace, "
+            'such as "float64"'
         )
     try:
         trace = _first_rung(candidate)
@@ -175,20 +176,20 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_deterministic was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats. To compare two recorded "
-            "traces, call assert_equivalent; it requires equal bits if no trace that measures "
-            "rounding is given"
+            f"assert_deterministic was given {described(candidate)}; pass the fixture "
+            "candidate_trace or reference_trace, whose Run is repeated. To compare two recorded "
+            "traces, call assert_equivalent; without `perturbed` and `shadow` it requires equal "
+            "bits"
         )
     if type(repeats) is not int:
         raise ArgumentTypeError(
-            f"assert_deterministic was given {described(repeats)} as repeats; it takes the number "
-            "of Runs, such as 2"
+            f"assert_deterministic was given {described(repeats)} as repeats; repeats must be "
+            "the number of Runs, such as 2"
         )
     if repeats < 2:
         raise ArgumentError(
-            f"assert_deterministic was given repeats={repeats}; it compares Runs with each other, "
-            "so it takes 2 or more"
+            f"assert_deterministic was given repeats={repeats}; repeats must be 2 or more, because "
+            "Runs are compared with each other"
         )
     try:
         judgement = judge_determinism(candidate, repeats)
@@ -226,7 +227,7 @@ def assert_invariants(
     wrong = [pack for pack in given_packs if not isinstance(pack, str)]
     if wrong or not packs:
         raise ArgumentTypeError(
-            "assert_invariants takes the names of packs after the run, such as "
+            "assert_invariants needs the names of packs after its first argument, as in "
             'assert_invariants(candidate_trace, "ours"), but was given '
             f"{described(wrong[0]) if wrong else 'none'}"
         )
@@ -306,8 +307,8 @@ def assert_same_by(
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_same_by was given {described(candidate)} after the relation; it takes the "
-            "fixture candidate_trace or reference_trace, whose Run it repeats with a change"
+            f"assert_same_by was given {described(candidate)} after the relation; pass the "
+            "fixture candidate_trace or reference_trace, whose Run is repeated with a change"
         )
     found = find_relation(candidate.case.program, relation, "assert_same_by")
     _require_options("assert_same_by", loosen, accept)
@@ -344,12 +345,12 @@ def assert_kept_relations(
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_kept_relations was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats with changes"
+            f"assert_kept_relations was given {described(candidate)}; pass the fixture "
+            "candidate_trace or reference_trace, whose Run is repeated with changes"
         )
     if not isinstance(file, (str, os.PathLike)):
         raise ArgumentTypeError(
-            f"assert_kept_relations was given {described(file)} as its file; it takes the path of "
+            f"assert_kept_relations was given {described(file)} as its file; pass the path of "
             'a text file, such as "tests/relations.txt"'
         )
     given = find_relations(candidate.case.program, candidates, "assert_kept_relations")
@@ -371,11 +372,11 @@ def _require_fixture(traces: object, role: str) -> None:
     call = "assert_trainsafe(candidate_trace, reference_trace)"
     if not hasattr(traces, "at"):
         if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):
-            instead = "assert_equivalent takes recorded traces and their directories"
+            instead = "To compare recorded traces or their directories, call assert_equivalent"
         else:
             instead = f"Call {call}"
         raise ArgumentTypeError(
-            f"assert_trainsafe was given {described(traces)} as its {role}; it takes the fixtures "
+            f"assert_trainsafe was given {described(traces)} as its {role}; pass the fixtures "
             f"candidate_trace and reference_trace. {instead}"
         )
     if getattr(traces, "role", role) != role:
@@ -391,13 +392,13 @@ def _require_recorded(given: object, role: str) -> None:
 
     if hasattr(given, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_equivalent was given a fixture as its {role}; it takes recorded traces or "
-            "their directories. Call assert_trainsafe(candidate_trace, reference_trace), or give "
-            'it candidate_trace.at("float64")'
+            f"assert_equivalent was given a fixture as its {role}; pass a recorded trace, such "
+            'as candidate_trace.at("float64"), or the path of its directory. To compare the '
+            "fixtures, call assert_trainsafe(candidate_trace, reference_trace)"
         )
     if not isinstance(given, (Trace, str, os.PathLike)):
         raise ArgumentTypeError(
-            f"assert_equivalent was given {described(given)} as its {role}; it takes a recorded "
+            f"assert_equivalent was given {described(given)} as its {role}; pass a recorded "
             'trace, such as candidate_trace.at("float64"), or the path of its directory'
         )
 
@@ -406,15 +407,17 @@ def _require_options(function: str, loosen: object, accept: object) -> None:
     """Raises ArgumentTypeError unless these are a list of Loosen and a list of check names."""
     if not isinstance(loosen, (list, tuple)) or not all(isinstance(e, Loosen) for e in loosen):
         raise ArgumentTypeError(
-            f"{function} was given {described(loosen)} as loosen; it takes a list of Loosen: "
+            f"{function} was given {described(loosen)} as loosen; loosen must be a list of Loosen, "
+            "as in "
             'loosen=[Loosen("*.router.weight", factor=3, reason="ties break differently")]'
         )
     # Any collection of names is accepted, except a string, which is a collection of letters.
     names = accept if isinstance(accept, (list, tuple, set, frozenset)) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(
-            f"{function} was given {described(accept)} as accept; it takes a list of names of "
-            'checks: accept=["moved"]'
+            f"{function} was given {described(accept)} as accept; accept must be a list of names "
+            "of "
+            'checks, as in accept=["moved"]'
         )
 
 
@@ -422,6 +425,6 @@ def _require_expectations(function: str, expect: object) -> None:
     """Raises ArgumentTypeError unless `expect` is a list of Expectations."""
     if not isinstance(expect, (list, tuple)) or not all(isinstance(e, Expectation) for e in expect):
         raise ArgumentTypeError(
-            f"{function} was given {described(expect)} as expect; it takes a list of what "
-            'expect_rng returns: expect=[expect_rng("noise", same="tp")]'
+            f"{function} was given {described(expect)} as expect; expect must be a list of results "
+            'of expect_rng, as in expect=[expect_rng("noise", same="tp")]'
         )

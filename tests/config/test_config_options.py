@@ -74,7 +74,7 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("accept", "droput", "takes some of *, not 'droput'; did you mean 'dropout'?"),
         ("record", "all", "takes one of sketch, full, not 'all'*"),
         ("record-kinds", "grads", "takes one of input, activation, *grad_norm, not 'grads'*"),
-        ("record-kinds", "loss,update", "takes kinds that are recorded*Use param and*"),
+        ("record-kinds", "loss,update", "takes kinds of recorded tensors*Use param and*"),
     ],
 )
 def test_a_bad_value_is_a_usage_error_that_says_what_is_allowed(pytester, option, word, message):

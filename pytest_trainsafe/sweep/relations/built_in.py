@@ -47,13 +47,13 @@ class Split(Relation):
         super().__post_init__()
         if self.loss not in get_args(LossOf):
             raise ArgumentError(
-                f"Split was given loss={shown(self.loss)}; it takes one of "
+                f"Split was given loss={shown(self.loss)}; loss must be one of "
                 f"{listing(get_args(LossOf))}"
             )
         if self.into is not None and (type(self.into) is not int or self.into < 1):
             raise ArgumentError(
-                f"Split was given into={shown(self.into)}; it takes the number of micro-batches of "
-                "a step, an integer of at least 1"
+                f"Split was given into={shown(self.into)}; into must be the number of "
+                "micro-batches of a step, an integer of at least 1"
             )
 
     def change(self, setting: Setting) -> Change:
@@ -86,8 +86,8 @@ class Split(Relation):
             )
         if max(into, count) % min(into, count):
             raise ArgumentError(
-                f"into={into} micro-batches do not correspond to {self.count}={count}: give a "
-                f"multiple or a divisor of {count}, so that whole micro-batches are joined or split"
+                f"into={into} is neither a multiple nor a divisor of {self.count}={count}; give "
+                "one of these, so that whole micro-batches are joined or split"
             )
         if into % ranks:
             raise RelationError(
@@ -125,7 +125,7 @@ class Order(Relation):
             return
         if not isinstance(given, (list, tuple, range)) or any(type(n) is not int for n in given):
             raise ArgumentTypeError(
-                f"Order was given {shown(given)}; it takes the numbers of a step's micro-batches "
+                f"Order was given {shown(given)}; pass the numbers of a step's micro-batches "
                 "in another order, such as Order([2, 0, 1])"
             )
         object.__setattr__(self, "order", tuple(given))  # hashable, as a frozen object is
@@ -267,8 +267,8 @@ class LossScale(Relation):
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not number or not 0 < self.factor < 2**64 or self.factor == 1:
             raise ArgumentError(
-                f"LossScale was given factor={shown(factor)}; it takes a positive number other "
-                "than 1, such as 2"
+                f"LossScale was given factor={shown(factor)}; factor must be a positive number "
+                "other than 1, such as 2"
             )
 
     def change(self, setting: Setting) -> Change:
@@ -325,5 +325,6 @@ class Repeat(Relation):
 def _require_positive(relation: str, name: str, given: object, least: int = 1) -> None:
     if type(given) is not int or given < least:
         raise ArgumentError(
-            f"{relation} was given {name}={shown(given)}; it takes an integer of at least {least}"
+            f"{relation} was given {name}={shown(given)}; {name} must be an integer of at least "
+            f"{least}"
         )

@@ -133,8 +133,8 @@ class Relation(ABC):
         patterns: object = self.ignore
         if isinstance(patterns, str) or not all(isinstance(each, str) for each in self.ignore):
             raise ArgumentError(
-                f"{type(self).__name__} was given {shown(patterns)} as ignore; it takes a tuple of "
-                'patterns of modules and parameters, such as ("*.router",)'
+                f"{type(self).__name__} was given {shown(patterns)} as ignore; ignore must be a "
+                'tuple of patterns of modules and parameters, such as ("*.router",)'
             )
 
     @abstractmethod

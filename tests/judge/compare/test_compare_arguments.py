@@ -44,17 +44,17 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: assert_trainsafe(CANDIDATE, None),  # type: ignore[arg-type]
         TypeError,
-        r"was given None as its reference; it takes the fixtures .* Call assert_trainsafe\(cand",
+        r"was given None as its reference; pass the fixtures .* Call assert_trainsafe\(cand",
     ),
     (
         lambda: assert_trainsafe(CANDIDATE, REFERENCE, accept="moved"),
         TypeError,
-        r"was given 'moved' as accept; it takes a list of names of checks: accept=\[\"moved\"\]",
+        r"was given 'moved' as accept; accept must be a list of names of checks, as in accept",
     ),
     (
         lambda: assert_trainsafe(CANDIDATE, REFERENCE, loosen=Loosen("*", 2, "why")),  # type: ignore[arg-type]
         TypeError,
-        r"was given an object of type Loosen as loosen; it takes a list of Loosen: loosen=\[Loo",
+        r"was given an object of type Loosen as loosen; loosen must be a list of Loosen, as in ",
     ),
     (
         lambda: assert_equivalent(CANDIDATE, REFERENCE),
@@ -69,7 +69,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: assert_equivalent(torch.ones(2), "b"),  # type: ignore[arg-type]
         TypeError,
-        "was given an object of type Tensor as its candidate; it takes a recorded trace, such as",
+        "was given an object of type Tensor as its candidate; pass a recorded trace, such as",
     ),
     (lambda: assert_equivalent("a", None), TypeError, "was given None as its reference"),  # type: ignore[arg-type]
     (lambda: Loosen("*", "3", "why"), TypeError, "takes a number as its factor, not '3'"),  # type: ignore[arg-type]

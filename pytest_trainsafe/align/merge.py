@@ -241,8 +241,9 @@ class _Merger:
             expected = tuple(map(len, arrays[part.rank]))
             if expected != tuple(part.tensor.shape):
                 raise LayoutError(
-                    f"rank {part.rank} holds shape {list(part.tensor.shape)}, but its layout gives "
-                    f"shape {list(expected)}, for a logical tensor of shape {list(whole)}"
+                    f"rank {part.rank} holds a tensor of shape {list(part.tensor.shape)}, but by "
+                    f"its layout the part of a logical tensor of shape {list(whole)} has shape "
+                    f"{list(expected)}"
                 )
         return arrays
 

@@ -92,9 +92,9 @@ class Point:
             return self.size(axis)
         if axis not in named and axis not in TRIVIAL:
             raise UnknownAxisError(
-                f"{self._name} has no axis {axis!r}. It is {self._plain}; the other known axes are "
-                f"{', '.join((*self._sized, *TRIVIAL))}. Call {self._name}.get({axis!r}, default) "
-                "to get a default if the Point does not name the axis"
+                f"{self._name} has no axis {axis!r}. The Point is {self._plain}; the other known "
+                f"axes are {', '.join((*self._sized, *TRIVIAL))}. Call {self._name}.get({axis!r}, "
+                "default) to get a default if the Point does not name the axis"
             )
         return self.get(axis, TRIVIAL.get(axis, 0))
 

@@ -30,7 +30,7 @@ def require_mostly_valid(space: Space) -> None:
     raise FailedHealthCheck(
         f"The rules of {space.declaration.program.name} exclude most of the points that this test "
         f"declares: of {DRAWN} drawn, {excluded.total()} are invalid even with one axis changed. "
-        "Examples would be the same few points again and again. Give the axes values that fit "
-        "together, or add HealthCheck.filter_too_much to suppress_health_check in the settings of "
-        f"this test to ignore this. Reasons:{reasons}"
+        "The examples would repeat the same few points. Give the axes values that fit together; "
+        "or, to ignore this, add HealthCheck.filter_too_much to suppress_health_check in the "
+        f"settings of this test. Reasons:{reasons}"
     )

@@ -164,7 +164,7 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
         (
             (torch.ones(3), torch.ones(5)),
             (Shard(0, "tp"),),
-            "shape [3], but its layout gives shape [4]",
+            "shape [3], but by its layout the part of a logical tensor",
         ),
         ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica, but 5 on another"),
         (

@@ -163,7 +163,7 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("loss: {partial: [ep]}", ["['ep']"]),
         ("gradients: {mean: dp}", ["`gradients: mean` is 'dp'", "list of tp, cp, dp"]),
         ("gradients: {sum: [dp]}", ["`gradients`", "unknown key 'sum'"]),
-        ("loss: {partial: [cp], mean: [cp]}", ["names cp under partial and under mean"]),
+        ("loss: {partial: [cp], mean: [cp]}", ["lists cp under both `partial` and `mean`"]),
         ("modules: {a: {output: {local: [zero]}}}", ["local: ['zero']", "of tp, sp, cp, dp, pp"]),
         ("modules: {a: {output: {local: ep}}}", ["local: 'ep'", "as in [cp, ep]"]),
         ("parameters:\n  a: {}\n  a: {}", ["'a' appears twice", "line 2"]),

@@ -112,7 +112,7 @@ def test_the_options_are_one_group_of_the_help(pytester):
     result = pytester.runpytest_inprocess("--help")
 
     result.stdout.fnmatch_lines(
-        ["parallel training compared with a trusted run:", "  --trainsafe-sweep=AXIS=VALUES"]
+        ["parallel training compared with a reference run:", "  --trainsafe-sweep=AXIS=VALUES"]
     )
 
 

@@ -182,8 +182,8 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
             )
         if name in TAKEN:
             raise SweepError(
-                f"Mesh: {name!r} is the name of another axis or setting of a sweep; give the axis "
-                "another name"
+                f"Mesh: {name!r} is already the name of an axis or a setting of sweeps; give the "
+                "axis another name"
             )
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise SweepError(f"Mesh: the axis {repeated!r} is declared twice; give each axis once")
@@ -194,7 +194,7 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
         )
     if role := next((name for name in overlapping if name in ROLES), None):
         raise SweepError(
-            f"Mesh: overlaps has the key {role!r}, which is a role; give the axis another name"
+            f"Mesh: overlaps has the axis {role!r}, which is the name of a role; rename the axis"
         )
 
 
@@ -206,9 +206,13 @@ def _role(name: str, given: Mapping[str, object]) -> str:
             + "; ".join(f"{role!r} ({meaning})" for role, meaning in ROLES.items())
         )
     if not isinstance(role, str) or role not in ROLES:
-        raise SweepError(f"Mesh: {name!r} has the role {shown(role)}; a role is {listing(ROLES)}")
+        raise SweepError(
+            f"Mesh: {name!r} has the unknown role {shown(role)}; the roles are {listing(ROLES)}"
+        )
     if name in ROLES and role != name:
-        raise SweepError(f"Mesh: {name!r} is a role itself, and cannot have the role {role!r}")
+        raise SweepError(
+            f"Mesh: the axis {name!r} is named after a role, so it cannot have the role {role!r}"
+        )
     return role
 
 

@@ -39,7 +39,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: assert_trainsafe("kept/trace", REFERENCE),  # type: ignore[arg-type]
         TypeError,
-        "was given 'kept/trace' as its candidate; .* assert_equivalent takes recorded traces",
+        "was given 'kept/trace' as its candidate; .* recorded traces .* call assert_equivalent",
     ),
     (
         lambda: assert_trainsafe(CANDIDATE, None),  # type: ignore[arg-type]
@@ -59,7 +59,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: assert_equivalent(CANDIDATE, REFERENCE),
         TypeError,
-        r"was given a fixture as its candidate; .* or give it candidate_trace.at\(\"float64\"\)",
+        r"was given a fixture as its candidate; pass .* as candidate_trace.at\(\"float64\"\)",
     ),
     (
         lambda: assert_equivalent("a", "b", shadow=REFERENCE),
@@ -75,9 +75,9 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Loosen("*", "3", "why"), TypeError, "takes a number as its factor, not '3'"),  # type: ignore[arg-type]
     (lambda: Loosen("*", 3, None), TypeError, "takes text as its reason, not None"),  # type: ignore[arg-type]
     (lambda: Loosen("*", 0.5, "why"), ValueError, "takes a finite factor of at least 1, not 0.5"),
-    (lambda: divides("heads"), ValueError, "needs at least one axis: divides..heads., .tp.."),
+    (lambda: divides("heads"), ValueError, "needs at least one axis, as in divides..heads., .tp.."),
     (lambda: requires("heads"), TypeError, "takes rules .* functions, not 'heads': @requires.div"),  # type: ignore[arg-type]
-    (lambda: requires(), TypeError, "takes rules about Points, which are functions, not nothing"),
+    (lambda: requires(), TypeError, "takes functions that check a Point, .*, not nothing"),
     (
         lambda: Task.of("sys:exit", world_size="2"),  # type: ignore[arg-type]
         TypeError,

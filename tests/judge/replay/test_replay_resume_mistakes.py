@@ -162,7 +162,7 @@ def test_numbers_of_steps_that_do_not_fit_are_named(tmp_path, program, arguments
         ({"at_step": "2"}, "was given '2' as at_step; at_step must be a number of steps"),
         ({"at_step": True}, "was given True as at_step"),
         ({"at_step": 1, "steps": 1}, "steps=1; steps must be 2 or more"),
-        ({"at_step": 4, "steps": 4}, "at_step=4 and steps=4; give the number of .*, 1 to 3"),
+        ({"at_step": 4, "steps": 4}, "at_step=4 and steps=4; at_step is the number of .* 1 to 3"),
         ({"at_step": 2, "save": train}, "given save= but no load=; give both"),
         ({"at_step": 2, "save": 1, "load": 1}, "was given 1 as save; save must be a function"),
         ({"at_step": 2, "save": print, "load": print}, "not a Python function"),

@@ -210,16 +210,16 @@ def _choose(
     if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen, counted):
         return "too few programs"
     if ("in_step", (False,)) in made.within:
-        return "seen outside of steps only"
+        return "seen only outside of steps"
     if not _of_context(made.precondition):
-        return "the precondition is about arguments or programs, or long"
+        return "the precondition is long, or refers to arguments or programs"
     if claim.relation in _COMPARING and len(seen.values) == 1:
         return "the value never varied"
     ordered = made.precondition.always and _marked_both_ways(seen, marked)
     if claim["form"] == "order" and not ordered:
         return "the order may depend on where a step ends"
     if not _holds_out(relation, claim, seen):
-        return "a program breaks it that it was not learned from"
+        return "a program that it was not learned from violates it"
     return made
 
 

@@ -63,9 +63,9 @@ def assert_trainsafe(
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Compares the two in one dtype after
     the other, by default from float64 down, and stops at the first dtype that fails.  Each
-    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason; `accept`
-    names checks that do not fail this test if they are inconclusive; `expect` adds rules for random
-    numbers, made by `expect_rng`, to the rules that the marker declares.
+    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason.  `accept`
+    names checks that do not fail this test if they are inconclusive.  `expect` lists results of
+    `expect_rng`: expectations of random numbers, in addition to those of the marker.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -129,9 +129,10 @@ def assert_rng(
     """Asserts that a Run drew its random numbers as a correct parallel program does.
 
     Takes recorded traces, their directories, or the fixtures `candidate_trace` and
-    `reference_trace`, whose first rung is judged.  The reference is not judged: it shows which
-    tensors of the candidate are shards of larger ones.  `expect` adds rules and exceptions, made
-    by `expect_rng`, to those that the marker declares.
+    `reference_trace`; of a fixture, the Run in the first dtype of the test is judged.  The
+    reference is not judged: it shows which tensors of the candidate are shards of larger ones.
+    `expect` lists results of `expect_rng`: expectations and exceptions, in addition to those of the
+    marker.
     Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
@@ -161,11 +162,11 @@ def assert_rng(
 def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     """Asserts that a program records the same bits every time it runs.
 
-    Takes the fixture `candidate_trace` or `reference_trace`.  Runs its program `repeats` times in
-    total, in the first dtype that the test judges; every tensor of every rank must have the same
-    bits each time.  The repetitions run in new processes with another seed for string hashes and
-    other initial contents of memory.  After a failure, further Runs find the operator at which the
-    difference starts, and its cause, unless --trainsafe-localize is off.
+    Takes the fixture `candidate_trace` or `reference_trace`.  Runs the fixture's program `repeats`
+    times in total, in the first dtype that the test judges; every tensor of every rank must have
+    the same bits each time.  The repetitions run in new processes with another seed for string
+    hashes and other initial contents of memory.  After a failure, further Runs find the operator at
+    which the difference starts, and its cause, unless --trainsafe-localize is off.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -209,11 +210,12 @@ def assert_invariants(
 ) -> None:
     """Asserts that a run does not violate the invariants in packs.
 
-    `given` is the fixture `candidate_trace` or `reference_trace`, for which the program runs once
-    more while the APIs and variables that the packs need are observed; a recorded trace of a run
-    that was observed, or the trace's directory; or the object that `observe()` yielded.  `packs`
-    are names ("ours") or paths of .pack files, relative to pytest's root directory if `given` is a
-    fixture and to the working directory otherwise.
+    `given` is one of three things: the fixture `candidate_trace` or `reference_trace`, whose
+    program then runs once more while the APIs and variables that the packs need are observed; a
+    recorded trace of an observed run, or the directory of that trace; or the object that
+    `observe()` yielded.  `packs` are names ("ours") or paths of .pack files.  The paths are
+    relative to pytest's root directory if `given` is a fixture, and to the working directory
+    otherwise.
     Raises TrainsafeFailure with the report: one finding for each cause, with a record that violates
     the invariant and one that satisfies it.  A run to which no invariant applies is inconclusive,
     which is a failure too, unless `accept` names "learn:nothing".
@@ -256,12 +258,13 @@ def assert_resumable(
     after `at_step` steps.  The third loads the checkpoint in new processes and trains for the
     remaining steps.  Weights, optimizer state, random draws, inputs and losses must have the same
     bits.  The program gets `steps` from `ctx.steps`; by default it takes its own number of steps.
-    `resume_point` gives the axes of a Point other than the test's: the checkpoint is also loaded at
-    that Point, where the results must be equal up to rounding.
+    `resume_point` gives axes that differ from those of the test's Point: the checkpoint is then
+    also loaded at that other Point, where the results must be equal up to rounding.
 
     The program saves and loads in blocks `with ctx.save() as folder:` and `with ctx.load() as
-    folder:`.  Otherwise pass `save` and `load`, importable functions that take
-    `(folder, model, optimizer)`: `ctx.watch` calls `load`, and `save` is called when the step ends.
+    folder:`.  If it has no such blocks, pass the importable functions
+    `save(folder, model, optimizer)` and `load(folder, model, optimizer)`: `ctx.watch` calls `load`,
+    and `save` is called when the step ends.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -292,10 +295,9 @@ def assert_same_by(
 
     `relation` is the name of a relation that the program offers (`relations.hold`), or a relation
     such as `relations.Order()`.  Takes the fixture `candidate_trace` or `reference_trace`, and
-    compares its Run with one that is changed as the relation says, in every dtype that the test
-    judges.  Neither Run is assumed to be correct, so this can find a bug that the program has at
-    every Point, even on a single device.  `loosen`
-    and `accept` are those of `assert_trainsafe`.
+    compares its Run with a Run that the relation has changed, in every dtype that the test judges.
+    Neither Run is assumed to be correct, so this can find a bug that the program has at every
+    Point, even on a single device.  `loosen` and `accept` are those of `assert_trainsafe`.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, RelationError if
     the relation does not apply at the Point, and ArgumentError for an invalid argument.
     """
@@ -328,15 +330,15 @@ def assert_kept_relations(
     *,
     candidates: Sequence[Relation | str] = (),
 ) -> None:
-    """Asserts every metamorphic relation that a file lists as holding for a fixture's program.
+    """Asserts each metamorphic relation that a file lists as valid for the program of a fixture.
 
-    `file` is relative to pytest's root directory.  `pytest --trainsafe-learn` writes it: a test
-    that calls this function, and whose marker has `healthy=True`, then asserts nothing.  It tries
-    the relations that its program offers, the order of micro-batches, recomputation, and
-    `candidates`, and adds to the file which of them held.  In all other cases the relations that
-    held are asserted, as by `assert_same_by`.  The terminal summary lists the relations that did
-    not hold, and those that do not apply at the test's Point.
-    Raises TrainsafeFailure with the report, RelationError if none applies at the Point, and
+    `file` is relative to pytest's root directory.  The file is written with
+    `pytest --trainsafe-learn`: in such a run, a test whose marker has `healthy=True` asserts
+    nothing here.  Instead, this function tries the relations that the program offers, the order of
+    micro-batches, recomputation, and `candidates`, and writes to the file which of them held.
+    In every other run, the relations that held are asserted, as by `assert_same_by`.  The terminal
+    summary lists the relations that did not hold, and those that do not apply at the test's Point.
+    Raises TrainsafeFailure with the report, RelationError if no relation applies at the Point, and
     ArgumentError for a file that is missing or damaged, or that does not mention the program.
     """
     __tracebackhide__ = True

@@ -66,9 +66,9 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a wrong value relates to the right one.
 
     `name` is one of the compare judge's `patterns`, and `text` describes the evidence.
-    `axis` is the mesh axis involved, or "".  `cause` is the likely cause: the report writes it
-    after the word "so".  `factor` is the wrong value divided by the right one, where that is one
-    number; 0.0 elsewhere.
+    `axis` is the mesh axis involved, or "".  `cause` is the likely cause, a clause that the report
+    writes after the word "so".  `factor` is the wrong value divided by the right one if this is the
+    same number for all elements, and 0.0 otherwise.
     """
 
     name: str

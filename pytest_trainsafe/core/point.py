@@ -38,7 +38,7 @@ class Point:
     """One value per axis, in the order in which the test declares them.
 
     An absent axis has its trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is the
-    program's mesh: which axes multiply, and how ranks are numbered.
+    program's mesh, which says which axes multiply into the world size and how ranks are numbered.
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()

@@ -274,10 +274,7 @@ def measured_again(
     reference: Traces,
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
-    """Judge again with more samples of noise, as long as a failure may be due to too few of them.
-
-    Returns the rung with the samples that were added, and its comparison.
-    """
+    """Judge again with more noise samples, as long as a failure may be due to too few of them."""
     for each in ROUNDS:
         if not needs_samples(comparison, each):
             return rung, comparison

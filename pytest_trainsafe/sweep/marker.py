@@ -31,10 +31,10 @@ STEPS = "steps"
 class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
-    The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
-    `reference_args`.  `settings` maps fields of Settings to the marker's values.  `expect` has the
-    marker's expectations of random numbers.  `healthy` is whether invariants may be learned from
-    the test.
+    The reference is a pipeline of `reference_pp` stages (1: a single device), and receives
+    `reference_args`; the candidate does not.  `settings` maps fields of Settings to the marker's
+    values.  `expect` has the marker's expectations of random numbers.  `healthy` is whether
+    invariants may be learned from the test.
     """
 
     program: Program
@@ -175,7 +175,7 @@ def _require(program: Program, args: Mapping[str, object], swept: Iterable[str])
 def _reference(
     program: Program, given: object, swept: Iterable[str]
 ) -> tuple[int, dict[str, object]]:
-    """The number of pipeline stages of the trusted Run, and the arguments that only it receives."""
+    """The number of pipeline stages of the reference, and the arguments that only it receives."""
     if not isinstance(given, Mapping):
         raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}

@@ -23,10 +23,11 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def requires(*rules: Rule) -> Callable[[_Function], _Function]:
-    """Adds rules about Points to a program: `@requires(divides("heads", "tp"))`.
+    """Declares which Points are valid for a program: `@requires(divides("heads", "tp"))`.
 
-    A rule is called with a Point and the program's arguments, and returns why the Point is invalid,
-    or None.  Raises ArgumentError for an argument that is not callable.
+    Each of `rules` is a function that is called with a Point and the program's arguments.  It
+    returns why the Point is invalid, or None if it is valid.  Tests at invalid Points are skipped.
+    Raises ArgumentError for an argument that is not callable.
     """
     given: tuple[object, ...] = rules
     if not rules or not all(map(callable, given)):
@@ -45,9 +46,10 @@ def requires(*rules: Rule) -> Callable[[_Function], _Function]:
 
 
 def divides(parameter: str, *axes: str) -> Rule:
-    """A rule: the product of `axes` must divide the program's `parameter`.
+    """A rule for `requires`: the product of `axes` must divide the program's `parameter`.
 
-    `divides("layers", "pp", "vpp")` reports, for example, "layers=4 is not divisible by pp*vpp=6".
+    With `divides("layers", "pp", "vpp")` a Point is skipped, for example, because "layers=4 is not
+    divisible by pp*vpp=6".
     """
     if not axes:
         raise ArgumentError(

@@ -150,7 +150,7 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("parameters: {a: {tp_dim: true}}", ["tp_dim: True"]),
         ("parameters: {a: {tp_dim: 0, blocks: 3}}", ["blocks: 3", "[64, 64, 64]"]),
         ("parameters: {a: {tp_dim: 0, blocks: [0]}}", ["blocks: [0]"]),
-        ("parameters: {a: {blocks: [4]}}", ["blocks but no tp_dim"]),
+        ("parameters: {a: {blocks: [4]}}", ["`blocks` but no tp_dim"]),
         ("parameters: {a: {sequence_parallel: 1}}", ["sequence_parallel: 1", "true or false"]),
         ("parameters: {a: {sequence_parallel: true, tp_dim: 0}}", ["every tp rank holds whole"]),
         ("modules: {a: {tp_dim: 0}}", ["`modules: a`", "'tp_dim'", "output.0"]),

@@ -120,7 +120,11 @@ def test_names_that_a_sweep_uses_otherwise_are_those_of_its_axes_and_settings():
         (("dp", 3), {}, "3 is not the name of an axis"),
         (("dp",), {"overlaps": {"ep": ("cp",)}}, "'ep' overlaps 'cp', which is not a mesh axis"),
         (("dp",), {"overlaps": {"ep": "dp"}}, "overlaps['ep'] takes a tuple of the mesh axes"),
-        (("dp",), {"overlaps": {"tp": ("dp",)}}, "overlaps has the key 'tp', which is a role"),
+        (
+            ("dp",),
+            {"overlaps": {"tp": ("dp",)}},
+            "has the axis 'tp', which is the name of",
+        ),
         (("dp",), {"overlaps": ["ep"]}, "overlaps takes a dict such as"),
         (tuple(f"a{number}" for number in range(17)), {}, "17 axes are too many"),
     ],

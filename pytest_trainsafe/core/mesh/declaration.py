@@ -54,9 +54,9 @@ class Mesh:
     order.
 
     `overlaps` declares axes that reuse the ranks of other axes and do not change the world size.
-    With `{"ep": ("dp_shard", "cp")}`, the experts are divided among ep ranks that are neighbours
-    along cp first, then along dp_shard. By default ep overlaps the axes of the roles dp and cp, in
-    rank order.
+    With `{"ep": ("dp_shard", "cp")}`, an ep group consists of ranks that are neighbours along cp
+    first, then along dp_shard; the experts are divided among them. By default ep overlaps the axes
+    of the roles dp and cp, in rank order.
 
     Raises SweepError for an invalid declaration.
     """

@@ -76,7 +76,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (lambda: Loosen("*", 3, None), TypeError, "takes text as its reason, not None"),  # type: ignore[arg-type]
     (lambda: Loosen("*", 0.5, "why"), ValueError, "takes a finite factor of at least 1, not 0.5"),
     (lambda: divides("heads"), ValueError, "needs at least one axis, as in divides..heads., .tp.."),
-    (lambda: requires("heads"), TypeError, "takes rules .* functions, not 'heads': @requires.div"),  # type: ignore[arg-type]
+    (lambda: requires("heads"), TypeError, "takes functions that .*requires.div.*, not 'heads'"),  # type: ignore[arg-type]
     (lambda: requires(), TypeError, "takes functions that check a Point, .*, not nothing"),
     (
         lambda: Task.of("sys:exit", world_size="2"),  # type: ignore[arg-type]

@@ -65,8 +65,10 @@ class FirstOperator:
         if self.differs == "call":
             return f"one Run calls {name}, and the other calls {self.other.name} instead"
         if self.differs == "argument":
-            shown = f"({_cut(event.arguments)}) in one Run and ({_cut(self.other.arguments)}) in "
-            "the other"
+            shown = (
+                f"({_cut(event.arguments)}) in one Run and ({_cut(self.other.arguments)}) in "
+                "the other"
+            )
             return f"{name} is the first to differ: its arguments are {shown}"
         if self.differs == "input":
             return (

@@ -336,7 +336,7 @@ def assert_kept_relations(
     `pytest --trainsafe-learn`: in such a run, a test whose marker has `healthy=True` asserts
     nothing here.  Instead, this function tries the relations that the program offers, the order of
     micro-batches, recomputation, and `candidates`, and writes to the file which of them held.
-    In every other run, the relations that held are asserted, as by `assert_same_by`.  The terminal
+    In all other cases, the relations that held are asserted, as by `assert_same_by`.  The terminal
     summary lists the relations that did not hold, and those that do not apply at the test's Point.
     Raises TrainsafeFailure with the report, RelationError if no relation applies at the Point, and
     ArgumentError for a file that is missing or damaged, or that does not mention the program.

@@ -30,5 +30,7 @@ class FuzzFailure(TrainsafeFailure):
 
 
 class FlakyProgram(TrainsafeFailure):
-    """A fuzz test failed because its program is not reproducible, so parallelism may be no "
-    "cause."""
+    """A fuzz test failed, but its program is not reproducible.
+
+    The failure therefore says nothing about parallelism.
+    """

@@ -40,8 +40,8 @@ SIGNATURE = (
     "program's own parameters, each with one value or a list of values. candidate_args go to "
     "the candidate run only, and reference={'pp': 2} makes the reference run a pipeline, where one "
     "device is too small. mesh=Mesh(...) gives a script mesh axes of its own, and "
-    "expect=[expect_rng(...)] adds rules for random numbers. Invariants are learned from tests "
-    "with healthy=True"
+    "expect=[expect_rng(...)] adds expectations of random numbers. Invariants are learned from "
+    "tests with healthy=True"
 )
 
 _ParameterSet = type(pytest.param())

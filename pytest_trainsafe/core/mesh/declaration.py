@@ -101,7 +101,8 @@ class Mesh:
 
     @cached_property
     def fastest_first(self) -> tuple[str, ...]:
-        """The mesh axes in the order in which ranks are counted."""
+        """The mesh axes, from the one that varies fastest with the rank to the one that varies "
+        "slowest."""
         return tuple(reversed(self.axes))
 
     @cached_property
@@ -142,9 +143,9 @@ class Mesh:
         return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
 
     def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The given mesh axes, with a role in place of its axes if all of them are given.
+        """The given mesh axes; all axes of a role together are replaced by the name of the role.
 
-        Axes of size 1 need not be given.
+        A role is used even if some of its axes are not given, as long as these have size 1.
         """
         given, folded = tuple(axes), dict[str, None]()
         for axis in given:

@@ -18,8 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     """Declares that relations hold for a program: `@hold(Split(), Order())`.
 
-    Tests refer to them by their names.  Raises ArgumentTypeError for anything that is not a
-    relation, and ArgumentError if two relations have the same name.
+    Tests refer to these relations by their names.  Raises ArgumentTypeError for anything that is
+    not a relation, and ArgumentError if two relations have the same name.
     """
     given: tuple[object, ...] = relations
     odd = next((each for each in given if not isinstance(each, Relation)), None)

@@ -224,7 +224,7 @@ def test_rules_that_exclude_most_points_fail_the_health_check(fuzzed):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*FailedHealthCheck: The rules of test_health.train exclude most of the points *",
+            "*FailedHealthCheck: Most points that this test declares are invalid for *train: *",
             "E *a, b, c and d must be equal (*)",
         ]
     )

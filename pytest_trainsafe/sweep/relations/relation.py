@@ -111,9 +111,9 @@ class Relation(ABC):
     """A metamorphic relation.  A subclass defines the change, and how the two Runs' tensors match.
 
     `unless` is a function that returns why the relation does not hold in a Setting, or None if it
-    holds.  `ignore` has `fnmatch` patterns of modules and parameters; their tensors are not compared.
-    With `exact`, the two Runs must have equal bits; by default they may differ by the rounding that
-    is measured on the unchanged Run.
+    holds.  `ignore` has `fnmatch` patterns of the modules and parameters whose tensors are not
+    compared.  With `exact`, the two Runs must have equal bits; by default they may differ by the
+    rounding that is measured on the unchanged Run.
     """
 
     #: The name by which tests refer to the relation.

@@ -42,7 +42,7 @@ class NotChecked:
         ]
         for what, why in (
             (self.untriggered, "never applied"),
-            (self.outside, "applied only in contexts that the packs were not learned in"),
+            (self.outside, "applied only in contexts in which the packs were not learned"),
             (self.unsure, "have too little evidence"),
             (self.ranks, "compare ranks, while only one rank was observed"),
         ):

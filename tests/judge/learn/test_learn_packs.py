@@ -69,7 +69,7 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
         ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
         ('"inner": ', '"outer": ', 13, "this claim is not valid"),
         ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "must begin with one of constant"),
-        ('[[["constant", "class", "Adam"]]]', "[]", 10, "[[]] is one that always holds"),
+        ('[[["constant", "class", "Adam"]]]', "[]", 10, "write [[]] for one that always"),
         ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),
         ('["optimizer", null]', "[]", 10, "a field of `within` must have 1 to"),
         ('["optimizer", null]', "3", 15, "must be JSON as in"),

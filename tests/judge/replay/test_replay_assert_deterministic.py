@@ -51,7 +51,7 @@ def test_what_cannot_be_repeated_is_refused(given):
 
 
 def test_a_recorded_trace_is_refused():
-    with pytest.raises(ArgumentTypeError, match="whose Run it repeats"):
+    with pytest.raises(ArgumentTypeError, match="whose Run is repeated"):
         assert_deterministic(Trace.__new__(Trace))  # type: ignore[arg-type]
 
 

@@ -117,7 +117,7 @@ def test_it(size, trainsafe): ...
 @pytest.mark.parametrize(
     ("sets", "message"),
     [
-        ("[1, pytest.param(2, marks=large)]", "some parameter sets of this test have the trains*"),
+        ("[1, pytest.param(2, marks=large)]", "other parameter sets of this test have the trains*"),
         ("[pytest.param(1, marks=[small, large])]", "this parameter set has several trainsafe*"),
         (
             "[pytest.param(1, marks=pytest.mark.trainsafe('program:train', tpp=1))]",

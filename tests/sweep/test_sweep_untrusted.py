@@ -192,7 +192,7 @@ def test_arguments_that_no_limit_excludes_are_taken_as_they_are():
 
 def test_the_context_is_no_argument():
     for program in (train, open_ended):
-        assert "names 'ctx', the context" in refused(program, args={"ctx": 1})
+        assert "has 'ctx', but that parameter is the context" in refused(program, args={"ctx": 1})
 
 
 @pytest.mark.parametrize(

@@ -63,9 +63,9 @@ def assert_trainsafe(
 
     Takes the fixtures `candidate_trace` and `reference_trace`.  Compares the two in one dtype after
     the other, by default from float64 down, and stops at the first dtype that fails.  Each
-    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason; `accept`
-    names checks that do not fail this test if they are inconclusive; `expect` adds rules for random
-    numbers, made by `expect_rng`, to the rules that the marker declares.
+    `Loosen` in `loosen` multiplies the tolerance of some tensors and gives a reason.  `accept`
+    names checks that do not fail this test if they are inconclusive.  `expect` lists results of
+    `expect_rng`: expectations of random numbers, in addition to those of the marker.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -129,9 +129,10 @@ def assert_rng(
     """Asserts that a Run drew its random numbers as a correct parallel program does.
 
     Takes recorded traces, their directories, or the fixtures `candidate_trace` and
-    `reference_trace`, whose first rung is judged.  The reference is not judged: it shows which
-    tensors of the candidate are shards of larger ones.  `expect` adds rules and exceptions, made
-    by `expect_rng`, to those that the marker declares.
+    `reference_trace`; of a fixture, the Run in the first dtype of the test is judged.  The
+    reference is not judged: it shows which tensors of the candidate are shards of larger ones.
+    `expect` lists results of `expect_rng`: expectations and exceptions, in addition to those of the
+    marker.
     Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
@@ -143,8 +144,9 @@ def assert_rng(
     _require_expectations("assert_rng", expect)
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            "assert_rng was given a recorded trace and the fixture reference_trace; pass "
-            'reference_trace.at(dtype) with the dtype of the trace, such as "float64"'
+            "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "
+            "fixture pass reference_trace.at(dtype), where dtype is that of the recorded trace, "
+            'such as "float64"'
         )
     try:
         trace = _first_rung(candidate)
@@ -160,11 +162,11 @@ def assert_rng(
 def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     """Asserts that a program records the same bits every time it runs.
 
-    Takes the fixture `candidate_trace` or `reference_trace`.  Runs its program `repeats` times in
-    total, in the first dtype that the test judges; every tensor of every rank must have the same
-    bits each time.  The repetitions run in new processes with another seed for string hashes and
-    other initial contents of memory.  After a failure, further Runs find the operator at which the
-    difference starts, and its cause, unless --trainsafe-localize is off.
+    Takes the fixture `candidate_trace` or `reference_trace`.  Runs the fixture's program `repeats`
+    times in total, in the first dtype that the test judges; every tensor of every rank must have
+    the same bits each time.  The repetitions run in new processes with another seed for string
+    hashes and other initial contents of memory.  After a failure, further Runs find the operator at
+    which the difference starts, and its cause, unless --trainsafe-localize is off.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -175,20 +177,20 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_deterministic was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats. To compare two recorded "
-            "traces, call assert_equivalent; it requires equal bits if no trace that measures "
-            "rounding is given"
+            f"assert_deterministic was given {described(candidate)}; pass the fixture "
+            "candidate_trace or reference_trace, whose Run is repeated. To compare two recorded "
+            "traces, call assert_equivalent; without `perturbed` and `shadow` it requires equal "
+            "bits"
         )
     if type(repeats) is not int:
         raise ArgumentTypeError(
-            f"assert_deterministic was given {described(repeats)} as repeats; it takes the number "
-            "of Runs, such as 2"
+            f"assert_deterministic was given {described(repeats)} as repeats; repeats must be "
+            "the number of Runs, such as 2"
         )
     if repeats < 2:
         raise ArgumentError(
-            f"assert_deterministic was given repeats={repeats}; it compares Runs with each other, "
-            "so it takes 2 or more"
+            f"assert_deterministic was given repeats={repeats}; repeats must be 2 or more, because "
+            "Runs are compared with each other"
         )
     try:
         judgement = judge_determinism(candidate, repeats)
@@ -208,11 +210,12 @@ def assert_invariants(
 ) -> None:
     """Asserts that a run does not violate the invariants in packs.
 
-    `given` is the fixture `candidate_trace` or `reference_trace`, for which the program runs once
-    more while the APIs and variables that the packs need are observed; a recorded trace of a run
-    that was observed, or the trace's directory; or the object that `observe()` yielded.  `packs`
-    are names ("ours") or paths of .pack files, relative to pytest's root directory if `given` is a
-    fixture and to the working directory otherwise.
+    `given` is one of three things: the fixture `candidate_trace` or `reference_trace`, whose
+    program then runs once more while the APIs and variables that the packs need are observed; a
+    recorded trace of an observed run, or the directory of that trace; or the object that
+    `observe()` yielded.  `packs` are names ("ours") or paths of .pack files.  The paths are
+    relative to pytest's root directory if `given` is a fixture, and to the working directory
+    otherwise.
     Raises TrainsafeFailure with the report: one finding for each cause, with a record that violates
     the invariant and one that satisfies it.  A run to which no invariant applies is inconclusive,
     which is a failure too, unless `accept` names "learn:nothing".
@@ -226,7 +229,7 @@ def assert_invariants(
     wrong = [pack for pack in given_packs if not isinstance(pack, str)]
     if wrong or not packs:
         raise ArgumentTypeError(
-            "assert_invariants takes the names of packs after the run, such as "
+            "assert_invariants needs the names of packs after its first argument, as in "
             'assert_invariants(candidate_trace, "ours"), but was given '
             f"{described(wrong[0]) if wrong else 'none'}"
         )
@@ -255,12 +258,13 @@ def assert_resumable(
     after `at_step` steps.  The third loads the checkpoint in new processes and trains for the
     remaining steps.  Weights, optimizer state, random draws, inputs and losses must have the same
     bits.  The program gets `steps` from `ctx.steps`; by default it takes its own number of steps.
-    `resume_point` gives the axes of a Point other than the test's: the checkpoint is also loaded at
-    that Point, where the results must be equal up to rounding.
+    `resume_point` gives axes that differ from those of the test's Point: the checkpoint is then
+    also loaded at that other Point, where the results must be equal up to rounding.
 
     The program saves and loads in blocks `with ctx.save() as folder:` and `with ctx.load() as
-    folder:`.  Otherwise pass `save` and `load`, importable functions that take
-    `(folder, model, optimizer)`: `ctx.watch` calls `load`, and `save` is called when the step ends.
+    folder:`.  If it has no such blocks, pass the importable functions
+    `save(folder, model, optimizer)` and `load(folder, model, optimizer)`: `ctx.watch` calls `load`,
+    and `save` is called when the step ends.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
     ArgumentError for an invalid argument.
     """
@@ -291,10 +295,9 @@ def assert_same_by(
 
     `relation` is the name of a relation that the program offers (`relations.hold`), or a relation
     such as `relations.Order()`.  Takes the fixture `candidate_trace` or `reference_trace`, and
-    compares its Run with one that is changed as the relation says, in every dtype that the test
-    judges.  Neither Run is assumed to be correct, so this can find a bug that the program has at
-    every Point, even on a single device.  `loosen`
-    and `accept` are those of `assert_trainsafe`.
+    compares its Run with a Run that the relation has changed, in every dtype that the test judges.
+    Neither Run is assumed to be correct, so this can find a bug that the program has at every
+    Point, even on a single device.  `loosen` and `accept` are those of `assert_trainsafe`.
     Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, RelationError if
     the relation does not apply at the Point, and ArgumentError for an invalid argument.
     """
@@ -306,8 +309,8 @@ def assert_same_by(
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_same_by was given {described(candidate)} after the relation; it takes the "
-            "fixture candidate_trace or reference_trace, whose Run it repeats with a change"
+            f"assert_same_by was given {described(candidate)} after the relation; pass the "
+            "fixture candidate_trace or reference_trace, whose Run is repeated with a change"
         )
     found = find_relation(candidate.case.program, relation, "assert_same_by")
     _require_options("assert_same_by", loosen, accept)
@@ -327,15 +330,15 @@ def assert_kept_relations(
     *,
     candidates: Sequence[Relation | str] = (),
 ) -> None:
-    """Asserts every metamorphic relation that a file lists as holding for a fixture's program.
+    """Asserts each metamorphic relation that a file lists as valid for the program of a fixture.
 
-    `file` is relative to pytest's root directory.  `pytest --trainsafe-learn` writes it: a test
-    that calls this function, and whose marker has `healthy=True`, then asserts nothing.  It tries
-    the relations that its program offers, the order of micro-batches, recomputation, and
-    `candidates`, and adds to the file which of them held.  In all other cases the relations that
-    held are asserted, as by `assert_same_by`.  The terminal summary lists the relations that did
-    not hold, and those that do not apply at the test's Point.
-    Raises TrainsafeFailure with the report, RelationError if none applies at the Point, and
+    `file` is relative to pytest's root directory.  The file is written with
+    `pytest --trainsafe-learn`: in such a run, a test whose marker has `healthy=True` asserts
+    nothing here.  Instead, this function tries the relations that the program offers, the order of
+    micro-batches, recomputation, and `candidates`, and writes to the file which of them held.
+    In all other cases, the relations that held are asserted, as by `assert_same_by`.  The terminal
+    summary lists the relations that did not hold, and those that do not apply at the test's Point.
+    Raises TrainsafeFailure with the report, RelationError if no relation applies at the Point, and
     ArgumentError for a file that is missing or damaged, or that does not mention the program.
     """
     __tracebackhide__ = True
@@ -344,12 +347,12 @@ def assert_kept_relations(
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_kept_relations was given {described(candidate)}; it takes the fixture "
-            "candidate_trace or reference_trace, whose Run it repeats with changes"
+            f"assert_kept_relations was given {described(candidate)}; pass the fixture "
+            "candidate_trace or reference_trace, whose Run is repeated with changes"
         )
     if not isinstance(file, (str, os.PathLike)):
         raise ArgumentTypeError(
-            f"assert_kept_relations was given {described(file)} as its file; it takes the path of "
+            f"assert_kept_relations was given {described(file)} as its file; pass the path of "
             'a text file, such as "tests/relations.txt"'
         )
     given = find_relations(candidate.case.program, candidates, "assert_kept_relations")
@@ -371,11 +374,11 @@ def _require_fixture(traces: object, role: str) -> None:
     call = "assert_trainsafe(candidate_trace, reference_trace)"
     if not hasattr(traces, "at"):
         if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):
-            instead = "assert_equivalent takes recorded traces and their directories"
+            instead = "To compare recorded traces or their directories, call assert_equivalent"
         else:
             instead = f"Call {call}"
         raise ArgumentTypeError(
-            f"assert_trainsafe was given {described(traces)} as its {role}; it takes the fixtures "
+            f"assert_trainsafe was given {described(traces)} as its {role}; pass the fixtures "
             f"candidate_trace and reference_trace. {instead}"
         )
     if getattr(traces, "role", role) != role:
@@ -391,13 +394,13 @@ def _require_recorded(given: object, role: str) -> None:
 
     if hasattr(given, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_equivalent was given a fixture as its {role}; it takes recorded traces or "
-            "their directories. Call assert_trainsafe(candidate_trace, reference_trace), or give "
-            'it candidate_trace.at("float64")'
+            f"assert_equivalent was given a fixture as its {role}; pass a recorded trace, such "
+            'as candidate_trace.at("float64"), or the path of its directory. To compare the '
+            "fixtures, call assert_trainsafe(candidate_trace, reference_trace)"
         )
     if not isinstance(given, (Trace, str, os.PathLike)):
         raise ArgumentTypeError(
-            f"assert_equivalent was given {described(given)} as its {role}; it takes a recorded "
+            f"assert_equivalent was given {described(given)} as its {role}; pass a recorded "
             'trace, such as candidate_trace.at("float64"), or the path of its directory'
         )
 
@@ -406,15 +409,17 @@ def _require_options(function: str, loosen: object, accept: object) -> None:
     """Raises ArgumentTypeError unless these are a list of Loosen and a list of check names."""
     if not isinstance(loosen, (list, tuple)) or not all(isinstance(e, Loosen) for e in loosen):
         raise ArgumentTypeError(
-            f"{function} was given {described(loosen)} as loosen; it takes a list of Loosen: "
+            f"{function} was given {described(loosen)} as loosen; loosen must be a list of Loosen, "
+            "as in "
             'loosen=[Loosen("*.router.weight", factor=3, reason="ties break differently")]'
         )
     # Any collection of names is accepted, except a string, which is a collection of letters.
     names = accept if isinstance(accept, (list, tuple, set, frozenset)) else None
     if names is None or not all(isinstance(name, str) for name in names):
         raise ArgumentTypeError(
-            f"{function} was given {described(accept)} as accept; it takes a list of names of "
-            'checks: accept=["moved"]'
+            f"{function} was given {described(accept)} as accept; accept must be a list of names "
+            "of "
+            'checks, as in accept=["moved"]'
         )
 
 
@@ -422,6 +427,6 @@ def _require_expectations(function: str, expect: object) -> None:
     """Raises ArgumentTypeError unless `expect` is a list of Expectations."""
     if not isinstance(expect, (list, tuple)) or not all(isinstance(e, Expectation) for e in expect):
         raise ArgumentTypeError(
-            f"{function} was given {described(expect)} as expect; it takes a list of what "
-            'expect_rng returns: expect=[expect_rng("noise", same="tp")]'
+            f"{function} was given {described(expect)} as expect; expect must be a list of results "
+            'of expect_rng, as in expect=[expect_rng("noise", same="tp")]'
         )

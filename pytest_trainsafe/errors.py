@@ -31,7 +31,7 @@ class TrainsafeError(Exception):
 class DeclarationError(TrainsafeError, ValueError):
     """A declaration is wrong; the message names the input, what is allowed and what to do.
 
-    At collection pytest reports it as a usage error of the test, or of the command line.
+    If it is raised at collection, pytest reports a usage error of the test or the command line.
     """
 
 

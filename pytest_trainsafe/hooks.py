@@ -22,10 +22,10 @@ def pytest_trainsafe_valid_point(
 ) -> str | None:
     """Returns why a Point of a sweep cannot run, or None if it can.
 
-    Called at collection, after the built-in rules and the program's own.  The first reason is
-    used as the skip reason.  `arguments` are the program's arguments, including defaults.  The
-    result must not depend on the machine or the time, because all pytest-xdist workers must
-    collect the same tests.
+    Called at collection, for a Point that the built-in checks and the program's own checks allow.
+    The first reason that an implementation returns is the reason of the skip.  `arguments` are the
+    program's arguments, including defaults.  The result must not depend on the machine or the time,
+    because all pytest-xdist workers must collect the same tests.
 
         def pytest_trainsafe_valid_point(point, arguments):
             if point.size("cp") > 1 and arguments.get("attention") == "local":
@@ -60,9 +60,10 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
 
 @pytest.hookspec
 def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
-    """Returns import paths of relations that invariants are learned with, besides the package's.
+    """Returns import paths of relations for learning invariants, in addition to the package's own.
 
-    A relation is one kind of rule that training may follow.  Called when pytest is configured.
+    A relation is a kind of invariant, such as "an argument is constant".  Called when pytest is
+    configured.
     Each path names a class that implements `pytest_trainsafe.judge.learn.relation.Relation` and is
     instantiated without arguments.
 
@@ -77,8 +78,8 @@ def pytest_trainsafe_launchers(config: pytest.Config) -> Mapping[str, str]:  # t
 
     Called when pytest is configured.  Each value is the import path of a class or a function that
     takes a `pytest_trainsafe.launch.LaunchSetup` and returns a `pytest_trainsafe.launch.Launcher`.
-    Each pytest process imports it when it starts its first group of ranks.  If a launcher has a
-    method `close`, it is called at the end of the run.
+    Each pytest process imports the path when it starts its first group of ranks.  If a launcher has
+    a method `close`, this method is called at the end of the run.
 
         def pytest_trainsafe_launchers(config):
             return {"slurm": "our_tests.slurm:SlurmLauncher"}

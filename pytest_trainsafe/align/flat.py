@@ -62,7 +62,7 @@ def _flat_range(part: Part) -> _FlatRange:
     if tuple(part.tensor.shape) != (flat.length,):
         raise LayoutError(
             f"rank {part.rank} holds a tensor of shape {list(part.tensor.shape)}, but its layout "
-            f"gives a range of {flat.length} elements"
+            f"describes a range of {flat.length} elements"
         )
     return _FlatRange(part, flat, outer)
 

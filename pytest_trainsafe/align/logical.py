@@ -38,10 +38,12 @@ def parts_of(trace: Trace, id: TensorId) -> list[Part]:
 
 
 def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = None) -> Merged:
-    """The logical tensor of `id`; `shape` is the reference's shape, if known.
+    """Merges the parts of tensor `id` that the ranks recorded into the logical tensor.
 
-    A tensor of one micro-batch is expected on the dp coordinate that computed it, any other tensor
-    on all dp coordinates.  A pipeline stage holds only its own tensors.
+    The logical tensor is the one that a single device would hold; see `Merged`.  `shape` is the
+    shape of this tensor in the reference, if known.  A tensor of one micro-batch is expected on the
+    dp coordinate that computed the micro-batch, any other tensor on all dp coordinates.  A tensor
+    need not be on every pipeline stage.
     Raises ArgumentError for a tensor that no rank recorded with its values.
     """
     given: tuple[object, object] = trace, id  # from tests, which need not be type-checked

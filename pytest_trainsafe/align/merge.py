@@ -43,11 +43,11 @@ __all__ = ["Merged", "Part", "merge"]
 
 @dataclass(slots=True)
 class Merged:
-    """The logical tensor and the findings of the merge.
+    """A logical tensor that was merged from the parts of ranks, and the findings of the merge.
 
-    `tensor` is float64, complex128, int64 or bool; it is None if the parts do not fit together
-    at all.  Elements that no rank holds are NaN (0 in integer tensors).  If replicas differ, the
-    lowest rank's values are used.  In each of these cases there is a finding.
+    `tensor` has the dtype float64, complex128, int64 or bool.  It is None if the parts do not fit
+    together at all.  Elements that no rank holds are NaN (0 in integer tensors).  If replicas
+    differ, the values of the lowest rank are used.  Each of these three faults is also a finding.
     """
 
     tensor: torch.Tensor | None
@@ -241,8 +241,9 @@ class _Merger:
             expected = tuple(map(len, arrays[part.rank]))
             if expected != tuple(part.tensor.shape):
                 raise LayoutError(
-                    f"rank {part.rank} holds shape {list(part.tensor.shape)}, but its layout gives "
-                    f"shape {list(expected)}, for a logical tensor of shape {list(whole)}"
+                    f"rank {part.rank} holds a tensor of shape {list(part.tensor.shape)}, but by "
+                    f"its layout the part of a logical tensor of shape {list(whole)} has shape "
+                    f"{list(expected)}"
                 )
         return arrays
 

@@ -163,14 +163,14 @@ class Annotations:
         where = f"{self.origin}: the entry of {name or 'the root module'!r} for {output_name}"
         if len(found) > 1:
             raise AnnotationError(
-                f"{where} has permuted with different orders for {' and '.join(orders)}, which are "
-                "all in use at this Point; give axes that are used together the same order"
+                f"{where} has `permuted` with different orders for {' and '.join(orders)}, which "
+                "are used together at this Point; give these axes the same order"
             )
         order = found.pop()
         if len(order) != ndim:
             raise AnnotationError(
-                f"{where} has permuted: {list(order)}, but the output has {ndim} dimensions; name "
-                "each dimension once"
+                f"{where} has `permuted: {list(order)}`, but the output has {ndim} dimensions; "
+                "name each dimension once"
             )
         return order
 

@@ -142,8 +142,8 @@ def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[s
             )
     if wild > MAX_GLOBS:
         raise AnnotationError(
-            f"{origin}: {name} has {wild} patterns with *, ? or [; it takes at most {MAX_GLOBS}, "
-            "and any number of plain names"
+            f"{origin}: {name} has {wild} patterns with *, ? or [; at most {MAX_GLOBS} are "
+            "allowed, and any number of plain names"
         )
     return entries.items()
 
@@ -155,7 +155,8 @@ def _loss(value: Any, origin: str) -> LossEntry:
     entry = LossEntry(partial, mean)
     if both := set(entry.partial) & set(entry.mean):
         raise AnnotationError(
-            f"{origin}: `loss` names {both.pop()} under partial and under mean; keep one of the two"
+            f"{origin}: `loss` lists {both.pop()} under both `partial` and `mean`; remove it from "
+            "one of them"
         )
     return entry
 
@@ -225,12 +226,12 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
         entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
         if entry.decision and name != "output":
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has a decision, which belongs to the "
+                f"{origin}: {_quoted(f'{where}: {name}')} has `decision`, which describes the "
                 "whole module and is allowed only under `output`"
             )
         if entry.permuted and name.startswith("output_grad"):
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has permuted, which is allowed only "
+                f"{origin}: {_quoted(f'{where}: {name}')} has `permuted`, which is allowed only "
                 "under `output`: a gradient has its dimensions in the order of its output"
             )
     return outputs
@@ -304,10 +305,10 @@ def _permuted(
             or list(dims) == sorted(dims)
         ):
             raise AnnotationError(
-                f"{origin}: {_quoted(where)} has permuted: {{{excerpt(axis)}: {shown(order)}}}; "
-                f"give one of {', '.join(LOCAL_AXES)} and the order of dimensions that restores "
-                "the logical tensor, as torch.permute takes it: {sp: [1, 0, 2]} exchanges the "
-                "first two of three dimensions at Points with sp on"
+                f"{origin}: {_quoted(where)} has `permuted: {{{excerpt(axis)}: {shown(order)}}}`; "
+                f"`permuted` maps one of {', '.join(LOCAL_AXES)} to an order of dimensions for "
+                "torch.permute, which restores the logical tensor. For example, {sp: [1, 0, 2]} "
+                "exchanges the first two of three dimensions at Points with sp on"
             )
         found.append((axis, tuple(dims)))
     return tuple(found)
@@ -421,6 +422,7 @@ def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ..
         )
     if value and fields.get("tp_dim") is None:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has blocks but no tp_dim; add the tp_dim that splits them"
+            f"{origin}: {_quoted(where)} has `blocks` but no tp_dim; add the tp_dim that splits "
+            "the blocks"
         )
     return tuple(value)

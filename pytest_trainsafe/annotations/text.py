@@ -67,8 +67,8 @@ def read_text(path: Path) -> str:
             "file beside your program, use Path(__file__).with_name(...)"
         ) from error
     raise AnnotationError(
-        f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes; check that "
-        "it is the right file; one pattern with * can stand for many names"
+        f"{path}: annotations cannot be read: the file has more than {MAX_BYTES} bytes. Check that "
+        "it is the right file; if it is, shorten it: one pattern with * can replace many names"
     )
 
 
@@ -159,8 +159,8 @@ class _Builder:
             if self.nodes > MAX_NODES:
                 raise self._error(
                     event,
-                    f"there are more than {MAX_NODES} keys and values, with those that each alias "
-                    "repeats; one pattern with * can stand for many names",
+                    f"there are more than {MAX_NODES} keys and values, counting those that each "
+                    "alias repeats; shorten the file: one pattern with * can replace many names",
                 )
             if len(self.open) > MAX_DEPTH:
                 raise self._error(event, self._too_deep)

@@ -18,8 +18,9 @@ def import_paths(what: str, given: Sequence[Any]) -> tuple[str, ...]:
     for path in paths:
         if not _is_import_path(path):
             raise pytest.UsageError(
-                f"pytest_trainsafe_{what} gave {path!r}; it takes import paths of classes, such "
-                'as "our_tests.adapter:OurFramework"'
+                f"pytest_trainsafe_{what} returned {path!r}; it must return import paths of "
+                "classes, "
+                'such as "our_tests.adapter:OurFramework"'
             )
     return tuple(paths)
 
@@ -31,23 +32,25 @@ def read_launchers(config: pytest.Config) -> tuple[tuple[str, str], ...]:
     for given in config.hook.pytest_trainsafe_launchers(config=config):
         if not isinstance(given, Mapping):
             raise pytest.UsageError(
-                f'{hook} gave {shown(given)}; it takes a dict such as {{"slurm": '
+                f'{hook} returned {shown(given)}; it must return a dict such as {{"slurm": '
                 '"our_tests.slurm:SlurmLauncher"}'
             )
         for name, path in given.items():
             if not isinstance(name, str) or not re.fullmatch(r"[a-z][a-z0-9_-]{0,39}", name):
                 raise pytest.UsageError(
-                    f"{hook} gave the name {shown(name)}; a name has at most 40 characters, which "
-                    "are a-z, 0-9, - and _, and starts with a letter"
+                    f"{hook} returned the name {shown(name)}; the name of a launcher starts with a "
+                    "letter and has at most 40 characters, which are a-z, 0-9, - and _"
                 )
             if not _is_import_path(path):
                 raise pytest.UsageError(
-                    f"{hook} gave {shown(path)} for {name!r}; it takes the import path of a class, "
-                    'such as "our_tests.slurm:SlurmLauncher"'
+                    f"{hook} returned {shown(path)} for {name!r}; it must return the import path "
+                    "of "
+                    'a class, such as "our_tests.slurm:SlurmLauncher"'
                 )
             if name in LAUNCHERS or found.get(name, path) != path:
                 raise pytest.UsageError(
-                    f"{hook} gave {name!r}, which is already the name of a launcher; choose another"
+                    f"{hook} returned {name!r}, which is already the name of a launcher; choose "
+                    "another name"
                 )
             found[name] = path
     return tuple(found.items())

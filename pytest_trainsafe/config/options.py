@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_options(parser: pytest.Parser) -> None:
     """Adds the option group `trainsafe`, and for every option an ini key of the same meaning."""
-    group = parser.getgroup("trainsafe", "parallel training compared with a trusted run")
+    group = parser.getgroup("trainsafe", "parallel training compared with a reference run")
     for option in OPTIONS:
         text, twin = option.full_help, f"{option.full_help} (see {option.flag})"
         if option.kind == "flag":

@@ -52,8 +52,8 @@ def declared_profiles(lines: Iterable[str]) -> dict[str, Mapping[str, str]]:
         name = name.strip()
         if not colon or not name.replace("-", "_").isidentifier():
             raise SettingError(
-                f"{PROFILES_KEY} (ini) takes lines such as 'mine: record=full timeout=600', a "
-                f"name and settings, not {shown(line)}"
+                f"{PROFILES_KEY} (ini) takes lines of a name and settings, such as 'mine: "
+                f"record=full timeout=600', not {shown(line)}"
             )
         if name in own:
             raise SettingError(
@@ -89,8 +89,8 @@ def parse_profile(name: str, words: str) -> Mapping[str, str]:
         if option.kind == "flag":
             if equals and value.lower() not in _FLAG_VALUES:
                 raise SettingError(
-                    f"{source}: {option.name} takes true or false, or no value for true, not "
-                    f"{shown(value)}"
+                    f"{source}: {option.name} takes true, false, or no value, which means true; "
+                    f"not {shown(value)}"
                 )
             value = _FLAG_VALUES[value.lower()] if equals else "true"
         elif not value:

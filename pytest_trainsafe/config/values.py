@@ -192,9 +192,9 @@ def parse_kinds(source: str, text: str) -> tuple[str, ...]:
     words = parse_list(source, text)
     if "update" in words:
         raise SettingError(
-            f"{source} takes kinds that are recorded, and update is not one of them: it is the "
-            "value of a parameter after a step minus its value before, computed later. Use param "
-            "and, if there are master copies, master_param"
+            f"{source} takes kinds of recorded tensors. The kind update is not recorded, but "
+            "computed later: the value of a parameter after a step minus its value before. Use "
+            "param and, if there are master copies, master_param"
         )
     recorded = tuple(kind for kind in get_args(Kind) if kind != "update")
     return tuple(one_of(source, word, recorded) for word in words)
@@ -255,8 +255,8 @@ def parse_pack_name(source: str, text: str) -> str:
     if not PACK_NAME.fullmatch(text):
         raise SettingError(
             f"{source} takes a name of at most 64 letters, digits, hyphens and underscores, not "
-            f"{shown(text)}; if that is a path of tests, write {source.split('=')[0]}=NAME before "
-            "the path, or the option after the path"
+            f"{shown(text)}; if this is a path of tests, write {source.split('=')[0]}=NAME before "
+            "the path, or put the option after the path"
         )
     return text
 

@@ -66,9 +66,9 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a wrong value relates to the right one.
 
     `name` is one of the compare judge's `patterns`, and `text` describes the evidence.
-    `axis` is the mesh axis involved, or "".  `cause` is the likely cause: the report writes it
-    after the word "so".  `factor` is the wrong value divided by the right one, where that is one
-    number; 0.0 elsewhere.
+    `axis` is the mesh axis involved, or "".  `cause` is the likely cause, a clause that the report
+    writes after the word "so".  `factor` is the wrong value divided by the right one if this is the
+    same number for all elements, and 0.0 otherwise.
     """
 
     name: str
@@ -101,13 +101,14 @@ class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
 class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One judged fact: verdict, location, evidence, likely cause.
 
-    `judge` names the judge, or the part of it, that found the fact.  `check` is a stable code that
-    names the check; a user accepts an inconclusive finding by this name.
+    `judge` names the judge, or the part of a judge, that found the fact.  `check` is a stable code
+    that names the check; users list this code in `accept` to accept an inconclusive finding.
     `order` is the finding's position in dataflow; the report starts with the failing finding whose
     position is the smallest.
     `where` is the tensor that the finding is about, or `subject` the module, call, random stream,
     rank or step.  `evidence` holds the facts behind the finding, each with a name.
-    `error` and `allowed` are relative Frobenius norms unless `message` says otherwise.
+    `error` is the measured error, and `allowed` the largest error that passes; both are relative
+    Frobenius norms unless `message` says otherwise.
     `mismatch` compares the elements of a wrong tensor; None where its values were not recorded or
     have another shape.
     """

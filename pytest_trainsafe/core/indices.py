@@ -166,10 +166,14 @@ def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
     outer = tuple(p for p in layout if not isinstance(p, Flat))
     after = layout[layout.index(flats[0]) + 1 :]
     if len(flats) > 1 or any(isinstance(p, Shard | ZigZag | Slices) for p in after):
-        raise LayoutError(f"{flats[0]} must be the last placement that splits, in {layout}")
+        raise LayoutError(
+            f"{flats[0]} must be the last of the placements in {layout} that split the tensor"
+        )
     both = {axis for p in outer for axis in axes_of(p)} & set(flats[0].axes)
     if both:
-        raise LayoutError(f"{flats[0]} and another one in {layout} both act over {both.pop()}")
+        raise LayoutError(
+            f"{flats[0]} and another placement in {layout} both act over {both.pop()}"
+        )
     return outer, flats[0]
 
 

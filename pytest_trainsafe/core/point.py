@@ -38,7 +38,7 @@ class Point:
     """One value per axis, in the order in which the test declares them.
 
     An absent axis has its trivial value: 1 for the mesh axes, False for `sp`.  `mesh` is the
-    program's mesh: which axes multiply, and how ranks are numbered.
+    program's mesh, which says which axes multiply into the world size and how ranks are numbered.
     """
 
     values: tuple[tuple[str, AxisValue], ...] = ()
@@ -92,9 +92,9 @@ class Point:
             return self.size(axis)
         if axis not in named and axis not in TRIVIAL:
             raise UnknownAxisError(
-                f"{self._name} has no axis {axis!r}. It is {self._plain}; the other known axes are "
-                f"{', '.join((*self._sized, *TRIVIAL))}. Call {self._name}.get({axis!r}, default) "
-                "to get a default if the Point does not name the axis"
+                f"{self._name} has no axis {axis!r}. The Point is {self._plain}; the other known "
+                f"axes are {', '.join((*self._sized, *TRIVIAL))}. Call {self._name}.get({axis!r}, "
+                "default) to get a default if the Point does not name the axis"
             )
         return self.get(axis, TRIVIAL.get(axis, 0))
 

@@ -46,9 +46,9 @@ class TensorId(msgspec.Struct, frozen=True, order=True):
     `module` is the module's path from the root, "" for the root itself.
     `name` is the parameter, buffer or state name ("weight", "weight.exp_avg"), or the position in
     the module's output ("output", "output.0", "output.logits") or in the model's arguments
-    ("input.0", "input.tokens").  A `grad_norm` is the norm that the program reports
-    ("grad_norm") or clips by ("clip_norm").  A buffer with a micro-batch has the value that it had
-    after the forward of that micro-batch.
+    ("input.0", "input.tokens").  For the kind `grad_norm` it is "grad_norm" (the norm that the
+    program reports) or "clip_norm" (the norm by which gradients are clipped).  A buffer with a
+    micro-batch has the value that it had after the forward of that micro-batch.
     `call` is the number of the module's call within one micro-batch, counted from 0.
     """
 

@@ -46,18 +46,19 @@ def trainsafe_fuzz(
     relations: Sequence[Relation | str] = (),
     **axes: object,
 ) -> Callable[[Test], Test]:
-    """Makes a test that runs at Points which hypothesis draws from `parallel_points`.
+    """Makes a test function run at Points that hypothesis draws, as by `parallel_points`.
 
         @trainsafe_fuzz(gpt.train, max_examples=50, tp=..., cp=..., dtype=["float64", "bfloat16"])
         def test_gpt(candidate_trace, reference_trace):
             assert_trainsafe(candidate_trace, reference_trace)
 
-    Each example gives its own `candidate_trace`, `reference_trace`, `trainsafe` and `point`; other
-    parameters are fixtures, shared by all examples.  If `max_examples` is None, hypothesis' profile
-    sets the number of examples.  With `derandomize` the examples are the same in every run; failing
-    examples are saved in hypothesis' database in either case, and run first the next time.
+    The parameters `candidate_trace`, `reference_trace`, `trainsafe` and `point` are different for
+    each example; other parameters are fixtures, shared by all examples.  If `max_examples` is None,
+    hypothesis' profile sets the number of examples.  With `derandomize` the examples are the same
+    in every run.  With and without it, failing examples are saved in hypothesis' database, and run
+    first the next time.
     `relations` lists relations, or names of relations that the program offers.  At each Point,
-    after the test function, `assert_same_by` is called with each of them that applies there.
+    after the test function, `assert_same_by` is called with each relation that applies there.
     The first failure is reduced to the smallest Point that fails in the same way.
     Raises SweepError for an invalid axis, and ArgumentError for a relation that is not offered.
     """

@@ -12,9 +12,9 @@ from pytest_trainsafe.sweep.search.interaction import Interaction
 class FuzzFailure(TrainsafeFailure):
     """A fuzz test failed at some Point.
 
-    `interaction` has the smallest failing Point and the axes that the failure needs; `findings`
-    are those of the judges at that Point.  `examples` is the number of Points that had been run
-    when the first one failed.
+    `interaction` has the smallest failing Point and the axes that the failure needs.  `findings`
+    are the judges' findings at that Point.  `examples` is the number of Points that had been run
+    when the first failure occurred.
     """
 
     def __init__(
@@ -30,4 +30,7 @@ class FuzzFailure(TrainsafeFailure):
 
 
 class FlakyProgram(TrainsafeFailure):
-    """The program is not reproducible, so its failure says nothing about parallelism."""
+    """A fuzz test failed, but its program is not reproducible.
+
+    The failure therefore says nothing about parallelism.
+    """

@@ -28,9 +28,9 @@ def require_mostly_valid(space: Space) -> None:
         return
     reasons = "".join(f"\n  {text} ({count})" for text, count in excluded.most_common(MAX_REASONS))
     raise FailedHealthCheck(
-        f"The rules of {space.declaration.program.name} exclude most of the points that this test "
-        f"declares: of {DRAWN} drawn, {excluded.total()} are invalid even with one axis changed. "
-        "Examples would be the same few points again and again. Give the axes values that fit "
-        "together, or add HealthCheck.filter_too_much to suppress_health_check in the settings of "
-        f"this test to ignore this. Reasons:{reasons}"
+        f"Most points that this test declares are invalid for {space.declaration.program.name}: "
+        f"of {DRAWN} drawn points, {excluded.total()} are invalid even with one axis changed. "
+        "The examples would repeat the same few points. Give the axes values that fit together; "
+        "or, to ignore this, add HealthCheck.filter_too_much to suppress_health_check in the "
+        f"settings of this test. Reasons:{reasons}"
     )

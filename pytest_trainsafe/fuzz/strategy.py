@@ -20,12 +20,13 @@ def parallel_points(
 ) -> SearchStrategy[Point]:
     """A strategy of Points at which `program` can be compared with its reference.
 
-    Takes the axes and settings of the marker `trainsafe`.  An axis has a list of values, one
-    value, a range, or `...`: every size up to `max_world_size` for an axis of the mesh, all values
-    of another built-in axis, and awkward sizes around the default of a parameter.
-    Every Point obeys the rules of the program: if drawn values do not, as few axes as possible are
-    changed.  Examples shrink towards the cheapest values, so to few ranks and small models.
-    Raises SweepError for an invalid axis; drawing raises it if the rules exclude every Point.
+    Takes the axes and settings of the marker `trainsafe`.  An axis is given a list of values, one
+    value, a range, or `...`.  The latter stands for every size up to `max_world_size` for an axis
+    of the mesh, for all values of another built-in axis, and for awkward sizes around the default
+    of a parameter.
+    Every Point is valid for the program (see `requires`): if drawn values are invalid, as few axes
+    as possible are changed.  Examples shrink towards the cheapest values: few ranks, small models.
+    Raises SweepError for an invalid axis.  Drawing raises SweepError if no Point is valid.
     """
     return points_of(point_source(program, max_world_size, axes))
 

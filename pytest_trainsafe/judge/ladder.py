@@ -274,7 +274,7 @@ def measured_again(
     reference: Traces,
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
-    """Judge again with more samples of noise while too few samples may explain the failure."""
+    """Judge again with more noise samples, as long as a failure may be due to too few of them."""
     for each in ROUNDS:
         if not needs_samples(comparison, each):
             return rung, comparison

@@ -23,8 +23,8 @@ BUILT_IN = (
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
     """The judges that apply: the package's, then the project's, whose import paths are `own`.
 
-    Raises DeclarationError (a ValueError) for an import path that leads to no judge, and for two
-    judges with the same name.
+    Raises DeclarationError (a ValueError) for an import path that does not lead to a judge, and for
+    two judges with the same name.
     """
     found = [load_judge(path) for path in (*BUILT_IN, *own)]
     names = [judge.name for judge in found]

@@ -105,7 +105,7 @@ def _lines(learned: LearnedPack) -> list[str]:
         "no longer supported by these runs, and kept until you delete them", change.unsupported
     )
     if change.empty:
-        lines.append("the rules are the same as before")
+        lines.append("the invariants are the same as before")
     return lines
 
 

@@ -97,8 +97,8 @@ def _of_means(means: Means) -> str:
         who = means.wrapper or f"`gradients: {{mean: [{', '.join(means.dropped)}]}}`"
         then = "" if means.wrapper else "; remove the annotation"
         return (
-            f"{who} is expected to average gradients over {axes}, but the gradients before the "
-            f"reduction are already those of the whole step{then}"
+            f"{who} is expected to average gradients over {axes}, but before the reduction the "
+            f"gradients already equal those of the whole step{then}"
         )
     if not means.gradients:
         return (

@@ -18,9 +18,9 @@ class Case:
 
     `arguments` are the program's arguments in the reference, `candidate_arguments` those in the
     candidate (all of them, not only the differences).  `reference_pp` is the number of pipeline
-    stages of the reference, 1 for a single device.  `settings` includes those of the marker, and
-    `expect` has the marker's expectations of random numbers.  `healthy` says that invariants may be
-    learned from the candidate.  `nodeid` names the test to rerun.
+    stages of the reference, 1 for a single device.  `settings` includes the settings of the marker.
+    `expect` has the marker's expectations of random numbers.  `healthy` is whether invariants may
+    be learned from the candidate.  `nodeid` is the pytest node id, by which the test can be rerun.
     """
 
     point: Point
@@ -40,7 +40,7 @@ class Case:
 
     @property
     def reference_point(self) -> Point:
-        """The Point of the trusted Run: without parallel axes, except `reference_pp` stages.
+        """The Point of the reference: without parallel axes, except `reference_pp` stages.
 
         The program's own axes are kept, except those that say how to train (`Traits.how`).
         """

@@ -98,12 +98,12 @@ def choose(items: list[T]) -> list[T]:
         assert isinstance(item, pytest.Item)
         marks = [mark for mark in callspec.marks if mark.name == MARKER]
         if len(marks) > 1:
-            raise _error(item.nodeid, "its parameters have several trainsafe markers; give one")
+            raise _error(item.nodeid, "this parameter set has several trainsafe markers; keep one")
         if not marks and not choice.default:
             raise _error(
                 item.nodeid,
-                "other parameter sets of this test have the trainsafe marker, but this one has "
-                "not; give it one, or put the marker on the test",
+                "other parameter sets of this test have the trainsafe marker, but this one does "
+                "not; add a marker to this set or to the whole test",
             )
         cell = choice.cells.get(id(marks[0]) if marks else choice.default)
         if cell is not None:

@@ -31,10 +31,10 @@ STEPS = "steps"
 class Declaration:
     """What a marker declares: the program, the axes in order, and settings.
 
-    The trusted Run is a pipeline of `reference_pp` stages (1: a single device); only it receives
-    `reference_args`.  `settings` maps fields of Settings to the marker's values.  `expect` has the
-    marker's expectations of random numbers.  `healthy` is whether invariants may be learned from
-    the test.
+    The reference is a pipeline of `reference_pp` stages (1: a single device), and receives
+    `reference_args`; the candidate does not.  `settings` maps fields of Settings to the marker's
+    values.  `expect` has the marker's expectations of random numbers.  `healthy` is whether
+    invariants may be learned from the test.
     """
 
     program: Program
@@ -52,7 +52,7 @@ def read_marker(positional: Sequence[object], keywords: Mapping[str, object]) ->
     """The Declaration of a marker's arguments.  Raises DeclarationError if they are invalid."""
     if len(positional) != 1:
         got = f"{len(positional)} positional arguments" if positional else "no program"
-        raise SweepError(f"the marker takes one program, then keywords, and has {got}: {SIGNATURE}")
+        raise SweepError(f"the marker takes one program, then keywords, but has {got}: {SIGNATURE}")
     program = _placed(resolve(positional[0]), keywords.get("mesh"))
     axes = tuple(
         _axis(program, name, given) for name, given in keywords.items() if name not in SETTING_WORDS
@@ -82,7 +82,7 @@ def _placed(program: Program, mesh: object) -> Program:
     if mesh is None:
         return program
     if not isinstance(mesh, Mesh):
-        raise SweepError(f"mesh takes a Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
+        raise SweepError(f"mesh takes a Mesh, such as Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
     return replace(program, traits=replace(program.traits, mesh=mesh))
 
 
@@ -103,7 +103,7 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
             axis = replace(axis, minimum=1)
     if axis is None and name == STEPS:
         raise SweepError(
-            f"steps= is how many optimizer steps both runs take, and program {program.name} does "
+            f"steps= is how many optimizer steps both runs take, but program {program.name} does "
             f"not take {'arguments' if program.script is not None else 'it'}: "
             + (
                 "give a script its number of steps in Script(path, args=[...])"
@@ -134,15 +134,18 @@ def _arguments(
         )
     for name in given:
         if name in swept:
-            raise SweepError(f"{word} names {shown(name)}, which is an axis of this test already")
+            raise SweepError(
+                f"{word} has {shown(name)}, which is already an axis of this test; "
+                "remove one of them"
+            )
         if name and name == program.context:
             raise SweepError(
-                f"{word} names {shown(name)}, the context, which pytest-trainsafe passes "
-                "to the program; leave it out"
+                f"{word} has {shown(name)}, but that parameter is the context, which "
+                f"pytest-trainsafe itself passes to the program; remove {shown(name)} from {word}"
             )
         if name not in program.parameters and not program.open_ended:
             raise SweepError(
-                f"{word} names {shown(name)}, which program {program.name} does not take"
+                f"{word} has {shown(name)}, which program {program.name} does not take"
                 f"{nearest(name, program.parameters)}; "
                 f"its parameters: {listing(program.parameters) or 'none'}"
             )
@@ -162,15 +165,17 @@ def _require(program: Program, args: Mapping[str, object], swept: Iterable[str])
         if name in swept:
             raise SweepError(
                 f"parameter {name!r} of program {program.name} needs a default, because the "
-                f"trusted run does not receive the value of the axis {name!r}"
+                f"reference run is called without the axis {name!r}"
             )
-        raise SweepError(f"program {program.name} needs {name!r}; give args={{{name!r}: ...}}")
+        raise SweepError(
+            f"program {program.name} needs a value for {name!r}; give args={{{name!r}: ...}}"
+        )
 
 
 def _reference(
     program: Program, given: object, swept: Iterable[str]
 ) -> tuple[int, dict[str, object]]:
-    """The number of pipeline stages of the trusted Run, and the arguments that only it receives."""
+    """The number of pipeline stages of the reference, and the arguments that only it receives."""
     if not isinstance(given, Mapping):
         raise SweepError(f"reference takes a dict such as {{'pp': 2}}, not {shown(given)}")
     others = {name: value for name, value in given.items() if name != "pp"}
@@ -178,14 +183,13 @@ def _reference(
     for name in others:
         if name in axes and name not in program.parameters:
             raise SweepError(
-                f"reference names the axis {name!r}, but a trusted run is either on a single "
-                "device or, with 'pp', a pipeline whose stages have one device each; no other axis "
-                "is possible"
+                f"reference has the axis {name!r}, but the reference run uses a single device or, "
+                "with 'pp', one device for each pipeline stage; no other axis is possible"
             )
     stages = AXES["pp"].check(given.get("pp", 1))
     if int(stages) > 1 and not program.traits.mesh.members("pp"):
         raise SweepError(
-            f"reference={{'pp': {stages}}} needs an axis of the role 'pp' in the program's mesh, "
+            f"reference={{'pp': {stages}}} needs an axis with the role 'pp' in the program's mesh, "
             f"whose axes are {listing(program.traits.mesh.axes)}"
         )
     return int(stages), _arguments(program, "reference", others, swept)
@@ -194,8 +198,8 @@ def _reference(
 def _healthy(given: object) -> bool:
     if not isinstance(given, bool):
         raise SweepError(
-            "healthy takes True, so that --trainsafe-learn may learn invariants from the test, or "
-            f"False, not {shown(given)}"
+            f"healthy takes True or False, not {shown(given)}; with True, --trainsafe-learn may "
+            "learn invariants from the test"
         )
     return given
 

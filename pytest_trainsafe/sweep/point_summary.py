@@ -87,8 +87,8 @@ class PointSummary(TypedDict, total=False):
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
     """Stores a test's summary in its item's `user_properties`, which its report includes.
 
-    JUnit files get these properties too.  For their readers the main facts are also stored one by
-    one.
+    pytest also writes these properties to JUnit files, so the main facts are stored as separate
+    properties too, for tools that read those files.
     """
     node.user_properties.append((PROPERTY, json.dumps(summary)))
     first = summary.get("first")

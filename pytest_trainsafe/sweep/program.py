@@ -178,8 +178,8 @@ def _import(path: str) -> Callable[..., Any]:
     parts = (*module_name.split("."), *name.split("."))
     if not colon or len(path) > _LONGEST_PATH or not all(map(str.isidentifier, parts)):
         raise InvalidProgramError(
-            f"program {shown(path)} is not an import path; write 'package.module:function', names "
-            f"that Python can import and at most {_LONGEST_PATH} characters"
+            f"program {shown(path)} is not an import path; write 'package.module:function' with "
+            f"names that Python can import, in at most {_LONGEST_PATH} characters"
         )
     try:
         found: Any = importlib.import_module(module_name)
@@ -199,7 +199,7 @@ def _import(path: str) -> Callable[..., Any]:
     if not inspect.isfunction(_unwrapped(found)):
         raise InvalidProgramError(
             f"program {path!r} is not a function but {excerpt(type(found).__name__)}; give "
-            "one that is written in Python at the top level of a module"
+            "a Python function at the top level of a module"
         )
     return found  # type: ignore[no-any-return]  # an attribute of an arbitrary module
 

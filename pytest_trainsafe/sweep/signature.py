@@ -35,13 +35,13 @@ SIGNATURE = (
     f"{MARKER}(program, *, args={{}}, candidate_args={{}}, reference={{}}, "
     f"{_SETTINGS}, mesh=None, expect=[], healthy=False, "
     "**axes): compare the program's parallel training with a "
-    "trusted run, at every point of the axes. The program is a function of a context, "
+    "reference run, at every point of the axes. The program is a function of a context, "
     f"'package.module:function' or Script(path, args=[]). Axes: {listing(AXES)}, and the "
     "program's own parameters, each with one value or a list of values. candidate_args go to "
-    "the run under test only, and reference={'pp': 2} makes the trusted run a pipeline, where one "
+    "the candidate run only, and reference={'pp': 2} makes the reference run a pipeline, where one "
     "device is too small. mesh=Mesh(...) gives a script mesh axes of its own, and "
-    "expect=[expect_rng(...)] adds rules for random numbers. Invariants are learned from tests "
-    "with healthy=True"
+    "expect=[expect_rng(...)] adds expectations of random numbers. Invariants are learned from "
+    "tests with healthy=True"
 )
 
 _ParameterSet = type(pytest.param())

@@ -56,7 +56,7 @@ def on_mesh(mesh: Mesh) -> Callable[[_Function], _Function]:
     The program's sweeps can then use these axes; see `Mesh`.
     """
     if not isinstance(mesh, Mesh):
-        raise SweepError(f"on_mesh takes a Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
+        raise SweepError(f"on_mesh takes a Mesh, such as Mesh('pp', 'dp', 'tp'), not {shown(mesh)}")
 
     def decorate(function: _Function) -> _Function:
         return give_traits(function, replace(traits_of(function), mesh=mesh))

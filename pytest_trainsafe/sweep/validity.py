@@ -23,17 +23,18 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def requires(*rules: Rule) -> Callable[[_Function], _Function]:
-    """Adds rules about Points to a program: `@requires(divides("heads", "tp"))`.
+    """Declares which Points are valid for a program: `@requires(divides("heads", "tp"))`.
 
-    A rule is called with a Point and the program's arguments, and returns why the Point is invalid,
-    or None.  Raises ArgumentError for an argument that is not callable.
+    Each of `rules` is a function that is called with a Point and the program's arguments.  It
+    returns why the Point is invalid, or None if it is valid.  Tests at invalid Points are skipped.
+    Raises ArgumentError for an argument that is not callable.
     """
     given: tuple[object, ...] = rules
     if not rules or not all(map(callable, given)):
         odd = next((rule for rule in given if not callable(rule)), None)
         raise ArgumentTypeError(
-            "requires takes rules about Points, which are functions, not "
-            f"{shown(odd) if rules else 'nothing'}: @requires(divides('heads', 'tp'))"
+            "requires takes functions that check a Point, as in @requires(divides('heads', 'tp')), "
+            f"not {shown(odd) if rules else 'nothing'}"
         )
 
     def decorate(function: _Function) -> _Function:
@@ -45,13 +46,14 @@ def requires(*rules: Rule) -> Callable[[_Function], _Function]:
 
 
 def divides(parameter: str, *axes: str) -> Rule:
-    """A rule: the product of `axes` must divide the program's `parameter`.
+    """A rule for `requires`: the product of `axes` must divide the program's `parameter`.
 
-    `divides("layers", "pp", "vpp")` reports, for example, "layers=4 is not divisible by pp*vpp=6".
+    With `divides("layers", "pp", "vpp")` a Point is skipped, for example, because "layers=4 is not
+    divisible by pp*vpp=6".
     """
     if not axes:
         raise ArgumentError(
-            f"divides({parameter!r}) needs at least one axis: divides('heads', 'tp')"
+            f"divides({parameter!r}) needs at least one axis, as in divides('heads', 'tp')"
         )
     for name in (parameter, *axes):
         if not isinstance(name, str):
@@ -62,15 +64,15 @@ def divides(parameter: str, *axes: str) -> Rule:
     def rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         if parameter not in arguments:
             raise SweepError(
-                f"a rule of the program names the parameter {parameter!r}, which the program does "
-                f"not have; its parameters: {listing(arguments) or 'none'}"
+                f"divides({parameter!r}, ...): the program has no parameter {parameter!r}; its "
+                f"parameters: {listing(arguments) or 'none'}"
                 f"{nearest(parameter, arguments)}"
             )
         whole = arguments[parameter]
         if not isinstance(whole, int):
             raise SweepError(
-                f"a rule of the program divides parameter {parameter!r}, which must be an integer "
-                f"and is {shown(whole)}"
+                f"divides({parameter!r}, ...): the parameter {parameter!r} must be an integer, but "
+                f"is {shown(whole)}"
             )
         product = 1
         for axis in axes:
@@ -78,14 +80,14 @@ def divides(parameter: str, *axes: str) -> Rule:
             if axis not in AXES and axis not in own and axis not in arguments:
                 known = [*AXES, *sorted(own), *arguments]
                 raise SweepError(
-                    f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
-                    f"is neither an axis nor one of its parameters{nearest(axis, known)}"
+                    f"divides({parameter!r}, ...): {shown(axis)} is neither an axis nor a "
+                    f"parameter of the program{nearest(axis, known)}"
                 )
             size = point.size(axis) if axis in point.mesh.names else point.get(axis, 1)
             if not isinstance(size, int):
                 raise SweepError(
-                    f"a rule of the program divides {parameter!r} by the axis {shown(axis)}, which "
-                    f"is {shown(size)} here; only axes with integer values are possible"
+                    f"divides({parameter!r}, ...): the axis {shown(axis)} is {shown(size)} at this "
+                    "Point; only axes with integer values are possible"
                 )
             product *= int(size)
         if not product:
@@ -107,8 +109,8 @@ def invalid(
         given: object = reason
         if given is not None and not isinstance(given, str):
             raise SweepError(
-                f"a rule about Points returned {shown(given)}; it must return why the Point is "
-                "invalid, as text, or None where it is valid"
+                f"a function that checks Points returned {shown(given)}; it must return text that "
+                "says why the Point is invalid, or None if the Point is valid"
             )
         if reason is not None:
             return reason

@@ -194,7 +194,7 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
 @pytest.mark.parametrize(
     ("length", "shape", "words"),
     [
-        (11, (4, 6), "rank 0 holds a tensor of shape [12], but its layout gives a range of 11"),
+        (11, (4, 6), "rank 0 holds a tensor of shape [12], but its layout describes a range of 11"),
         (12, (2, 5), "exceeds the tensor, which has 10 elements"),
         (
             12,
@@ -217,7 +217,7 @@ def test_parts_that_are_not_their_runs_are_named(
 @pytest.mark.parametrize(
     ("layout", "words"),
     [
-        ((Flat(0, 12, (4, 6), ("dp",)), Shard(0, "tp")), "must be the last placement that splits"),
+        ((Flat(0, 12, (4, 6), ("dp",)), Shard(0, "tp")), "must be the last of the placements in"),
         ((Shard(0, "dp"), Flat(0, 6, (2, 6), ("dp",))), "both act over dp"),
         ((Flat(0, 12, (6, 4), ("dp",)),), "is a range of a tensor of shape"),
     ],

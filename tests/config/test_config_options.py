@@ -74,7 +74,7 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("accept", "droput", "takes some of *, not 'droput'; did you mean 'dropout'?"),
         ("record", "all", "takes one of sketch, full, not 'all'*"),
         ("record-kinds", "grads", "takes one of input, activation, *grad_norm, not 'grads'*"),
-        ("record-kinds", "loss,update", "takes kinds that are recorded*Use param and*"),
+        ("record-kinds", "loss,update", "takes kinds of recorded tensors*Use param and*"),
     ],
 )
 def test_a_bad_value_is_a_usage_error_that_says_what_is_allowed(pytester, option, word, message):
@@ -112,7 +112,7 @@ def test_the_options_are_one_group_of_the_help(pytester):
     result = pytester.runpytest_inprocess("--help")
 
     result.stdout.fnmatch_lines(
-        ["parallel training compared with a trusted run:", "  --trainsafe-sweep=AXIS=VALUES"]
+        ["parallel training compared with a reference run:", "  --trainsafe-sweep=AXIS=VALUES"]
     )
 
 

@@ -97,7 +97,7 @@ def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytes
     again = pytester.runpytest_subprocess(
         "test_healthy.py", "-k", "trains", "--trainsafe-learn=ours"
     )
-    again.stdout.fnmatch_lines(["the rules are the same as before"])
+    again.stdout.fnmatch_lines(["the invariants are the same as before"])
     assert (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8") == pack
 
 

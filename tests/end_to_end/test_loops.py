@@ -61,7 +61,7 @@ def test_a_wrong_rate_is_found_in_whole_steps(candidate_trace, reference_trace, 
     text = report(candidate_trace, reference_trace)
 
     assert "starts at 0.weight · update · step 0" in text
-    assert "faulty every gradient that the optimizer is given agrees; the optimizer's step" in text
+    assert "faulty every gradient that the optimizer receives agrees; the optimizer's step" in text
 
 
 @pytest.mark.trainsafe(loop_programs.strided, **AT)

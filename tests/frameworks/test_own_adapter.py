@@ -171,7 +171,7 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
 
     result = project.runpytest_subprocess("-q")
 
-    result.stderr.fnmatch_lines(["*pytest_trainsafe_adapters gave 'adapter.py'; it takes import*"])
+    result.stderr.fnmatch_lines(["*pytest_trainsafe_adapters returned 'adapter.py'; it must*"])
 
 
 @pytest.mark.parametrize("path", ["missing_module:Toy", "collections:Missing"])

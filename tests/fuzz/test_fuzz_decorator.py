@@ -224,7 +224,7 @@ def test_rules_that_exclude_most_points_fail_the_health_check(fuzzed):
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*FailedHealthCheck: The rules of test_health.train exclude most of the points *",
+            "*FailedHealthCheck: Most points that this test declares are invalid for *train: *",
             "E *a, b, c and d must be equal (*)",
         ]
     )
@@ -244,7 +244,7 @@ def test_a_contradiction_is_one_line_and_not_a_traceback(fuzzed):
 
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*test_it: program.train: none of the 2 points of these axes is valid; give values *"]
+        ["*test_it: program.train: none of the 2 points of these axes is valid; give the *"]
     )
     assert "Traceback" not in result.stdout.str()
 

@@ -98,7 +98,7 @@ def test_a_relation_that_applies_nowhere_is_warned_of(examples, monkeypatch):
 def test_relations_that_are_not_offered_are_refused_when_the_test_is_made():
     with pytest.raises(ArgumentError, match=r"masked\.train offers no relation 'sort'"):
         trainsafe_fuzz(masked.train, dp=..., relations=["sort"])
-    with pytest.raises(ArgumentTypeError, match="takes a list of relations"):
+    with pytest.raises(ArgumentTypeError, match="must be a list of relations"):
         trainsafe_fuzz(masked.train, dp=..., relations="order")
 
 

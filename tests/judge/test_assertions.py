@@ -209,7 +209,7 @@ def test_what_the_other_assertion_takes_is_refused(bench: Bench) -> None:
         def prefetch(self, dtype: str) -> None: ...
 
     good = candidate(bench)
-    with pytest.raises(TypeError, match="a fixture as its candidate; it takes recorded traces"):
+    with pytest.raises(TypeError, match="a fixture as its candidate; pass a recorded trace"):
         assert_equivalent(Fixture(), good)  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="an object of type Trace as its candidate; it takes the"):
+    with pytest.raises(TypeError, match="an object of type Trace as its candidate; pass the"):
         assert_trainsafe(good, good)  # type: ignore[arg-type]

@@ -119,7 +119,7 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
 
     result = project.runpytest_subprocess("-q")
 
-    result.stderr.fnmatch_lines(["*pytest_trainsafe_judges gave 'judge.py'; it takes import*"])
+    result.stderr.fnmatch_lines(["*pytest_trainsafe_judges returned 'judge.py'; it must*"])
 
 
 @pytest.mark.parametrize(

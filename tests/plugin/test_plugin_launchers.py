@@ -134,10 +134,10 @@ def test_a_launcher_that_nobody_added_is_refused_with_those_there_are(project):
 @pytest.mark.parametrize(
     ("launchers", "words"),
     [
-        (["toy:Toy"], "takes a dict such as"),
-        ({"toy": "toy.py"}, "gave 'toy.py' for 'toy'; it takes the import path of a class"),
-        ({"A Toy": "toy:Toy"}, "gave the name 'A Toy'; a name has"),
-        ({"warm": "toy:Toy"}, "gave 'warm', which is already the name of a launcher"),
+        (["toy:Toy"], "must return a dict such as"),
+        ({"toy": "toy.py"}, "returned 'toy.py' for 'toy'; it must return the import path of"),
+        ({"A Toy": "toy:Toy"}, "returned the name 'A Toy'; the name of a"),
+        ({"warm": "toy:Toy"}, "returned 'warm', which is already the name of a launcher"),
     ],
 )
 def test_what_the_hook_cannot_mean_is_an_error_of_usage(project, launchers, words):

@@ -118,7 +118,7 @@ def test_it(size, trainsafe): ...
     ("sets", "message"),
     [
         ("[1, pytest.param(2, marks=large)]", "other parameter sets of this test have the trains*"),
-        ("[pytest.param(1, marks=[small, large])]", "its parameters have several trainsafe mark*"),
+        ("[pytest.param(1, marks=[small, large])]", "this parameter set has several trainsafe*"),
         (
             "[pytest.param(1, marks=pytest.mark.trainsafe('program:train', tpp=1))]",
             "unknown axis 'tpp'; did you mean 'tp'[?]",

@@ -88,7 +88,10 @@ def test_a_marker_goes_before_the_profile(project, write_ini):
 @pytest.mark.parametrize(
     ("lines", "message"),
     [
-        (["mine record=full"], "trainsafe_profiles .ini. takes lines such as 'mine: record=full"),
+        (
+            ["mine record=full"],
+            "trainsafe_profiles .ini. takes lines of a name and settings, such as 'mine",
+        ),
         (
             ["mine: recrod=full"],
             "the profile mine sets 'recrod', which is no option of a",
@@ -98,7 +101,7 @@ def test_a_marker_goes_before_the_profile(project, write_ini):
         (["mine: seed"], "the profile mine: seed needs a value: seed=..."),
         (
             ["mine: no-cache=maybe"],
-            "no-cache takes true or false, or no value for true, not 'maybe'",
+            "no-cache takes true, false, or no value, which means true; not 'maybe'",
         ),
         (["mine: sweep='tp=1"], "the profile mine cannot be read: No closing quotation"),
         (["mine: seed=1", "mine: seed=2"], "has the profile 'mine' twice"),

@@ -53,7 +53,7 @@ def test_the_default_order_moves_micro_batches_to_other_ranks_and_another_one_la
     ("into", "words"),
     [
         (5, r"12 samples \(microbatches=4, batch_size=3\) cannot be divided into 5 equal"),
-        (6, "into=6 micro-batches do not correspond to microbatches=4: give a multiple or a"),
+        (6, "into=6 is neither a multiple nor a divisor of microbatches=4; give one of these"),
     ],
 )
 def test_unequal_batches_are_refused(into, words):
@@ -87,7 +87,7 @@ def test_a_number_of_micro_batches_that_is_none_is_refused(into):
 
 
 def test_an_unknown_rule_for_losses_is_refused():
-    with pytest.raises(ArgumentError, match="loss='median'; it takes one of mean, sum, none"):
+    with pytest.raises(ArgumentError, match="loss='median'; loss must be one of mean, sum, none"):
         relations.Split(loss="median")  # type: ignore[arg-type]
 
 
@@ -101,7 +101,7 @@ def test_a_batch_size_that_is_no_number_is_refused(value):
 
 @pytest.mark.parametrize("factor", [0, -1.0, 1, "2", True, float("nan"), float("inf")])
 def test_a_factor_that_scales_nothing_is_refused(factor):
-    with pytest.raises(ArgumentError, match="it takes a positive number other than 1"):
+    with pytest.raises(ArgumentError, match="factor must be a positive number other than 1"):
         relations.LossScale(factor=factor)
 
 
@@ -120,7 +120,7 @@ def test_a_loss_scale_that_is_no_number_is_refused(scale):
     ],
 )
 def test_a_count_that_adds_nothing_is_refused(make):
-    with pytest.raises(ArgumentError, match="it takes an integer of at least"):
+    with pytest.raises(ArgumentError, match="must be an integer of at least"):
         make()
 
 
@@ -132,7 +132,7 @@ def test_padding_that_is_no_number_is_refused():
 
 
 def test_patterns_to_ignore_are_a_tuple_of_text():
-    with pytest.raises(ArgumentError, match=r"ignore; it takes a tuple of patterns"):
+    with pytest.raises(ArgumentError, match=r"ignore; ignore must be a tuple of patterns"):
         relations.Order(ignore="*.router")  # type: ignore[arg-type]
 
 

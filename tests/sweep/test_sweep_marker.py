@@ -64,15 +64,15 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
         ({"layers": [True]}, "axis 'layers' takes an integer, not True"),
         ({"rate": ["x"]}, "parameter 'rate' is of type float; an axis takes int, bool or str"),
         ({"reference": 2}, r"reference takes a dict such as \{'pp': 2\}, not 2"),
-        ({"reference": {"tp": 2}}, "reference names the axis 'tp', but a trusted run is either on"),
+        ({"reference": {"tp": 2}}, "reference has the axis 'tp', but the reference run uses a"),
         ({"reference": {"pp": 0}}, "axis 'pp' takes an integer >= 1, not 0"),
-        ({"reference": {"layres": 1}}, "reference names 'layres'.* did you mean 'layers'?"),
-        ({"reference": {"layers": 1}, "layers": 2}, "reference names 'layers', which is an axis"),
+        ({"reference": {"layres": 1}}, "reference has 'layres'.* did you mean 'layers'?"),
+        ({"reference": {"layers": 1}, "layers": 2}, "reference has 'layers', which is already an"),
         ({"args": [1]}, "args takes a dict of the program's arguments, not"),
-        ({"args": {"layres": 1}}, "args names 'layres'.* does not take; did you mean 'layers'?"),
+        ({"args": {"layres": 1}}, "args has 'layres'.* does not take; did you mean 'layers'?"),
         ({"args": {"layers": object()}}, "args: layers=.* cannot be sent to the ranks"),
-        ({"args": {"layers": 1}, "layers": [2]}, "args names 'layers', which is an axis"),
-        ({"candidate_args": {"bug": 1}}, "candidate_args names 'bug'"),
+        ({"args": {"layers": 1}, "layers": [2]}, "args has 'layers', which is already an axis"),
+        ({"candidate_args": {"bug": 1}}, "candidate_args has 'bug'"),
         ({"seed": -1}, "seed takes an integer from 0 to"),
         ({"seed": True}, "seed takes an integer from 0 to"),
         ({"timeout": 0}, "timeout takes a positive number of seconds, not 0"),
@@ -118,10 +118,10 @@ def test_the_marker_takes_exactly_one_program():
 
 
 def test_parameters_without_a_default_must_be_given_to_both_runs():
-    with pytest.raises(DeclarationError, match=r"needs 'data'; give args={'data'"):
+    with pytest.raises(DeclarationError, match=r"needs a value for 'data'; give args={'data'"):
         read(demanding, args={"recompute": True})
     with pytest.raises(
-        DeclarationError, match=r"'recompute' of .* needs a default, because the trusted run"
+        DeclarationError, match=r"'recompute' of .* needs a default, because the reference"
     ):
         read(demanding, args={"data": 1}, recompute=[True])
 

@@ -10,11 +10,11 @@ import pytest
         ("'program:train', tp=[]", "axis 'tp' has no values; give an integer >= 1"),
         ("'program:train', tp=['2']", "axis 'tp' takes an integer >= 1, not '2'"),
         ("'program:train', tp=[2, 2]", "axis 'tp' has duplicate values: 2, 2"),
-        ("'program:train', tp=1, args={'head': 1}", "args names 'head', which program *"),
+        ("'program:train', tp=1, args={'head': 1}", "args has 'head', which program *"),
         ("'program:train', tp=[3]", "no point of this sweep is valid:"),
         ("'program:tarin', tp=1", "program 'program:tarin': module 'program' has no 'tarin'"),
         ("'porgram:train', tp=1", "program 'porgram:train' cannot be imported: *"),
-        ("tp=[1]", "the marker takes one program, then keywords, and has no program: *"),
+        ("tp=[1]", "the marker takes one program, then keywords, but has no program: *"),
     ],
 )
 def test_the_message_names_the_test_and_what_is_allowed(project, marker, message):

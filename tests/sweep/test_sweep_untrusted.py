@@ -192,7 +192,7 @@ def test_arguments_that_no_limit_excludes_are_taken_as_they_are():
 
 def test_the_context_is_no_argument():
     for program in (train, open_ended):
-        assert "names 'ctx', the context" in refused(program, args={"ctx": 1})
+        assert "has 'ctx', but that parameter is the context" in refused(program, args={"ctx": 1})
 
 
 @pytest.mark.parametrize(
@@ -299,9 +299,9 @@ def test_very_many_words_are_read_once_each():
 
 
 def test_a_rule_that_divides_by_what_is_no_number_or_no_axis_says_so():
-    with pytest.raises(DeclarationError, match="by the axis 'recompute', which is 'full' here"):
+    with pytest.raises(DeclarationError, match="the axis 'recompute' is 'full' at this Point"):
         divides("layers", "recompute")(Point.of(recompute="full"), {"layers": 2})
-    with pytest.raises(DeclarationError, match=r"by the axis 'tpp', .*; did you mean 'tp'\?"):
+    with pytest.raises(DeclarationError, match=r"'tpp' is neither .*; did you mean 'tp'\?"):
         divides("layers", "tpp")(Point.of(tp=2), {"layers": 2})
     with pytest.raises(ArgumentError, match="divides takes names"):
         divides("layers", 2)  # type: ignore[arg-type]

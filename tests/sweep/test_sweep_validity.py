@@ -53,15 +53,11 @@ def test_divides_multiplies_its_axes():
 
 
 def test_a_rule_about_a_parameter_the_program_lacks_is_an_error():
-    with pytest.raises(
-        SweepError, match=r"parameter 'head', which the program does not have.*'heads'"
-    ):
+    with pytest.raises(SweepError, match=r"the program has no parameter 'head'; .*'heads'"):
         divides("head", "tp")(Point.of(tp=2), {"heads": 4})
 
 
 @pytest.mark.parametrize("answer", [False, True, 3])
 def test_a_rule_that_returns_neither_text_nor_none_is_an_error(answer):
-    with pytest.raises(
-        SweepError, match=f"returned {answer}; it must return why .* as text, or None"
-    ):
+    with pytest.raises(SweepError, match=f"returned {answer}; it must return text .* or None"):
         invalid(Point.of(tp=2), {}, [lambda point, arguments: answer], 8)

@@ -107,7 +107,7 @@ def test_accelerate_with_a_step_in_every_microbatch(candidate_trace, reference_t
     """The second micro-batch of rank 0 is number 2: it sees parameters that have moved."""
     text = failure(candidate_trace, reference_trace, fault="every micro-batch")
     first = "transformer.wte.output · activation · step 0 · micro-batch 2"
-    moved = "their parameters have changed since the step began, which the reference's have not"
+    moved = "their parameters have changed since the step began, while the reference's have not"
     at = starts(text, first, "transformer.wte, transformer.wpe", moved)
     assert at == line_of(accelerate_ddp, "optimizer.optimizer.step()")
 

@@ -145,7 +145,7 @@ def test_torchtitan_at_dp_with_a_loss_that_is_a_mean(candidate_trace, reference_
 @pytest.mark.trainsafe(titan.train, dp=2, dtype="float64", args=ONE)
 def test_torchtitan_at_dp_that_is_never_synchronised(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="never synchronised")
-    none = "the gradient reduction of all 21 parameters is wrong: the optimizer is given no"
+    none = "the gradient reduction of all 21 parameters is wrong: the optimizer receives no"
     at = starts(text, "grad_norm · grad_norm · step 0", "every value is zero", none)
     assert at == line_of(titan, APPLIED)
 

@@ -172,7 +172,7 @@ def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
 @pytest.mark.parametrize(
     ("mesh", "words"),
     [
-        ([{"name": "dp", "role": "rows"}], "'dp' has the role 'rows'"),
+        ([{"name": "dp", "role": "rows"}], "'dp' has the unknown role 'rows'"),
         ([{"name": "dp", "role": "dp"}] * 2, "the axis 'dp' is declared twice"),
         ([{"name": "dp"}], "the axis 'dp' must have either a role or axes"),
         ([{"name": "x" * 100, "role": "dp"}], "is not the name of an axis"),

@@ -54,9 +54,9 @@ class Mesh:
     order.
 
     `overlaps` declares axes that reuse the ranks of other axes and do not change the world size.
-    With `{"ep": ("dp_shard", "cp")}`, the experts are divided among ep ranks that are neighbours
-    along cp first, then along dp_shard. By default ep overlaps the axes of the roles dp and cp, in
-    rank order.
+    With `{"ep": ("dp_shard", "cp")}`, an ep group consists of ranks that are neighbours along cp
+    first, then along dp_shard; the experts are divided among them. By default ep overlaps the axes
+    of the roles dp and cp, in rank order.
 
     Raises SweepError for an invalid declaration.
     """
@@ -101,7 +101,8 @@ class Mesh:
 
     @cached_property
     def fastest_first(self) -> tuple[str, ...]:
-        """The mesh axes in the order in which ranks are counted."""
+        """The mesh axes, from the one that varies fastest with the rank to the one that varies "
+        "slowest."""
         return tuple(reversed(self.axes))
 
     @cached_property
@@ -142,9 +143,9 @@ class Mesh:
         return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
 
     def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The given mesh axes, with a role in place of its axes if all of them are given.
+        """The given mesh axes; all axes of a role together are replaced by the name of the role.
 
-        Axes of size 1 need not be given.
+        A role is used even if some of its axes are not given, as long as these have size 1.
         """
         given, folded = tuple(axes), dict[str, None]()
         for axis in given:
@@ -182,8 +183,8 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
             )
         if name in TAKEN:
             raise SweepError(
-                f"Mesh: {name!r} is the name of another axis or setting of a sweep; give the axis "
-                "another name"
+                f"Mesh: {name!r} is already the name of an axis or a setting of sweeps; give the "
+                "axis another name"
             )
     if repeated := next((name for name in names if names.count(name) > 1), None):
         raise SweepError(f"Mesh: the axis {repeated!r} is declared twice; give each axis once")
@@ -194,7 +195,7 @@ def _check_names(axes: Sequence[object], overlapping: Sequence[object]) -> None:
         )
     if role := next((name for name in overlapping if name in ROLES), None):
         raise SweepError(
-            f"Mesh: overlaps has the key {role!r}, which is a role; give the axis another name"
+            f"Mesh: overlaps has the axis {role!r}, which is the name of a role; rename the axis"
         )
 
 
@@ -206,9 +207,13 @@ def _role(name: str, given: Mapping[str, object]) -> str:
             + "; ".join(f"{role!r} ({meaning})" for role, meaning in ROLES.items())
         )
     if not isinstance(role, str) or role not in ROLES:
-        raise SweepError(f"Mesh: {name!r} has the role {shown(role)}; a role is {listing(ROLES)}")
+        raise SweepError(
+            f"Mesh: {name!r} has the unknown role {shown(role)}; the roles are {listing(ROLES)}"
+        )
     if name in ROLES and role != name:
-        raise SweepError(f"Mesh: {name!r} is a role itself, and cannot have the role {role!r}")
+        raise SweepError(
+            f"Mesh: the axis {name!r} is named after a role, so it cannot have the role {role!r}"
+        )
     return role
 
 

@@ -67,15 +67,15 @@ def load_relation(path: str) -> Relation:
         made = pkgutil.resolve_name(path)()
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise SweepError(
-            f"the hook pytest_trainsafe_relations gave {path!r}, which cannot be made: {error}. "
-            "Give the import path of a class that can be called without arguments"
+            f"the hook pytest_trainsafe_relations returned {path!r}, which cannot be imported "
+            f"or instantiated: {error}. Return the import path of a class that takes no arguments"
         ) from error
     missing = [part for part in _PARTS if not hasattr(made, part)]
     if missing:
         raise SweepError(
-            f"the hook pytest_trainsafe_relations gave {path!r}, which has no "
-            f"{' and no '.join(missing)}; give a class that has all attributes of "
-            "pytest_trainsafe.judge.learn.relation.Relation"
+            f"the hook pytest_trainsafe_relations returned {path!r}, which has no "
+            f"{' and no '.join(missing)}; return the import path of a class that has all "
+            "attributes of pytest_trainsafe.judge.learn.relation.Relation"
         )
     relation: Relation = made
     return relation

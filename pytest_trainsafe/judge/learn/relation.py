@@ -1,4 +1,4 @@
-"""The interface of relations.  A relation is one kind of rule, such as "an argument is constant".
+"""The interface of relations: each is one kind of invariant, as "an argument is constant".
 
 A relation proposes hypotheses from the tables of a run, finds their examples, and creates the
 checkers of its invariants.  `registry` loads the relations of the package and of a project.
@@ -16,8 +16,8 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Listener, Plain
 
-#: The prior of a rule that correct programs may break.  It is checked only on programs that it was
-#: learned from.
+#: The prior of a claim that correct programs may violate.  The claim is checked only on the
+#: programs from which it was learned.
 OWN = -1000
 
 
@@ -39,14 +39,17 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """A rule in one sentence, without its precondition, and what usually breaks it."""
+    """A claim in one sentence, without its precondition, and what usually violates it."""
 
     sentence: str
     causes: str
 
 
 class Relation(Protocol):
-    """One kind of rule.  Instances are created without arguments."""
+    """One kind of invariant, such as "an argument is constant".
+
+    Instances are created without arguments.
+    """
 
     #: The name in packs and in check codes ("learn:NAME").
     name: str
@@ -79,11 +82,12 @@ class Relation(Protocol):
         ...
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much the form of a claim counts as evidence, in programs.
+        """How much evidence the form of a claim is, counted in programs.
 
-        1 is neutral.  2 counts as one program more: the claim follows from what the API does.  A
-        lower number asks for more programs, because authors may choose to break the claim.  `OWN`
-        allows no other program than those that the claim was learned from.
+        1 is neutral.  2 counts like one additional program in which the claim holds, because the
+        claim follows from what the API does.  A lower number requires more programs, because
+        authors may choose to violate the claim.  With `OWN`, the claim is checked only on the
+        programs from which it was learned.
         """
         ...
 
@@ -112,7 +116,7 @@ class Relation(Protocol):
         ...
 
     def explain(self, claim: Hypothesis) -> Explanation:
-        """The rule in plain words, and what usually breaks it."""
+        """Explain the claim in plain words, with what usually violates it."""
         ...
 
 
@@ -138,7 +142,7 @@ class RelationBase:
         return False
 
     def prior(self, claim: Hypothesis) -> int:
-        """1, which is neutral: few authors break such a rule on purpose."""
+        """1, which is neutral: few authors violate such a claim on purpose."""
         return 1
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:

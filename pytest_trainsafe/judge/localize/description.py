@@ -88,7 +88,7 @@ class _Description:
             case "reduction" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad"):
-                return "every gradient that the optimizer is given agrees; "
+                return "every gradient that the optimizer receives agrees; "
         return ""
 
     def describe(self, group: Sequence[Fault]) -> str:
@@ -125,7 +125,7 @@ class _Description:
         """The evidence that the reduction of some parameters' gradients is wrong."""
         main = [any(id.kind == "main_grad" for id in trace.ids()) for trace in self.both()]
         if main == [False, True]:
-            return "the optimizer is given no gradient"
+            return "the optimizer receives no gradient"
         uncompared = [name for name in names if not self.compared.gradient(name)]
         if len(uncompared) == len(names):
             text = (
@@ -162,8 +162,8 @@ class _Description:
         main = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
         if reference_clips(self.rung, main):
             return (
-                "the gradient norm is wrong, or all gradients are scaled before it is computed: "
-                "gradients are compared after clipping, which hides such a factor"
+                "the gradient norm is wrong, or all gradients are scaled before the norm is "
+                "computed: gradients are compared after clipping, which hides such a factor"
             )
         of = ", although the gradients are right" if self.compared.has("main_grad") else ""
         return f"the gradient norm is wrong{of}"
@@ -298,7 +298,7 @@ def _condition(condition: Condition, one: bool) -> str:
     if condition == "altered":
         its, differs = ("its", "output differs") if one else ("their", "outputs differ")
         return (
-            f"{its} {differs}, and {its} parameters have changed since the step began, which the "
+            f"{its} {differs}, and {its} parameters have changed since the step began, while the "
             "reference's have not"
         )
     here, there = ("evaluation", "training")

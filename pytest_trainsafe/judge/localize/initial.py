@@ -116,7 +116,7 @@ def whole_steps(failed: Comparison) -> Located:
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(_parameter(id) for id in wrong))
         text = (
-            "every gradient that the optimizer is given agrees; the optimizer's step of "
+            "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"
         )
         return Located((("faulty", text),), faults=tuple(("optimizer", name) for name in names))

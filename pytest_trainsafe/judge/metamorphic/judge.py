@@ -104,8 +104,8 @@ class _Pair:
         self.views: tuple[View | None, View | None] = relation.views(self.setting)
         if relation.exact and any(self.views):
             raise ArgumentError(
-                f"the relation {relation.name} cannot be exact: it compares tensors that are put "
-                "together from recorded ones, and their bits depend on how; leave out exact=True"
+                f"the relation {relation.name} cannot be exact: it compares tensors that are "
+                "computed from recorded ones, so their bits may differ; leave out exact=True"
             )
 
     def prepared(self) -> tuple[VariedTraces, VariedTraces, list[str]]:

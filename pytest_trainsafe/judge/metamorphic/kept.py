@@ -135,6 +135,6 @@ def kept_of(path: Path, program: str, known: Mapping[str, object]) -> Sequence[K
         raise ArgumentError(
             f"{path} lists the relation {shown(unknown.relation)} for {program}, but neither the "
             f"program nor the test offers it; known relations: {', '.join(known) or 'none'}. "
-            "Give it in `candidates`, or remove the line"
+            "Pass the relation in `candidates`, or remove the line"
         )
     return lines

@@ -179,8 +179,8 @@ def _event(
         if combine != KEEP or len(parts) != 1:
             raise ArgumentError(
                 f"{type(view).__name__}.combine returned {shown(combine)} for {id}, which has "
-                f"{len(parts)} parts; it returns a function of the parts, None, or KEEP for a "
-                "single part"
+                f"{len(parts)} parts; it must return a function of the parts, None, or KEEP "
+                "for a single part"
             )
         return structs.replace(parts[0], id=id)
     made[rank.rank, id] = _Made(tuple(parts), combine, cut)
@@ -245,5 +245,5 @@ def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
                     f"the relation {relation.name} does not apply: micro-batches that together "
                     f"are micro-batch {id.microbatch} of the other Run are on dp ranks "
                     f"{owners[id.microbatch]} and {at}; let ctx.microbatches give each dp rank a "
-                    "contiguous block, which is its default"
+                    "contiguous block, which is the default"
                 )

@@ -78,7 +78,8 @@ def _unseen(draws: Draws) -> list[Finding]:
             f"{event.what}: {event.why}" for event in rank.rng if isinstance(event, LedgerGap)
         ]
         reasons += [
-            f"{event.generator} drew {event.count} numbers unseen in step {event.step}"
+            f"{event.generator} drew {event.count} numbers that were not recorded, in step "
+            f"{event.step}"
             for event in rank.rng
             if isinstance(event, UnseenDraws) and event.count
         ]
@@ -122,8 +123,8 @@ def _notes(
                 notes.append(f"rank {rank.rank}: {event.what} ({event.why})")
             elif isinstance(event, UnseenDraws) and event.count:
                 notes.append(
-                    f"rank {rank.rank}: {event.count} numbers that {event.generator} drew unseen "
-                    f"before or in step {event.step}"
+                    f"rank {rank.rank}: {event.generator} drew {event.count} numbers that were not "
+                    f"recorded, before or in step {event.step}"
                 )
     compiled = {
         name for rank in draws.trace.ranks if rank.note("dropout") for name in rank.note("compiled")

@@ -17,13 +17,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Split(Relation):
-    """The samples of a step in micro-batches of another size.
+    """Divides the samples of a step into micro-batches of another size.
 
     `batch` and `count` name the arguments or axes for the number of samples in a micro-batch and
     the number of micro-batches in a step.  `into` is the number of micro-batches of the changed
     Run: by default one for each dp rank or, if the Run has no more than that, one for each sample.
-    `loss` says how the losses that the program reports for several micro-batches give the loss of
-    all of them: as their "mean", as their "sum", or "none" if they are not comparable.
+    `loss` says how the loss of several micro-batches together follows from the losses that the
+    program reports for each: "mean", "sum", or "none" if they are not comparable.
 
     Holds if the gradient of a step is a sum over samples.  It does not hold with batch
     normalisation, with losses of a whole micro-batch (such as a balancing loss of experts), or with
@@ -47,13 +47,13 @@ class Split(Relation):
         super().__post_init__()
         if self.loss not in get_args(LossOf):
             raise ArgumentError(
-                f"Split was given loss={shown(self.loss)}; it takes one of "
+                f"Split was given loss={shown(self.loss)}; loss must be one of "
                 f"{listing(get_args(LossOf))}"
             )
         if self.into is not None and (type(self.into) is not int or self.into < 1):
             raise ArgumentError(
-                f"Split was given into={shown(self.into)}; it takes the number of micro-batches of "
-                "a step, an integer of at least 1"
+                f"Split was given into={shown(self.into)}; into must be the number of "
+                "micro-batches of a step, an integer of at least 1"
             )
 
     def change(self, setting: Setting) -> Change:
@@ -86,8 +86,8 @@ class Split(Relation):
             )
         if max(into, count) % min(into, count):
             raise ArgumentError(
-                f"into={into} micro-batches do not correspond to {self.count}={count}: give a "
-                f"multiple or a divisor of {count}, so that whole micro-batches are joined or split"
+                f"into={into} is neither a multiple nor a divisor of {self.count}={count}; give "
+                "one of these, so that whole micro-batches are joined or split"
             )
         if into % ranks:
             raise RelationError(
@@ -100,10 +100,10 @@ class Split(Relation):
 
 @dataclass(frozen=True)
 class Order(Relation):
-    """The micro-batches of a step in another order; with dp, this moves them to other ranks.
+    """Puts the micro-batches of a step in another order; with dp, this moves them to other ranks.
 
-    Acts through `ctx.microbatches`.  `order` is a permutation of the numbers of a step's
-    micro-batches; by default odd numbers come first, and number 0 last.
+    The program must take its micro-batches from `ctx.microbatches`.  `order` is a permutation of
+    the numbers of a step's micro-batches; by default odd numbers come first, and number 0 last.
     Holds if the gradient of a step is a sum over micro-batches.  It does not hold if buffers or
     random draws carry over from one micro-batch to the next.
     """
@@ -125,7 +125,7 @@ class Order(Relation):
             return
         if not isinstance(given, (list, tuple, range)) or any(type(n) is not int for n in given):
             raise ArgumentTypeError(
-                f"Order was given {shown(given)}; it takes the numbers of a step's micro-batches "
+                f"Order was given {shown(given)}; pass the numbers of a step's micro-batches "
                 "in another order, such as Order([2, 0, 1])"
             )
         object.__setattr__(self, "order", tuple(given))  # hashable, as a frozen object is
@@ -154,10 +154,10 @@ class Order(Relation):
 
 @dataclass(frozen=True)
 class Recompute(Relation):
-    """Activations recomputed in the backward instead of kept, or the other way round.
+    """Recomputes activations in the backward instead of keeping them, or the other way round.
 
-    Acts through the axis `recompute`: sets it to `value` if the Point does not recompute, and
-    switches it off if it does.
+    If the Point does not recompute, the axis `recompute` is set to `value`; otherwise it is set to
+    False.
     """
 
     name: ClassVar[str] = "recompute"
@@ -177,12 +177,13 @@ class Recompute(Relation):
 
 @dataclass(frozen=True)
 class Padding(Relation):
-    """Samples with more padding.
+    """Adds padding to the samples.
 
     `argument` names the program's argument for the number of padded entries (0 for none), which
     the relation increases by `entries`; `length` names the argument for the length without padding.
     Padding is at the end of the dimension.  Set `outermost` if the padding consists of samples that
-    are added to the batch, the first of several dimensions that the program flattens into one.
+    are added to the batch, and the batch is the first of several dimensions that the program
+    flattens into one.
     Holds if padded entries are masked wherever entries are combined.
     """
 
@@ -212,7 +213,7 @@ class Padding(Relation):
 
 @dataclass(frozen=True)
 class Vocabulary(Relation):
-    """A longer vocabulary, with ids that no sample has.
+    """Makes the vocabulary longer, with ids that no sample has.
 
     `argument` names the program's argument for the number of unused ids, which the relation
     increases by `ids`; `size` names the argument for the size of the vocabulary without them.  Rows
@@ -245,10 +246,11 @@ class Vocabulary(Relation):
 
 @dataclass(frozen=True)
 class LossScale(Relation):
-    """The loss multiplied by another scale, which the program undoes before it uses gradients.
+    """Multiplies the loss by another scale, which the program undoes before it uses gradients.
 
     `argument` names the program's argument for the scale, which the relation multiplies by
-    `factor`.  A power of two changes no bits, except those of numbers too small for the dtype.
+    `factor`.  If the factor is a power of two, no bits of the results change, except in numbers
+    too small for the dtype.
     """
 
     name: ClassVar[str] = "loss-scale"
@@ -267,8 +269,8 @@ class LossScale(Relation):
         number = isinstance(factor, (int, float)) and not isinstance(factor, bool)
         if not number or not 0 < self.factor < 2**64 or self.factor == 1:
             raise ArgumentError(
-                f"LossScale was given factor={shown(factor)}; it takes a positive number other "
-                "than 1, such as 2"
+                f"LossScale was given factor={shown(factor)}; factor must be a positive number "
+                "other than 1, such as 2"
             )
 
     def change(self, setting: Setting) -> Change:
@@ -295,7 +297,7 @@ class LossScale(Relation):
 
 @dataclass(frozen=True)
 class Repeat(Relation):
-    """Every micro-batch holds its samples several times, one copy after the other.
+    """Repeats the samples of every micro-batch several times, one copy after the other.
 
     `argument` names the program's argument for the number of copies, which the relation multiplies
     by `times`.  Holds if the loss is a mean over samples; auxiliary losses of a whole micro-batch,
@@ -325,5 +327,6 @@ class Repeat(Relation):
 def _require_positive(relation: str, name: str, given: object, least: int = 1) -> None:
     if type(given) is not int or given < least:
         raise ArgumentError(
-            f"{relation} was given {name}={shown(given)}; it takes an integer of at least {least}"
+            f"{relation} was given {name}={shown(given)}; {name} must be an integer of at least "
+            f"{least}"
         )

@@ -18,8 +18,8 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     """Declares that relations hold for a program: `@hold(Split(), Order())`.
 
-    Tests refer to them by their names.  Raises ArgumentTypeError for anything that is not a
-    relation, and ArgumentError if two relations have the same name.
+    Tests refer to these relations by their names.  Raises ArgumentTypeError for anything that is
+    not a relation, and ArgumentError if two relations have the same name.
     """
     given: tuple[object, ...] = relations
     odd = next((each for each in given if not isinstance(each, Relation)), None)
@@ -46,8 +46,8 @@ def find_relations(program: Program, given: object, caller: str) -> tuple[Relati
     """The relations in a list of names and objects.  Raises the errors of `find_relation`."""
     if not isinstance(given, (list, tuple)):
         raise ArgumentTypeError(
-            f"{caller} was given {shown(given)} as relations; it takes a list of relations, or of "
-            "names of relations that the program offers"
+            f"{caller} was given {shown(given)} as relations; relations must be a list of "
+            "relations, or of names of relations that the program offers"
         )
     return tuple(find_relation(program, each, caller) for each in given)
 
@@ -63,7 +63,7 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
     offered = {relation.name: relation for relation in program.traits.relations}
     if not isinstance(given, str):
         raise ArgumentTypeError(
-            f"{caller} was given {shown(given)} as a relation; it takes the name of a relation "
+            f"{caller} was given {shown(given)} as a relation; pass the name of a relation "
             f"that the program offers ({listing(offered) or 'none'}), or an object such as "
             "relations.Order()"
         )
@@ -71,7 +71,7 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
         raise ArgumentError(
             f"{program.name} offers no relation {shown(given)}{nearest(given, offered)}; it offers "
             f"{listing(offered) or 'none'}. Declare the relations that hold for the program with "
-            "@relations.hold(...), or give one as an object, such as relations.Order()"
+            "@relations.hold(...), or pass an object, such as relations.Order()"
         )
     return offered[given]
 
@@ -81,7 +81,7 @@ def _complete(relation: Relation) -> Relation:
     for name in ("name", "what", "suspects"):
         if not isinstance(getattr(relation, name, None), str):
             raise ArgumentTypeError(
-                f"{type(relation).__name__} has no `{name}`; the class of a relation needs the "
-                "texts name, what and suspects (see relations.Relation)"
+                f"{type(relation).__name__} has no `{name}`; the class of a relation must define "
+                "the texts `name`, `what` and `suspects` (see relations.Relation)"
             )
     return relation

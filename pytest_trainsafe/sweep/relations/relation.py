@@ -1,7 +1,7 @@
 """The interface of metamorphic relations.  Programs declare them; `assert_same_by` judges them.
 
-A relation compares a Run with a changed one that must train the same by definition.  No Run is
-trusted, so a fault that every Run of the program has in common can be found.
+A relation compares a Run with a changed Run that must, by definition, train in the same way.
+Neither Run is assumed to be correct, so a fault that all Runs of the program share can be found.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Setting:
 class Change:
     """The change of a Run: new values of axes and arguments, and an order of micro-batches.
 
-    With `order`, `ctx.microbatches` gives the number order[n] in place of n.
+    If `order` is not empty, `ctx.microbatches` yields the number order[n] in place of n.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -108,11 +108,12 @@ class View(ABC):
 
 @dataclass(frozen=True)
 class Relation(ABC):
-    """A metamorphic relation.  Subclasses say what changes and how tensors correspond.
+    """A metamorphic relation.  A subclass defines the change, and how the two Runs' tensors match.
 
-    `unless` returns why the relation does not hold in a setting, or None.  `ignore` has `fnmatch`
-    patterns of modules and parameters whose tensors are not compared.  With `exact`, the two Runs
-    must have equal bits; by default they may differ by rounding, as measured on the unchanged one.
+    `unless` is a function that returns why the relation does not hold in a Setting, or None if it
+    holds.  `ignore` has `fnmatch` patterns of the modules and parameters whose tensors are not
+    compared.  With `exact`, the two Runs must have equal bits; by default they may differ by the
+    rounding that is measured on the unchanged Run.
     """
 
     #: The name by which tests refer to the relation.
@@ -133,8 +134,8 @@ class Relation(ABC):
         patterns: object = self.ignore
         if isinstance(patterns, str) or not all(isinstance(each, str) for each in self.ignore):
             raise ArgumentError(
-                f"{type(self).__name__} was given {shown(patterns)} as ignore; it takes a tuple of "
-                'patterns of modules and parameters, such as ("*.router",)'
+                f"{type(self).__name__} was given {shown(patterns)} as ignore; ignore must be a "
+                'tuple of patterns of modules and parameters, such as ("*.router",)'
             )
 
     @abstractmethod

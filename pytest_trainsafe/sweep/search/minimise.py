@@ -142,9 +142,9 @@ class _Search:
     def _without_axis(self, axis: str, reference: Point) -> Result:
         """How the test ends without `axis`, the only parallel axis of the smallest failing Point.
 
-        The Point without any parallel axis is the reference itself, which passes whatever the
-        failure needs.  So Points at which one other mesh axis is parallel are run instead.  If one
-        of them fails, the failure does not need `axis`.
+        The Point without any parallel axis is the reference itself.  It always passes, so it cannot
+        show whether the failure needs `axis`.  Points at which one other mesh axis is parallel are
+        run instead.  If one of them fails, the failure does not need `axis`.
         """
         values = dict(reference)
         for name in self.space.mesh_axes:

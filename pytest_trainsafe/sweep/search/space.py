@@ -216,7 +216,7 @@ class Space:
         shown = [f"  {text} ({count})" for text, count in reasons.most_common(MAX_REASONS)]
         more = len(reasons) - len(shown)
         rest = [f"  and {more} more reasons"] if more > 0 else []
-        head = f"{self.declaration.program.name}: {what}; give values that its rules allow. Reasons"
+        head = f"{self.declaration.program.name}: {what}; give the axes other values. Reasons"
         return "\n".join([f"{head}:", *shown, *rest])
 
     def repaired(self, drawn: Mapping[str, AxisValue]) -> Point:

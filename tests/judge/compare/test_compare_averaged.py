@@ -171,7 +171,7 @@ def test_a_declared_mean_that_is_none_is_told(bench: Bench, wrapper: str) -> Non
     assert found.left is None
     assert found.wanted == ({"gradients": {"mean": []}} if wrapper else {})
     text = proposal_rows(found)[-1][1]
-    assert "the gradients before the reduction are already those of the whole step" in text
+    assert "before the reduction the gradients already equal those of the whole step" in text
     assert text.endswith("remove the annotation") is not bool(wrapper)
 
 

@@ -64,12 +64,12 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
         ('"torch": "2.13.0"', '"torch": 2', 8, "must be versions"),
         ('program "mlp"', 'program "lm"', 10, "was seen in 'mlp', which no `program` line names"),
         ("[contain-", "[contain ", 10, "an invariant begins with its name in brackets"),
-        ("says = every", "says = no", 11, "`says` does not say what `claim` says"),
-        ("when = class", "when = clas", 12, "`when` does not say what `precondition` says"),
+        ("says = every", "says = no", 11, "`says` does not match `claim`"),
+        ("when = class", "when = clas", 12, "`when` does not match `precondition`"),
         ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
-        ('"inner": ', '"outer": ', 13, "cannot make a rule of"),
+        ('"inner": ', '"outer": ', 13, "this claim is not valid"),
         ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "must begin with one of constant"),
-        ('[[["constant", "class", "Adam"]]]', "[]", 10, "[[]] is one that always holds"),
+        ('[[["constant", "class", "Adam"]]]', "[]", 10, "write [[]] for one that always"),
         ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),
         ('["optimizer", null]', "[]", 10, "a field of `within` must have 1 to"),
         ('["optimizer", null]', "3", 15, "must be JSON as in"),
@@ -92,7 +92,7 @@ def test_an_edited_pack_is_refused_with_its_line(
 
 def test_a_claim_that_was_edited_with_its_sentence_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations).replace("a.first", "a.third")
-    with pytest.raises(PackError, match="an invariant's name follows from its claim"):
+    with pytest.raises(PackError, match="name of an invariant is computed from its claim"):
         parse_pack(text, "own.pack", relations)
 
 

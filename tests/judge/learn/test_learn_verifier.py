@@ -59,7 +59,7 @@ def test_an_unknown_context_is_not_judged_but_said(
     away = {each.id for each in found.not_checked.outside}
     assert away
     assert any(
-        "contexts that the packs were not learned in" in text
+        "contexts in which the packs were not learned" in text
         for text in found.not_checked.sentences()
     )
 

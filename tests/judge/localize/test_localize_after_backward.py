@@ -62,7 +62,7 @@ def test_a_reduction_that_leaves_no_gradient_is_named(tmp_path: Path) -> None:
     found = rung(tmp_path, DP, none)
     assert {phase for phase, _ in pairs(blamed(found))} == {"reduction"}
     text = text_of(said(found))
-    assert "reduction of all 4 parameters is wrong: the optimizer is given no gradient" in text
+    assert "reduction of all 4 parameters is wrong: the optimizer receives no gradient" in text
 
 
 def test_steps_that_follow_a_wrong_norm_are_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_a_norm_alone_is_not_said_to_be_of_right_gradients_where_they_are_clippe
 ) -> None:
     """Twice the gradients have twice the norm, and are the same when they are clipped."""
     wrong = rung(tmp_path, TP, only("grad_norm", "grad_norm", lambda r, at, part: part * 2))
-    assert "or all gradients are scaled before it is computed" in text_of(said(wrong))
+    assert "or all gradients are scaled before the norm is computed" in text_of(said(wrong))
 
 
 def test_a_norm_alone_is_of_right_gradients_where_nothing_is_clipped(tmp_path: Path) -> None:

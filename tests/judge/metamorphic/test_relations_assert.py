@@ -129,10 +129,10 @@ def test_an_exact_relation_with_views_is_refused(trained):
 
 @pytest.mark.parametrize("given", [3, None, relations.Order])
 def test_what_is_no_relation_is_refused(trained, given):
-    with pytest.raises(ArgumentTypeError, match=r"it takes the name of a relation .*order"):
+    with pytest.raises(ArgumentTypeError, match=r"pass the name of a relation .*order"):
         assert_same_by(given, trained)
 
 
 def test_what_is_no_fixture_is_refused():
-    with pytest.raises(ArgumentTypeError, match="it takes the fixture candidate_trace"):
+    with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_same_by(relations.Order(), "a/trace")  # type: ignore[arg-type]

@@ -136,9 +136,9 @@ def test_a_file_that_cannot_be_read_is_named(trained, tmp_path, content):
 
 
 def test_what_is_no_fixture_no_file_or_no_list_is_refused(trained):
-    with pytest.raises(ArgumentTypeError, match="it takes the fixture candidate_trace"):
+    with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_kept_relations("a/trace", "kept.txt")  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="takes the path of a text file"):
+    with pytest.raises(ArgumentTypeError, match="pass the path of a text file"):
         assert_kept_relations(trained, 3)  # type: ignore[arg-type]
-    with pytest.raises(ArgumentTypeError, match="takes a list of relations"):
+    with pytest.raises(ArgumentTypeError, match="must be a list of relations"):
         assert_kept_relations(trained, "kept.txt", candidates=relations.Order())  # type: ignore[arg-type]

@@ -82,5 +82,5 @@ def test_an_expectation_without_meaning_is_refused(given, message):
 
 
 def test_assert_rng_refuses_what_is_no_expectation(recorded):
-    with pytest.raises(TypeError, match="takes a list of what expect_rng returns"):
+    with pytest.raises(TypeError, match="must be a list of results of expect_rng"):
         assert_rng(recorded("train"), expect=["drop"])  # type: ignore[list-item]

@@ -160,18 +160,21 @@ def test_numbers_of_steps_that_do_not_fit_are_named(tmp_path, program, arguments
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"at_step": 0}, "at_step=0; it takes 1 or more"),
-        ({"at_step": "2"}, "was given '2' as at_step; it takes a number of steps"),
+        ({"at_step": 0}, "at_step=0; at_step must be 1 or more"),
+        ({"at_step": "2"}, "was given '2' as at_step; at_step must be a number of steps"),
         ({"at_step": True}, "was given True as at_step"),
-        ({"at_step": 1, "steps": 1}, "steps=1; it takes 2 or more"),
-        ({"at_step": 4, "steps": 4}, "at_step=4 and steps=4; give the number of .*, 1 to 3"),
-        ({"at_step": 2, "save": train}, "given save= and no load=; give both"),
-        ({"at_step": 2, "save": 1, "load": 1}, "was given 1 as save; it takes a function"),
+        ({"at_step": 1, "steps": 1}, "steps=1; steps must be 2 or more"),
+        ({"at_step": 4, "steps": 4}, "at_step=4 and steps=4; at_step is the number of .* 1 to 3"),
+        ({"at_step": 2, "save": train}, "given save= but no load=; give both"),
+        ({"at_step": 2, "save": 1, "load": 1}, "was given 1 as save; save must be a function"),
         ({"at_step": 2, "save": print, "load": print}, "not a Python function"),
-        ({"at_step": 2, "resume_point": 4}, "was given 4 as resume_point; it takes axes and"),
+        (
+            {"at_step": 2, "resume_point": 4},
+            "was given 4 as resume_point; resume_point must be axes",
+        ),
         (
             {"at_step": 2, "resume_point": {"pd": 4}},
-            "'pd' is not a parallel axis; give some of compile, cp",
+            "'pd' is not a parallel axis; the parallel axes are compile, cp",
         ),
         ({"at_step": 2, "resume_point": {"dtype": "float32"}}, "'dtype' is not a parallel axis"),
         ({"at_step": 2, "resume_point": {"dp": 0}}, "axis 'dp' takes an integer >= 1, not 0"),
@@ -185,7 +188,7 @@ def test_an_argument_that_is_refused_is_named_with_what_is_allowed(tmp_path, arg
 
 
 def test_what_cannot_be_interrupted_is_refused():
-    with pytest.raises(ArgumentTypeError, match="it takes the fixture candidate_trace"):
+    with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_resumable("a/trace", at_step=2)  # type: ignore[arg-type]
 
 

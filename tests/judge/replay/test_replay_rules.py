@@ -169,7 +169,10 @@ def test_workers_of_a_stream_may_shuffle_it_alike(tmp_path: Path):
 @pytest.mark.parametrize(
     ("event", "words"),
     [
-        (UnseenDraws("torch cpu", "data", state(1), state(2), 0, 40), "drew 40 numbers unseen"),
+        (
+            UnseenDraws("torch cpu", "data", state(1), state(2), 0, 40),
+            "drew 40 numbers that were not",
+        ),
         (LedgerGap("the default generator of xpu", "its state is not read"), "generator of xpu"),
     ],
 )

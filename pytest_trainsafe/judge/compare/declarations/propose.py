@@ -185,8 +185,8 @@ def _hidden(averaged: Means) -> str:
     return (
         f"the gradients before the reduction match the reference if they {over}, but all gradients "
         f"are multiplied by {averaged.clipped:.3g} before the optimizer's step, so no compared "
-        "tensor shows whether the reduction averages; report the gradient norm before clipping "
-        "with ctx.grad_norm"
+        "tensor shows whether the reduction averages. To show it, report the gradient norm before "
+        "clipping with ctx.grad_norm"
     )
 
 

@@ -35,7 +35,7 @@ class Loosen:
         for name, given in texts.items():
             if not isinstance(given, str):
                 raise ArgumentTypeError(
-                    f"Loosen takes text as its {name}, not {shown(given)}: "
+                    f"Loosen takes text as its {name}, not {shown(given)}; for example "
                     'Loosen("*.router.weight", factor=3, reason="ties of top-k break differently")'
                 )
         if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)):
@@ -62,5 +62,6 @@ def require_used(loosen: Sequence[Loosen], ids: Iterable[TensorId]) -> None:
         if not any(entry.matches(id) for id in known | updates):
             raise ArgumentError(
                 f"Loosen({entry.tensors!r}, kind={entry.kind!r}) matches no tensor of the "
-                "reference; correct its pattern (fnmatch syntax, for full names) or remove it"
+                "reference; correct the pattern (fnmatch syntax, matched against full names) or "
+                "remove the entry"
             )

@@ -21,7 +21,8 @@ _NEXT = "torch.utils.data.DataLoader.__next__"
 class NotChecked:
     """Invariants of which no example was judged, by reason.
 
-    `lacking`: the invariant names an API that the installed library lacks, which is given with it.
+    `lacking`: the invariant names an API that the installed library does not have; each entry also
+    has the name of that API.
     `untriggered`: the precondition was never met.  `outside`: the precondition was met only in
     contexts in which the pack was not learned.  `unsure`: the confidence is too low.  `ranks`: the
     invariant compares ranks, but only one rank was observed.
@@ -41,7 +42,7 @@ class NotChecked:
         ]
         for what, why in (
             (self.untriggered, "never applied"),
-            (self.outside, "applied only in contexts that the packs were not learned in"),
+            (self.outside, "applied only in contexts in which the packs were not learned"),
             (self.unsure, "have too little evidence"),
             (self.ranks, "compare ranks, while only one rank was observed"),
         ):

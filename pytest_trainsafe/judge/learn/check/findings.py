@@ -30,7 +30,8 @@ def _finding(cause: Cluster, order: int, relations: Mapping[str, Relation]) -> F
     rules.pop(invariant, None)
     if rules:
         lines.append(
-            f"  {len(rules)} more rule{'s' * (len(rules) > 1)} broke, probably for the same reason:"
+            f"  {len(rules)} more invariant{'s' * (len(rules) > 1)} failed, probably for the same "
+            "reason:"
         )
         for other in list(rules)[:_MAX_LISTED]:
             explanation = relations[other.claim.relation].explain(other.claim)

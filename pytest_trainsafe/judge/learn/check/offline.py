@@ -96,7 +96,10 @@ def _check_ranks(
     relations: Mapping[str, Relation],
     violations: list[Violation],
 ) -> None:
-    """Judge the examples of relations that compare ranks, and add what breaks to `violations`."""
+    """Judge the examples of relations that compare ranks.
+
+    Adds the examples that violate an invariant to `violations`.
+    """
     frames = [Frame(table) for table in run.tables]
     groups: dict[str, list[Watch]] = {}
     for watch in watches:

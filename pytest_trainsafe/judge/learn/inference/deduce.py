@@ -163,7 +163,7 @@ class _Search:
         return common
 
     def _made(self, common: Sequence[Condition]) -> _Scenario:
-        """The scenario of these conditions, without those that others of them imply."""
+        """A scenario of these conditions; leaves out each condition that another one implies."""
         constant = {each.field for each in common if each.kind == "constant"}
         different = {each.field for each in common if each.kind == "unequal"}
         consistent = {each.field for each in common if each.kind == "consistent"} | constant

@@ -59,7 +59,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         parts = self.precondition
         _require(
             bool(parts),
-            "the precondition is empty and so never holds; [[]] is one that always holds",
+            "the precondition is empty, so it never holds; write [[]] for one that always holds",
         )
         _require(
             len(parts) <= MAX_SCENARIOS and all(len(part) <= MAX_CONDITIONS for part in parts),

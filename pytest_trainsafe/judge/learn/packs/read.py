@@ -194,7 +194,7 @@ class _Reader:
         if not lines or not relation.valid(invariant.claim):
             raise self._at(
                 self._lines["claim"],
-                f"{self._id}: the relation {invariant.claim.relation} cannot make a rule of "
+                f"{self._id}: for the relation {invariant.claim.relation} this claim is not valid: "
                 f"{excerpt(self._values['claim'], 300)}",
             )
         for key, line in zip(("says", "when"), lines[1:3], strict=True):
@@ -203,14 +203,14 @@ class _Reader:
                 formal = "claim" if key == "says" else "precondition"
                 raise self._at(
                     self._lines[key],
-                    f"{self._id}: `{key}` does not say what `{formal}` says, which is: "
+                    f"{self._id}: `{key}` does not match `{formal}`; it must be: "
                     f"{excerpt(wanted, 500)}",
                 )
         if self._id != invariant.id:
             raise self._at(
                 self._start,
-                f"{self._id} has the claim of {invariant.id}; an invariant's name follows from its "
-                "claim. Learn another claim instead of editing one",
+                f"{self._id} has the claim of {invariant.id}: the name of an invariant is computed "
+                "from its claim. Do not edit claims; learn them with --trainsafe-learn",
             )
 
     def _field(self, key: str, kind: Any, example: str) -> Any:

@@ -143,7 +143,10 @@ def _claim(relation: str, params: list[dict[str, Any]]) -> Hypothesis:
         if one != other:
             raise _Cannot("different variables are compared")
         return hypothesis("consistent", variable=one[0], attribute=one[1])
-    raise _Cannot(f"the relation {shown(relation)} with these parameters has no counterpart")
+    raise _Cannot(
+        f"the relation {shown(relation)} with these parameters has no counterpart in "
+        "pytest-trainsafe"
+    )
 
 
 def _api(param: Mapping[str, Any]) -> str:
@@ -230,7 +233,7 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
     if field == "meta_vars.stage" and kind == "constant" and isinstance(values, list):
         phases = [phase for value in values for phase in _PHASES.get(str(value), ("",))]
         if not phases or "" in phases:
-            raise _Cannot(f"the stages {shown(values)} have no counterpart")
+            raise _Cannot(f"the stages {shown(values)} have no counterpart in pytest-trainsafe")
         return [Condition("constant", "phase", phase) for phase in phases]
     name = _field(field)
     if kind == "constant" and isinstance(values, list) and values:
@@ -254,4 +257,6 @@ def _field(field: str) -> str:
     attribute = re.fullmatch(r"attributes\.(requires_grad|tensor_model_parallel)", field)
     if attribute is not None:
         return f"value.{attribute[1]}"
-    raise _Cannot(f"the precondition reads {shown(field)}, which has no counterpart")
+    raise _Cannot(
+        f"the precondition reads {shown(field)}, which has no counterpart in pytest-trainsafe"
+    )

@@ -150,7 +150,7 @@ class Output(RelationBase):
         if form == "equal":
             return Explanation(
                 f"{what} is that of {of}",
-                "the call drops, repeats or converts a part of what it is given",
+                "the call drops, repeats or converts a part of its arguments",
             )
         if form == "autocast":
             return Explanation(

@@ -6,7 +6,7 @@ is shipped meets programs that nobody reviewed it for, so an invariant must show
 - its APIs can be observed for a pack;
 - authors do not choose freely whether to keep it;
 - three programs keep it, in each scenario of its precondition, and each of them more than once;
-- it is not broken by any program where it is learned from all others;
+- no program violates it if it is learned from all other programs;
 - its precondition reads the context of training and not the arguments of a call;
 - it was at risk: what it compares had several values in the runs;
 - an order of calls does not depend on where a step ends: with the optimizer's step, as in an
@@ -14,8 +14,8 @@ is shipped meets programs that nobody reviewed it for, so an invariant must show
 - it is not about what a library calls itself, what an operator makes of its arguments, or what the
   observer counts.
 
-Of two rules that differ only in that one names an API which always calls the other's, the rule of
-the inner API is enough.
+If two invariants differ only in their API, and one API always calls the other, only the invariant
+of the inner API is kept.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.deploy import LIBRARIES
 from pytest_trainsafe.trace.observed.table import REQUIRES_GRAD
 
-#: So many programs keep an invariant, and each so often in one of its runs.
+#: The least number of programs that keep an invariant, and of its examples in one run of each.
 PROGRAMS, EXAMPLES = 3, 2
 #: A precondition has no more conditions than this.
 CONDITIONS = 4
 #: The confidence of an invariant in a program that it was not learned from.
 CONFIDENCE = 0.8
-#: The least prior: below it are rules that authors choose to keep.
+#: The least prior of an invariant: authors choose whether to keep those with a lower one.
 PRIOR = -1
 
 #: What the observer counts itself, which cannot go wrong.
@@ -109,7 +109,7 @@ def general(
         chosen += strong
         left_out["implied by a stronger invariant"] += len(implied)
     outer = _of_outer(chosen, inside)
-    left_out["the same is known of an API that is always called inside"] += len(outer)
+    left_out["the same claim holds for an API that is always called inside"] += len(outer)
     chosen = [each for each in chosen if each.claim not in outer]
     invariants = tuple(sorted(chosen, key=lambda each: each.claim.order))
     return General(invariants, dict(sorted(left_out.items())))
@@ -210,16 +210,16 @@ def _choose(
     if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen, counted):
         return "too few programs"
     if ("in_step", (False,)) in made.within:
-        return "seen outside of steps only"
+        return "seen only outside of steps"
     if not _of_context(made.precondition):
-        return "the precondition is about arguments or programs, or long"
+        return "the precondition is long, or refers to arguments or programs"
     if claim.relation in _COMPARING and len(seen.values) == 1:
         return "the value never varied"
     ordered = made.precondition.always and _marked_both_ways(seen, marked)
     if claim["form"] == "order" and not ordered:
         return "the order may depend on where a step ends"
     if not _holds_out(relation, claim, seen):
-        return "a program breaks it that it was not learned from"
+        return "a program that it was not learned from violates it"
     return made
 
 

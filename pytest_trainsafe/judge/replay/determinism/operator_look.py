@@ -63,9 +63,12 @@ class FirstOperator:
         at = f" at {relative(event.line)}" if event.line else ""
         name = f"{event.name}{' (backward)' if event.backward else ''}{where}{at}"
         if self.differs == "call":
-            return f"one Run calls {name}, the other {self.other.name} in its place"
+            return f"one Run calls {name}, and the other calls {self.other.name} instead"
         if self.differs == "argument":
-            shown = f"({_cut(event.arguments)}) and ({_cut(self.other.arguments)})"
+            shown = (
+                f"({_cut(event.arguments)}) in one Run and ({_cut(self.other.arguments)}) in "
+                "the other"
+            )
             return f"{name} is the first to differ: its arguments are {shown}"
         if self.differs == "input":
             return (

@@ -42,20 +42,20 @@ def resumption_of(
     """The Resumption that the arguments describe. Raises ArgumentError for invalid ones."""
     if not hasattr(traces, "prefetch"):
         raise ArgumentTypeError(
-            f"assert_resumable was given {shown(traces)}; it takes the fixture candidate_trace or "
-            "reference_trace, whose Run it interrupts and resumes"
+            f"assert_resumable was given {shown(traces)}; pass the fixture candidate_trace or "
+            "reference_trace, whose Run is interrupted and resumed"
         )
     whole = None if steps is None else _number("steps", steps, least=2)
     before = _number("at_step", at_step, least=1)
     if whole is not None and before >= whole:
         raise ArgumentError(
-            f"assert_resumable was given at_step={before} and steps={whole}; give the number of "
-            f"steps before the checkpoint, 1 to {whole - 1}"
+            f"assert_resumable was given at_step={before} and steps={whole}; at_step is the "
+            f"number of steps before the checkpoint and must be 1 to {whole - 1}"
         )
     if (save is None) != (load is None):
         given, lacking = ("save", "load") if load is None else ("load", "save")
         raise ArgumentError(
-            f"assert_resumable was given {given}= and no {lacking}=; give both functions, or "
+            f"assert_resumable was given {given}= but no {lacking}=; give both functions, or "
             "neither if the program uses ctx.save and ctx.load"
         )
     functions = _function("save", save), _function("load", load)
@@ -69,12 +69,12 @@ def resumption_of(
 def _number(name: str, given: object, least: int) -> int:
     if type(given) is not int:
         raise ArgumentTypeError(
-            f"assert_resumable was given {shown(given)} as {name}; it takes a number of steps, "
-            "such as 2"
+            f"assert_resumable was given {shown(given)} as {name}; {name} must be a number of "
+            "steps, such as 2"
         )
     if given < least:
         raise ArgumentError(
-            f"assert_resumable was given {name}={shown(given)}; it takes {least} or more"
+            f"assert_resumable was given {name}={shown(given)}; {name} must be {least} or more"
         )
     return given
 
@@ -85,8 +85,9 @@ def _function(name: str, given: object) -> tuple[str, str]:
         return "", ""
     if not callable(given):
         raise ArgumentTypeError(
-            f"assert_resumable was given {shown(given)} as {name}; it takes a function of a "
-            f"module that ranks can import, {name}(folder, model, optimizer)"
+            f"assert_resumable was given {shown(given)} as {name}; {name} must be a function "
+            f"with the signature {name}(folder, model, optimizer), at the top level of a module "
+            "that every rank can import"
         )
     target = Task.of(given, world_size=1).target
     assert isinstance(target, Function)
@@ -97,8 +98,8 @@ def _point(traces: Traces, own: Point, given: object) -> Point:
     """The Point to resume at; ArgumentError unless the program can run there."""
     if not isinstance(given, Mapping | Point):
         raise ArgumentTypeError(
-            f"assert_resumable was given {shown(given)} as resume_point; it takes axes and their "
-            'values, such as {"dp": 4}'
+            f"assert_resumable was given {shown(given)} as resume_point; resume_point must be axes "
+            'with their values, such as {"dp": 4}'
         )
     case = traces.case
     axes = dict(given.values) if isinstance(given, Point) else dict(given)
@@ -107,8 +108,8 @@ def _point(traces: Traces, own: Point, given: object) -> Point:
     for name, value in axes.items():
         if name not in known:
             raise ArgumentError(
-                f"{begin}, and {shown(name)} is not a parallel axis; give some of {listing(known)}"
-                f"{nearest(str(name), known)}"
+                f"{begin}, but {shown(name)} is not a parallel axis; the parallel axes are "
+                f"{listing(known)}{nearest(str(name), known)}"
             )
         try:
             axis = mesh_axis(own.mesh, name)
@@ -125,6 +126,6 @@ def _point(traces: Traces, own: Point, given: object) -> Point:
     if point == own:
         raise ArgumentError(
             f"{begin}, which is the test's own Point; the training is resumed there in any case, "
-            "so give another one, or none"
+            "so give another Point, or leave out resume_point"
         )
     return point

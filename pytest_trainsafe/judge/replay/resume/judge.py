@@ -245,14 +245,14 @@ def _require_steps(whole: Trace, at_step: int, steps: int | None) -> int:
     name = whole.manifest.program
     if steps is not None and taken != steps:
         raise ArgumentError(
-            f"assert_resumable was given steps={steps}, and {name} takes {taken} steps; give "
-            f"steps={taken}, or let its loop run over ctx.steps({taken}), so that a test can "
-            "choose the number"
+            f"assert_resumable was given steps={steps}, but {name} takes {taken} steps; give "
+            f"steps={taken}, or let the program's loop run over ctx.steps({taken}), so that a test "
+            "can choose the number"
         )
     if at_step >= taken:
         raise ArgumentError(
-            f"assert_resumable was given at_step={at_step}, and {name} takes {taken} steps; give "
-            f"the number of steps before the checkpoint, 1 to {taken - 1}"
+            f"assert_resumable was given at_step={at_step}, but {name} takes {taken} steps; "
+            f"at_step is the number of steps before the checkpoint and must be 1 to {taken - 1}"
             if taken > 1
             else f"assert_resumable cannot interrupt {name}, which takes one step; give steps=2 "
             "or more, and let its loop run over ctx.steps(...)"

@@ -147,8 +147,8 @@ def test_a_layout_that_the_program_cannot_load_is_named(tmp_path):
 @pytest.mark.parametrize(
     ("program", "arguments", "message"),
     [
-        (train, {"at_step": 4}, "at_step=4, and .*:train takes 4 steps; .* 1 to 3"),
-        (starts_over, {"at_step": 2, "steps": 3}, "steps=3, and .*:starts_over takes 4 steps"),
+        (train, {"at_step": 4}, "at_step=4, but .*:train takes 4 steps; .* 1 to 3"),
+        (starts_over, {"at_step": 2, "steps": 3}, "steps=3, but .*:starts_over takes 4 steps"),
         (starts_over, {"at_step": 2}, r"resumed after step 1 .* it takes 4 more, not 2; .*steps"),
     ],
 )

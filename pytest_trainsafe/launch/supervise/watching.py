@@ -25,8 +25,6 @@ _STUCK = 3.0
 _UNCHANGED = 2.0
 #: The fraction of one processor's time that an idle rank may use.
 _IDLE_SHARE = 0.05
-#: Seconds between two measurements of the ranks' threads, which read several files a thread.
-_MEASURED = 0.2
 #: A process counts as suspended if `_CHECKS` checks in a row, `_CHECK_INTERVAL` seconds apart, find
 #: it so.  Checks are counted, not time, because this process may have been suspended as well.
 _CHECKS, _CHECK_INTERVAL = 9, 0.5
@@ -50,8 +48,9 @@ class Idle:
     A rank that waits in gloo still uses about a hundredth of a processor, because its threads wake
     up periodically.  A rank that waits for a processor is not idle: on a busy machine it may get
     none for seconds.  The kernel counts such a wait only when it ends, so a rank that is ready to
-    run at two checks in a row counts as waiting for a processor as well.  Any thread of a rank may
-    be the one that waits: while gloo's threads get no processor, the main thread sleeps.
+    run at two checks in a row counts as waiting for a processor as well.  Only the main
+    thread's wait counts: gloo's threads wait for a processor each time they wake up, so that ranks
+    on a busy machine would never be idle.
     """
 
     def __init__(self) -> None:
@@ -59,23 +58,17 @@ class Idle:
         self._pids: list[int] = []
         self._ticks: list[int] = []
         self._ready: list[bool] = []
-        self._since = self._measured = 0.0
+        self._since = 0.0
         self._next = 0.0
         self._deadlocked: object = None
 
     def update(self, ranks: Sequence[Watched], now: float) -> None:
-        """Updates the measurement if it is time.
-
-        `ranks` are those that still run, and `now` is the monotonic time.
-        """
+        """Updates the measurement; `ranks` are those that still run, `now` the monotonic time."""
         pids = [rank.pid for rank in ranks]
-        same = pids == self._pids
-        if same and now < self._measured + _MEASURED:
-            return
-        self._pids = pids
-        self._measured = now
-        ticks = [_ticks(pid) for pid in pids]
-        ready = [_ready(pid) for pid in pids]
+        same, self._pids = pids == self._pids, pids
+        states = [_stat(pid) for pid in pids]
+        ticks = [_ticks(pid, stat) for pid, stat in zip(pids, states, strict=True)]
+        ready = [stat[:1] == ["R"] for stat in states]
         starved = any(map(operator.and_, self._ready, ready))
         self._ready = ready
         allowed = 2 + _IDLE_SHARE * os.sysconf("SC_CLK_TCK") * (now - self._since)
@@ -149,45 +142,30 @@ def resume(pid: int) -> None:
             os.kill(pid, signal.SIGCONT)
 
 
-def _ticks(pid: int) -> int:
-    """Clock ticks that the process used, plus those its threads waited for a processor.
+def _ticks(pid: int, fields: Sequence[str]) -> int:
+    """Clock ticks that the process used, plus those its main thread waited for a processor.
 
     -1 if there is no such process.
     """
-    fields = _stat(Path(f"/proc/{pid}/stat"))
     return int(fields[11]) + int(fields[12]) + _waited(pid) if fields else -1
 
 
-def _ready(pid: int) -> bool:
-    """Whether a thread of the process runs, or is ready to run."""
-    return any(_stat(Path(task.path, "stat"))[:1] == ["R"] for task in _tasks(pid))
-
-
-def _tasks(pid: int) -> list[os.DirEntry[str]]:
-    """The folders of the process's threads in /proc; [] if there is no such process."""
+def _stat(pid: int) -> list[str]:
+    """The fields of /proc/PID/stat from the state on; [] if there is no such process."""
     try:
-        with os.scandir(f"/proc/{pid}/task") as tasks:
-            return list(tasks)
-    except OSError:
-        return []
-
-
-def _stat(path: Path) -> list[str]:
-    """The fields of a stat file in /proc from the state on; [] if there is no such file."""
-    try:
-        stat = path.read_text(errors="replace")
+        stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return []
     return stat.rpartition(")")[2].split()
 
 
 def _waited(pid: int) -> int:
-    """Clock ticks for which the threads of a process were ready to run but had no processor.
+    """Clock ticks for which the main thread was ready to run but had no processor.
 
     0 if the kernel keeps no such statistics.
     """
-    nanoseconds = 0
-    for task in _tasks(pid):
-        with contextlib.suppress(OSError, ValueError, IndexError):  # threads may end meanwhile
-            nanoseconds += int(Path(task.path, "schedstat").read_text().split()[1])
+    try:
+        nanoseconds = int(Path(f"/proc/{pid}/schedstat").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return 0
     return nanoseconds * os.sysconf("SC_CLK_TCK") // 10**9

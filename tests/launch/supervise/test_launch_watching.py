@@ -105,12 +105,7 @@ def test_a_process_that_waits_for_a_processor_is_not_idle() -> None:
             os.sched_setaffinity(0, {cpu})
             os.sched_setscheduler(0, policy, os.sched_param(0))
 
-        # In a thread: the main one sleeps, as one does that waits for gloo's.
-        spin = (
-            "import threading\n"
-            "def spin():\n    print(flush=True)\n    while True: pass\n"
-            "thread = threading.Thread(target=spin)\nthread.start()\nthread.join()"
-        )
+        spin = "print(flush=True)\nwhile True: pass"
         command = [sys.executable, "-c", spin]
         return subprocess.Popen(command, preexec_fn=confine, stdout=subprocess.PIPE)
 

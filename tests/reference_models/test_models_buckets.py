@@ -68,7 +68,7 @@ def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
     axes = Axes(techniques=Techniques(overlap_grad_reduce=True))
     BucketedReduction(list(layer.parameters()), axes, backwards=1)
     layer(torch.ones(1, 3)).sum().backward()
-    with pytest.raises(RuntimeError, match=r"had 2 additions .*set overlap_grad_reduce=False"):
+    with pytest.raises(RuntimeError, match=r"2 terms were added .*set overlap_grad_reduce=False"):
         layer(torch.ones(1, 3)).sum().backward()
 
 

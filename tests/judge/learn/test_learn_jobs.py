@@ -93,9 +93,9 @@ def test_a_relation_of_a_project_is_learned_and_checked() -> None:
 @pytest.mark.parametrize(
     ("path", "says"),
     [
-        ("no_such_module:Rule", "cannot be made"),
+        ("no_such_module:Rule", "cannot be imported"),
         (f"{__name__}:Path", "has no several and no typed and no valid"),
-        ("pytest_trainsafe.judge.learn.relations.contain:Nothing", "cannot be made"),
+        ("pytest_trainsafe.judge.learn.relations.contain:Nothing", "cannot be imported"),
     ],
 )
 def test_a_path_without_a_relation_is_refused(path: str, says: str) -> None:

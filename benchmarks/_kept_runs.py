@@ -1,7 +1,7 @@
-"""Observed runs that are kept on disk, so that what only learns and checks observes nothing again.
+"""Caches observed runs on disk, so that benchmarks of learning and checking do not repeat them.
 
-A kept run is named by the program, its seed and its configuration, and by a hash of the code that
-the run depends on: a change of the package's observer or of the programs makes runs anew.
+The name of a cached run contains the program, its seed, its configuration and a hash of the code
+that the run depends on.  If the observer or a program changes, the runs are made again.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from pytest_trainsafe.trace.observed.events import Listener
 from pytest_trainsafe.trace.observed.file import TableWriter, read_table
 from pytest_trainsafe.trace.observed.table import Table, replay
 
-#: What every run depends on, and folders of it of which a run depends on its program alone.
+#: The sources that every run depends on.  Of the folders in _PROGRAMS, a run depends only on its
+#: own program.
 _SOURCES = (
     *("pytest_trainsafe/record", "pytest_trainsafe/trace/observed", "pytest_trainsafe/frameworks"),
     *("reference_models", "benchmarks/_observed_runs.py"),

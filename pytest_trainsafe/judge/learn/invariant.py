@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from pytest_trainsafe.judge.learn.conditions import ALWAYS, Precondition
+from pytest_trainsafe.judge.learn.conditions import ALWAYS, Features, Mark, Precondition
 from pytest_trainsafe.trace.observed.events import Plain
 
 
@@ -58,6 +58,18 @@ class Invariant:
     precondition: Precondition = ALWAYS
     support: tuple[Support, ...] = ()
     within: tuple[tuple[str, tuple[Plain, ...]], ...] = ()
+
+    def in_context(self, features: Features) -> bool:
+        """Whether an example has, in each field of `within`, one of the values listed there.
+
+        A field in which the records of the example differ does not count: only the precondition
+        reads it.
+        """
+        for name, values in self.within:
+            value = features.get(name, Mark.SAME)
+            if not isinstance(value, Mark) and value not in values:
+                return False
+        return True
 
     @property
     def id(self) -> str:

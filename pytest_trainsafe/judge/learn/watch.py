@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from pytest_trainsafe.judge.learn.conditions import Features, Mark
+from pytest_trainsafe.judge.learn.conditions import Features
 from pytest_trainsafe.judge.learn.features import context_features
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.quote import quote
@@ -90,12 +90,9 @@ class Watch:
         """Whether to judge an example with these features."""
         if not self.invariant.precondition.holds(features):
             return False
-        for name, values in self.invariant.within:
-            # If the records of an example differ in a field, only the precondition decides.
-            value = features.get(name, Mark.SAME)
-            if not isinstance(value, Mark) and value not in values:
-                self.outside += 1
-                return False
+        if not self.invariant.in_context(features):
+            self.outside += 1
+            return False
         return True
 
     def example(

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pytest_trainsafe.judge.learn.columns.frame import Frame, Records
-from pytest_trainsafe.judge.learn.conditions import Features, Mark, Precondition
+from pytest_trainsafe.judge.learn.conditions import Precondition
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judge.learn.inference.select import (
     confidence,
@@ -51,7 +51,7 @@ CONFIDENCE = 0.8
 #: The least prior of an invariant: authors choose whether to keep those with a lower one.
 PRIOR = -1
 
-#: What the observer counts itself, which cannot go wrong.
+#: Counters that the observer itself increments: no program can violate a claim on them.
 _COUNTED = {("loader", "epoch"), ("loader", "batches")}
 #: Fields of a call's object that say in which mode it is called.
 _MODES = {"self.has_gradients", "self.zero_rate", "self.training"}
@@ -85,9 +85,9 @@ def general(
 ) -> General:
     """The invariants of runs that other programs are likely to keep.
 
-    Of the programs, only those in `counted` count as support; None counts all.  The others may
-    break what does not hold for them, which a precondition must then tell apart.  `marked` names
-    the programs that mark their steps.
+    Of the programs, only those in `counted` count as support; None counts all.  A program that does
+    not count may still violate a claim, which then needs a precondition that excludes the program.
+    `marked` names the programs that mark their steps.
     """
     frames = [(run.program, [Frame(table) for table in run.tables]) for run in runs]
     chosen: list[Invariant] = []
@@ -243,7 +243,7 @@ def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str
 
 
 def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
-    """Whether some program marks its steps, and of another the optimizer's steps end them."""
+    """Whether one program that keeps the claim marks its steps, and another one does not."""
     programs = {name for name, most in seen.most.items() if most}
     return bool(programs & set(marked)) and not programs <= set(marked)
 
@@ -251,7 +251,7 @@ def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
 def _of_outer(
     chosen: Sequence[Invariant], inside: Collection[tuple[str, str]]
 ) -> Collection[Hypothesis]:
-    """Claims about an API that are also known of one that it always calls, as widely."""
+    """Claims about an API that hold, in as many programs, for an API that it always calls."""
     known = {each.claim: each for each in chosen}
     implied = set()
     for each in chosen:
@@ -266,7 +266,7 @@ def _of_outer(
 def _of_context(precondition: Precondition) -> bool:
     count = sum(map(len, precondition.any_of))
     return count <= CONDITIONS and not any(
-        # What tells several ranks from one stands for the programs of each.
+        # A condition on the number of ranks separates programs, not contexts of training.
         field == "distributed" or field.startswith(("arg.", "self."))
         for field in precondition.fields - _MODES
     )
@@ -283,19 +283,13 @@ def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
         if (
             isinstance(made, Invariant)
             and confidence(made, relation) >= CONFIDENCE
-            and any(_applies(made, features) for features in failing)
+            and any(
+                made.precondition.holds(features) and made.in_context(features)
+                for features in failing
+            )
         ):
             return False
     return True
-
-
-def _applies(invariant: Invariant, features: Features) -> bool:
-    if not invariant.precondition.holds(features):
-        return False
-    found = {name: features.get(name, Mark.SAME) for name, _ in invariant.within}
-    return all(
-        isinstance(found[name], Mark) or found[name] in values for name, values in invariant.within
-    )
 
 
 def _apis(claim: Hypothesis) -> list[str]:
@@ -307,7 +301,7 @@ def _observable(claim: Hypothesis) -> bool:
 
 
 def _calls_itself(claim: Hypothesis) -> bool:
-    """Whether it says that an API of a library calls another one of it."""
+    """Whether a claim says that an API of a library calls another API of the same library."""
     api, inner = claim.text("api"), claim.text("inner")
     return (
         claim.relation == "contain"
@@ -321,10 +315,10 @@ def _internal(claim: Hypothesis) -> bool:
     api = claim.text("api")
     if (claim.text("variable"), claim.text("attribute")) in _COUNTED:
         return True
-    # Gradients that are scaled overflow at times, and the scaler leaves out their step.
+    # Scaled gradients may overflow; the scaler then skips the step.
     if claim["form"] == "finite" and claim["attribute"] == "grad":
         return True
-    # Whether batches repeat is up to the data.
+    # Whether batches repeat depends on the data.
     if claim["form"] == "fresh" and claim.text("api").startswith("torch.utils.data."):
         return True
     # Private parts are details of a release.

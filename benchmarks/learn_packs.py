@@ -1,8 +1,9 @@
 """Learns the packs that the package ships, from its healthy programs: `make packs`.
 
-Every program runs in all of its configurations, on one rank and on several.  The runs are kept in
-`.bench`, so that a second call only learns.  `--check` writes nothing and fails where a pack is not
-what its programs show; `--show` prints the rules, and why others were left out.
+Every program runs in all of its configurations, on one rank and on several.  The runs are cached
+in `.bench`, so that a second call does not repeat them.  `--check` writes nothing, and fails if a
+pack differs from the one that would be learned.  `--show` prints the rules, and how many others
+were rejected for which reason.
 """
 
 from __future__ import annotations
@@ -29,11 +30,12 @@ from pytest_trainsafe.reference_models.healthy import PROGRAMS, program
 
 FOLDER = ROOT / "invariants"
 
-#: Points of the reference programs that are learned from.  GPT, CNN and LSTM are left for tests.
+#: Points of the reference programs from which packs are learned: Llama, MoE and DeepSpeed's GPT.
+#: The other reference programs are used only in tests.
 POINTS: Sequence[Mapping[str, int]] = ({}, {"dp": 2}, {"tp": 2}, {"dp": 2, "tp": 2})
 
-#: Programs of two ranks that also run on one: the others send to each other.  A program that marks
-#: its steps by the context is not always one of several ranks.
+#: Programs of two ranks that also run on one rank, because their ranks do not send to each other.
+#: With them, a program that marks its steps by the context does not always have several ranks.
 ONE_RANK = (
     *("replicas", "replicas_language", "replicas_images", "sharded_states", "tensor_parallel"),
     *("tensor_parallel_mixed", "sharded.classifier", "sharded.language", "sharded.images"),

@@ -1,10 +1,10 @@
-"""Training programs of different kinds that save all of their state and go on from it.
+"""Training programs of different kinds that save all of their state and resume from it.
 
 Most are small programs of their own, in `single` (networks and their data), `games` (two losses
 that work against each other) and `parallel` (torch's data parallelism); `training` is the loop
-that they share.  The others are the reference models, which functions of `files` save and load.
+that they share.  The others are reference models, whose state functions in `files` save and load.
 
-Nothing here imports torch; the modules that are named do.
+This module does not import torch; the modules that it names do.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 __all__ = ["KINDS", "STEPS", "Kind"]
 
-#: Steps of each training: two epochs of those that read a data set, and a part of a third.
+#: The number of steps of each training.  Programs with a data set reach their third epoch.
 STEPS = 8
 
 _HERE = "pytest_trainsafe.reference_models.resumable"
@@ -23,9 +23,10 @@ _MODELS = "pytest_trainsafe.reference_models"
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """One program: its import path, its Point, its arguments, and what is special about it.
+    """One program: its import path, its Point, its arguments, and `what` it demonstrates.
 
-    `by_functions` says that it has no code that saves: `files.save` and `files.load` do.
+    If `by_functions` is set, `files.save` and `files.load` save and load its state, because the
+    program has no code for that.
     """
 
     name: str

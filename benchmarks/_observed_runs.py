@@ -80,7 +80,9 @@ def of_ranks(
 ) -> ObservedRun:
     """The run of a program in ranks, at the Point with these sizes."""
     settings = replace(session.settings, seed=seed)
-    case = Case(Point.of(dict(sizes)), resolve(train), settings, {}, dict(arguments))
+    program = resolve(train)
+    candidate = {**program.traits.candidate, **arguments}
+    case = Case(Point.of(dict(sizes)), program, settings, {}, candidate)
     spec = msgspec.structs.replace(
         spec_of(case, "candidate", "float32"), observe=Observe(apis=tuple(apis)), rng=False
     )

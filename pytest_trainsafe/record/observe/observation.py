@@ -130,7 +130,9 @@ class Observation:
     def _targets(self) -> list[Target]:
         found = [target for target in catalogue() if self._takes(target)]
         for api in self._selection.apis or ():
-            if not any(_is_of(target, api) for target in found):
+            # The catalogue has some classes of other libraries, such as their optimizers.
+            library = inspect.ismodule(resolved(api)) and not _is_torch(api)
+            if library or not any(_is_of(target, api) for target in found):
                 more = self._named(api)
                 found += more
                 if inspect.ismodule(resolved(api)):
@@ -186,6 +188,11 @@ class Observation:
             f"calls inside of {count} compiled region{'s'[: count > 1]}{inside}: "
             "the wrappers that observe calls do not run in code that torch.compile compiled"
         ] = None
+
+
+def _is_torch(api: str) -> bool:
+    """Whether an API belongs to torch itself, whose APIs the catalogue selects."""
+    return api == "torch" or api.startswith("torch.")
 
 
 def _is_of(target: Target, api: str) -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from observing import Kept
 
 from pytest_trainsafe import observe
@@ -69,6 +70,19 @@ def test_a_module_that_is_imported_later_is_observed(library: Any) -> None:
     assert Kept.of(observation.table).apis() == [
         "seen_library.core.Saver.__init__",
         "seen_library.late.arrive",
+    ]
+
+
+def test_a_library_that_has_an_optimizer_is_observed_whole(library: Any) -> None:
+    library.Shrinking = type("Shrinking", (torch.optim.SGD,), {"__module__": library.__name__})
+    with observe(["seen_library"]) as observation:
+        library.Saver(1).save(["a"])
+        library.Shrinking([torch.nn.Parameter(torch.ones(1))], lr=0.1).step()
+    optimizer = "seen_library.core.Shrinking"
+    saver = "seen_library.core.Saver"
+    assert Kept.of(observation.table).apis() == [
+        *(f"{saver}.{name}" for name in ("__init__", "save", "chosen")),
+        *(f"{optimizer}.{name}" for name in ("__init__", "add_param_group", "step")),
     ]
 
 

@@ -35,6 +35,7 @@ from _measure import ROOT, finish, machine, show
 from _mutant_blame import named
 from _mutant_packages import MODELS, MUTATED, Packages
 from _mutant_points import PLACES, Covered, Place, covered
+from _mutant_rows import argued, read
 from _mutants import Mutation, mutations, sample
 
 from pytest_trainsafe.config.settings import Settings
@@ -45,9 +46,6 @@ from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 Row = dict[str, Any]
-
-#: The page with the arguments for equivalent mutants.
-PAGE = ROOT / "docs" / "mutants.md"
 
 SETTINGS = Settings(max_world_size=4, device="cpu", timeout=60.0, localize=24 * 3600.0)
 
@@ -266,16 +264,6 @@ def _count(rows: Sequence[Row], **wanted: str) -> int:
     return sum(all(row[key] == value for key, value in wanted.items()) for row in rows)
 
 
-def argued() -> dict[str, str]:
-    """The class of each equivalent mutant of the page, by its id."""
-    found: dict[str, str] = {}
-    for line in PAGE.read_text(encoding="utf-8").splitlines() if PAGE.exists() else ():
-        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
-        if len(cells) == 3 and cells[0].startswith("`") and cells[0].endswith("`"):
-            found[cells[0].strip("`").replace("\\|", "|")] = cells[1]
-    return found
-
-
 def only(asked: argparse.Namespace) -> int:
     """Judge one mutant and print its report; returns 1 if it survives, else 0."""
     wanted = [each for each in mutations(MODELS / MUTATED) if each.id == asked.only]
@@ -287,18 +275,6 @@ def only(asked: argparse.Namespace) -> int:
     print(row["report"])
     print(json.dumps({**row, "report": ""}))
     return int(row["outcome"] not in NOTICED)
-
-
-def read(file: Path) -> list[Row]:
-    """The last row of each mutant in a file; skips a line that was cut off."""
-    found: dict[str, Row] = {}
-    for line in file.read_text(encoding="utf-8").splitlines() if file.exists() else ():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        found[row["id"]] = row
-    return list(found.values())
 
 
 def _arguments() -> argparse.Namespace:

@@ -1,0 +1,224 @@
+"""Mutates the comparison itself, one change at a time: the unit tests must notice every mutant.
+
+Mutated are the tolerances, the relative error, the merge of shards and the patterns of errors.
+Each mutant is a copy of the package with one changed file, on which the unit tests of comparison
+and alignment run until one fails.
+
+    python benchmarks/bench_own_mutants.py --sample 100 --seed 0 --jobs 2
+    python benchmarks/bench_own_mutants.py --resume     # goes on where it stopped
+    python benchmarks/bench_own_mutants.py --show       # the tables of the rows that exist
+    python benchmarks/bench_own_mutants.py --only 'errors.py relative_error: ...'   # prints pytest
+
+A mutant on which all tests pass must be argued in docs/mutants.md. The exit status is 0 if every
+such mutant is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from _measure import ROOT, finish, machine, show
+from _mutant_rows import argued, read
+from _mutants import Mutation, mutations_of, sample
+
+Row = dict[str, Any]
+
+PACKAGE = ROOT / "pytest_trainsafe"
+
+#: The mutated files: what decides whether a tensor is wrong, and which known error it looks like.
+MUTATED = (
+    "align/merge.py",
+    "judge/compare/errors.py",
+    "judge/compare/tensor.py",
+    *(f"judge/compare/tolerance/{name}.py" for name in ("allowance", "gradient_norm", "loosen")),
+    *(f"judge/compare/tolerance/{name}.py" for name in ("reference_tolerances", "resample")),
+    *(
+        f"judge/compare/patterns/{name}.py"
+        for name in (
+            *("catalogue", "mask", "microbatches", "narrow", "partial_sum", "rows", "scale"),
+            *("shard", "stale", "uneven", "zero"),
+        )
+    ),
+)
+
+#: The tests that must notice a mutant. They start no ranks.
+TESTS = ("tests/judge/compare", "tests/align")
+
+#: A mutant is hung if its tests take this many times as long as those of the unchanged package.
+PATIENCE = 6.0
+
+NOTICED = ("failed", "hung")
+
+
+def main() -> None:
+    asked = _arguments()
+    found = every_mutation()
+    if asked.only:
+        sys.exit(only(asked.only, found))
+    facts, began = machine(), time.perf_counter()
+    if not asked.show:
+        run(asked, sample(found, asked.sample, asked.seed))
+        print(f"{time.perf_counter() - began:.0f} s; rows: {asked.rows}")
+    rows = read(asked.rows)
+    if not rows:
+        raise SystemExit(f"there are no rows in {asked.rows}")
+    unexplained = show_rows(rows)
+    outcomes = Counter(row["outcome"] for row in rows)
+    finish("own_mutants", facts, {"mutants": len(rows), "outcomes": outcomes})
+    sys.exit(bool(unexplained))
+
+
+def every_mutation() -> list[Mutation]:
+    """Every mutation of the files in `MUTATED`."""
+    return [
+        mutation
+        for file in MUTATED
+        for mutation in mutations_of((PACKAGE / file).read_text(encoding="utf-8"), file)
+    ]
+
+
+def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
+    """Run the tests on the chosen mutants that have no row yet, `--jobs` at once.
+
+    Raises SystemExit unless the tests pass on an unchanged copy, and fail on a copy in which a
+    mutated file cannot be imported: only then do they test the copy.
+    """
+    asked.rows.parent.mkdir(parents=True, exist_ok=True)
+    if not asked.resume:
+        asked.rows.write_text("")
+    done = {row["id"] for row in read(asked.rows)}
+    with tempfile.TemporaryDirectory(prefix="trainsafe-own-mutants-") as folder:
+        clean = Copy(Path(folder) / "clean")
+        outcome, seconds, text = clean.test(None)
+        if outcome != "survived":
+            raise SystemExit(f"the tests fail on the unchanged package:\n{text}")
+        broken = Copy(Path(folder) / "broken")
+        broken.write(MUTATED[0], "raise RuntimeError('this file is not imported')\n")
+        if broken.test(None)[0] != "failed":
+            raise SystemExit("the tests do not import the copy of the package")
+
+        def judge(pair: tuple[int, Mutation]) -> Row:
+            number, mutation = pair
+            copy = Copy(Path(folder) / f"mutant{number}")
+            original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
+            copy.write(mutation.file, mutation.applied(original))
+            outcome, taken, text = copy.test(PATIENCE * seconds)
+            shutil.rmtree(copy.folder)
+            named = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
+            row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
+            return {**row, "outcome": outcome, "by": named[:1], "seconds": round(taken, 1)}
+
+        left = [mutation for mutation in chosen if mutation.id not in done]
+        with ThreadPoolExecutor(asked.jobs) as pool, open(asked.rows, "a", encoding="utf-8") as out:
+            for row in pool.map(judge, enumerate(left)):
+                out.write(json.dumps(row) + "\n")
+                out.flush()
+                print(f"{row['outcome']:9} {row['seconds']:6.1f} s  {row['id']}", file=sys.stderr)
+
+
+class Copy:
+    """A copy of the package in a folder that the tests' process imports it from."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=ignored)
+
+    def write(self, file: str, text: str) -> None:
+        """Replace the text of a file of the package."""
+        (self.folder / PACKAGE.name / file).write_text(text, encoding="utf-8")
+
+    def test(self, patience: float | None) -> tuple[str, float, str]:
+        """Run the tests until one fails: the outcome, the seconds, and the output of pytest.
+
+        The outcome is "survived" if all pass, "failed", or "hung" after `patience` seconds.
+        """
+        environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
+        command = [Path(sys.executable).with_name("pytest"), "-x", "-q", "-p", "no:cacheprovider"]
+        began = time.perf_counter()
+        try:
+            done = subprocess.run(
+                [*command, "--tb=short", *TESTS],
+                cwd=ROOT,
+                env=environment,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=patience,
+            )
+        except subprocess.TimeoutExpired:
+            return "hung", time.perf_counter() - began, ""
+        outcome = "failed" if done.returncode else "survived"
+        return outcome, time.perf_counter() - began, done.stdout
+
+
+def show_rows(rows: Sequence[Row]) -> list[str]:
+    """Print the tables, and return the ids of the survivors without an argument."""
+    arguments = argued()
+    outcomes = sorted({row["outcome"] for row in rows})
+    counts = Counter((row["file"], row["outcome"]) for row in rows)
+    table = [
+        [file, *(counts[file, each] for each in outcomes)]
+        for file in MUTATED
+        if any(counts[file, each] for each in outcomes)
+    ]
+    table.append(["all", *(sum(row["outcome"] == each for row in rows) for each in outcomes)])
+    show("Mutants of the comparison", ["", *outcomes], table)
+    survivors = [row["id"] for row in rows if row["outcome"] not in NOTICED]
+    unexplained = [id for id in survivors if id not in arguments]
+    classes = Counter(arguments[id] for id in survivors if id in arguments)
+    show("Survivors, by what docs/mutants.md says", ["", "mutants"], sorted(classes.items()))
+    for id in unexplained:
+        print(f"  SURVIVED, no argument: {id}")
+    print(f"\n{len(rows)} mutants, {len(survivors)} survived, {len(unexplained)} unexplained")
+    return unexplained
+
+
+def only(id: str, found: Sequence[Mutation]) -> int:
+    """Test one mutant and print pytest's output; returns 1 if it survives, else 0."""
+    wanted = [mutation for mutation in found if mutation.id == id]
+    if not wanted:
+        raise SystemExit(f"there is no mutation {id!r}; give the id of one, as in the rows")
+    (mutation,) = wanted
+    with tempfile.TemporaryDirectory(prefix="trainsafe-own-mutants-") as folder:
+        copy = Copy(Path(folder) / "mutant")
+        original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
+        copy.write(mutation.file, mutation.applied(original))
+        outcome, _, text = copy.test(None)
+    print(text)
+    return int(outcome not in NOTICED)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--quick", action="store_true", help="A sample of 20")
+    parser.add_argument("--sample", type=int, default=100, help="How many mutants (default 100)")
+    parser.add_argument("--seed", type=int, default=0)
+    rows = ROOT / "build" / "own_mutants.jsonl"
+    parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
+    parser.add_argument("--resume", action="store_true", help="Only test mutants without a row")
+    parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
+    parser.add_argument("--only", metavar="ID", help="Test one mutant and print pytest's output")
+    parser.add_argument("--jobs", type=int, default=2)
+    asked = parser.parse_args()
+    if asked.quick:
+        asked.sample = min(asked.sample, 20)
+    return asked
+
+
+if __name__ == "__main__":
+    main()

@@ -101,7 +101,11 @@ Shape = tuple[int, ...]
 
 @functools.lru_cache(maxsize=16)
 def _sketcher(point: Point, rank: int) -> Sketcher:
-    """A rank's sketcher, for small parts of large tensors, whose values are always kept."""
+    """The Sketcher of a rank.
+
+    It sketches parts that were recorded as values: values of small parts are always kept, even if
+    other ranks recorded sketches of their parts of the same tensor.
+    """
     return Sketcher(point.coordinates(rank), point.sizes)
 
 

@@ -75,9 +75,12 @@ def serve(
 
 
 def _read(control: socket.socket) -> dict[str, Any] | None:
-    """Receives a request and makes the pipe that comes with it our output.
+    """Receives a request and the two pipes that the client sends with it.
 
-    Returns the request and, as `gate`, the descriptor of the second pipe; None if it was withdrawn.
+    The first pipe becomes the standard output and standard error of this process.  Returns the
+    request; its key "gate" holds the descriptor of the second pipe, on which the ranks wait before
+    they begin the program, or -1 without a second pipe.  Returns None if the client closed the
+    connection or sent more than one line.  Raises _RequestError for a malformed request.
     """
     content, fds, _, _ = socket.recv_fds(control, 65536, 2)
     if fds:

@@ -105,12 +105,12 @@ def enter() -> None:
     NoNamespace if a step fails; the process must then not continue.
     """
     if _threads() != 1:
-        raise NoNamespace(f"the process has {_threads()} threads")
+        raise NoNamespace(f"the process has {_threads()} threads, and must have only one")
     refused = _unshare(_CLONE_NEWNET)
     if refused == errno.EPERM and os.geteuid() != 0:
         _enter_user_namespace()
     elif refused:
-        raise NoNamespace(f"unshare: {os.strerror(refused)}")
+        raise NoNamespace(f"unshare refuses a network namespace: {os.strerror(refused)}")
     try:
         _bring_up_loopback()
     except OSError as error:
@@ -123,7 +123,9 @@ def _enter_user_namespace() -> None:
     user, group = os.geteuid(), os.getegid()
     refused = _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     if refused:
-        raise NoNamespace(f"unshare, with a user namespace: {os.strerror(refused)}")
+        raise NoNamespace(
+            f"unshare refuses a user namespace with a network namespace: {os.strerror(refused)}"
+        )
     for name, content in (
         ("setgroups", "deny"),  # required before an unprivileged process may write gid_map
         ("uid_map", f"{user} {user} 1"),
@@ -152,7 +154,8 @@ def _drop_capabilities() -> None:
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.capset(header, bytes(24)):
-        raise NoNamespace(f"capset: {os.strerror(ctypes.get_errno())}")
+        reason = os.strerror(ctypes.get_errno())
+        raise NoNamespace(f"capset cannot drop the capabilities in a user namespace: {reason}")
 
 
 def _unshare(flags: int) -> int:

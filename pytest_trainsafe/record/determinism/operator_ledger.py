@@ -89,7 +89,10 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer.add(OperatorCount(self._called, self._recorded))
 
     def watch(self, names: Mapping[nn.Module, str]) -> None:
-        """Attributes the operators that follow to the modules in `names`."""
+        """Sets the modules to which operators are attributed from now on.
+
+        `names` maps each module to its name.
+        """
         self._names = names
 
     @classmethod

@@ -66,9 +66,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Turns pytest-xdist off if `--trainsafe-plan` is given, so that one process makes the plan.
+    """Turns pytest-xdist off if `--trainsafe-plan` is given.
 
-    A plan lists the tests that the parts of a sharded run execute.
+    One process then collects all tests and writes the plan of them, without running any test.
     """
     if config.getoption("trainsafe_plan"):
         from pytest_trainsafe.sweep.plan.select import run_in_one_process

@@ -35,7 +35,7 @@ class Sketched:
 
     @property
     def norm(self) -> float:
-        """An estimate of the tensor's Frobenius norm; NaN or infinite if an element is."""
+        """An estimate of the Frobenius norm; NaN or infinite if the tensor has such an element."""
         return math.sqrt(self._power / self.values.size)
 
     @property
@@ -118,7 +118,7 @@ def _consistent(held: Sequence[Holder]) -> bool:
 
 
 def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
-    """The holders, grouped into replicas."""
+    """The ranks that hold parts of a tensor, with their events, grouped into replicas."""
     groups: dict[Hashable, list[Holder]] = {}
     for rank, event in held:
         where: list[Hashable] = []

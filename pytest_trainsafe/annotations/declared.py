@@ -117,7 +117,7 @@ class Annotations:
         return found is not None and found[0].sequence_parallel
 
     def expert_parallel(self, name: str) -> bool:
-        """Whether a parameter belongs to an expert: with ep > 1, only its owners hold it."""
+        """Whether a parameter belongs to an expert, so that only some ranks hold it if ep > 1."""
         found = self._parameters.find(name)
         return found is not None and found[0].expert_parallel
 
@@ -264,7 +264,7 @@ class Annotations:
         return [entry for entry in unmatched if entry not in self.entries.optional]
 
     def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
-        """The entries of a module's outputs by key path; empty if there are none."""
+        """Maps the key paths of a module's outputs to their entries; empty if there are none."""
         found = self._modules.find(name)
         return found[0] if found is not None else {}
 

@@ -83,7 +83,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """The help with the default."""
+        """The help, followed by the default value in parentheses if there is one."""
         return f"{self.help} (default {self.default_words})" if self.default_words else self.help
 
 

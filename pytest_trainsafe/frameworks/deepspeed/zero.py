@@ -68,7 +68,7 @@ class FlatPartitions:
 
     @property
     def _shuffled(self) -> bool:
-        """Whether the order of parameters in the buffer differs from their mappings.
+        """Whether `_hp_mapping` may be wrong, because DeepSpeed reorders parameters in the buffer.
 
         See docs/upstream/deepspeed.md, round_robin_fragments.
         """
@@ -113,7 +113,7 @@ class FlatPartitions:
         return RankTensor(mapping.hp_fragment.detach(), flat_range)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """This rank's range of each tensor in the inner optimizer's state."""
+        """Yields the name and this rank's range of each tensor in the inner optimizer's state."""
         mapping, flat_range = self._mapping(parameter)
         if mapping is None or flat_range is None:
             return

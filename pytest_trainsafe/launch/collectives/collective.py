@@ -50,9 +50,10 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
 
     @property
     def numel(self) -> int | None:
-        """The number of elements of the input tensor; None unless there is exactly one input tensor.
+        """The number of elements of the input tensor.
 
-        A barrier has no input tensor, for example, and a coalesced operation has several.
+        None if the call has no input tensor, such as a barrier, or several, such as
+        "all_reduce_coalesced".
         """
         if self.shape is None:
             return None

@@ -35,7 +35,7 @@ _MAX_REQUEST = 2**24
 
 
 class _RequestError(Exception):
-    """A malformed request, which our launcher never sends; the message says what is wrong."""
+    """A malformed request, which this package never sends; the message says what is wrong."""
 
 
 class _Request(msgspec.Struct):
@@ -51,7 +51,12 @@ class _Request(msgspec.Struct):
 def serve(
     control: socket.socket, client: int, base: Mapping[str, str], status: Mapping[str, object]
 ) -> NoReturn:
-    """Serves the request of one connection in this process, and exits."""
+    """Serves the request of one connection in this process, and exits.
+
+    `control` is the socket of the connection and `client` the process id of its other end.  `base`
+    is the environment with which the server started, and `status` is what the server reports about
+    itself if the request asks for no ranks.
+    """
     code = 70  # EX_SOFTWARE, unless what follows succeeds
     try:
         reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)

@@ -114,7 +114,7 @@ def enter() -> None:
     try:
         _bring_up_loopback()
     except OSError as error:
-        raise NoNamespace(f"bringing up the loopback device: {error.strerror}") from error
+        raise NoNamespace(f"the loopback device cannot be brought up: {error.strerror}") from error
     if refused:
         _drop_capabilities()
 
@@ -135,7 +135,9 @@ def _enter_user_namespace() -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(content)
         except OSError as error:
-            raise NoNamespace(f"writing {name} of a user namespace: {error.strerror}") from error
+            raise NoNamespace(
+                f"/proc/self/{name} of a user namespace cannot be written: {error.strerror}"
+            ) from error
 
 
 def _bring_up_loopback() -> None:

@@ -97,7 +97,10 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled in these Runs, and skipping the compiler would import it."""
+        """Returns False, so that torch does not import its compiler only to skip it.
+
+        Nothing is compiled in these Runs.
+        """
         return False
 
     def __torch_dispatch__(

@@ -39,10 +39,11 @@ _OTHER_RANK = (
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One generator of one rank: its draws in both Runs, and where they first differ.
+    """One generator of one rank: the first draw that differs between two Runs.
 
-    `wanted` and `found` are the generator's states there in the uninterrupted and in the
-    resumed Run; `expected` and `made` are its earlier draws in these Runs.
+    `wanted` and `found` are the states of the generator before this draw, in the uninterrupted and
+    in the resumed Run; `expected` and `made` are its earlier draws in these Runs.  If no draw
+    differs, the states are those at the end of the training, and the draws are all draws.
     """
 
     rank: int
@@ -206,7 +207,11 @@ def _count(draws: Sequence[Draw]) -> int:
 
 
 def _draws(count: int, start: str, end: str) -> str:
-    """A text such as "2 draws (8 numbers)"; the 32-bit numbers are counted from the two states."""
+    """A text such as "2 draws (8 numbers)".
+
+    The count of 32-bit numbers is the distance between the generator's states `start` and `end`.
+    It is left out if it is unknown or not larger than `count`.
+    """
     one, other = position(start), position(end)
     same = start.partition(".")[0] == end.partition(".")[0]
     numbers = other - one if same and one is not None and other is not None else 0

@@ -255,8 +255,8 @@ class _Merger:
         """Adds findings for ranks that should hold a part of the tensor but recorded none.
 
         A rank should hold a part if its coordinates on the free axes are those of a rank that holds
-        one.  The finding is "hole" if no other rank holds the same elements.  Otherwise it is
-        "missing": the absent part is a replica, or one term of a sum.
+        one.  The check of the finding is "hole" if no other rank holds the same elements, else
+        "missing": then the absent part is a replica, or one term of a sum.
         """
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):

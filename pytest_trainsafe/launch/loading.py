@@ -40,8 +40,8 @@ def load_function(target: Function) -> Callable[..., Any]:
     """Returns the function that `target` names.
 
     Imports the function's module by name if this imports `target.file`, or if no file is given.
-    Otherwise loads the module from the file; `__main__` is always loaded from the file.  Raises
-    ArgumentTypeError if the name does not denote a function.
+    Otherwise, and for `__main__`, loads the module from the file.  Raises ArgumentTypeError if the
+    name does not denote a function.
     """
     module_name, _, path = target.name.partition(":")
     found: Any = _module(module_name, target.file)

@@ -113,7 +113,10 @@ class FlatPartitions:
         return RankTensor(mapping.hp_fragment.detach(), flat_range)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """Yields the name and this rank's range of each tensor in the inner optimizer's state."""
+        """Yields the name and this rank's range of each tensor in the inner optimizer's state.
+
+        If a tensor does not have the size of the range, a text that says so replaces its range.
+        """
         mapping, flat_range = self._mapping(parameter)
         if mapping is None or flat_range is None:
             return

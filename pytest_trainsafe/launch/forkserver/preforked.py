@@ -62,8 +62,8 @@ class PreforkedGroup:
         """Runs the task and returns every rank's outcome; see `Launcher.run`.
 
         `env` holds the environment variables of the group's lease, which the ranks get.  It is
-        ignored for ranks that `begin` started: they train on the CPU, and were started with the one
-        variable of a lease on the CPU.
+        ignored for ranks that `begin` started: they train on the CPU, and were started with LEASED,
+        the only variable of a lease on the CPU.
         """
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -33,10 +33,10 @@ def judge_layout(
     """Compares the training resumed at `point` with the Run `resumed`, which keeps its Point.
 
     Returns the findings and the comparison itself. There are no findings if the comparison passes;
-    otherwise the first one names the part of the state that was not restored. The effect of
-    rounding is measured by repeating the Run `resumed` with noise of the size of rounding errors in
-    the dtype `rounding`. `last` is the number of steps of the whole training. Raises ArgumentError
-    if the program does not take the same number of steps at `point`.
+    otherwise the first one names the part of the state that was not restored, if it is known. The
+    effect of rounding is measured by repeating the Run `resumed` with noise of the size of rounding
+    errors in the dtype `rounding`. `last` is the number of steps of the whole training. Raises
+    ArgumentError if the program does not take the same number of steps at `point`.
     """
     assert resumed.resume is not None
     noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)

@@ -66,7 +66,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Makes a plan in this process, without workers of pytest-xdist."""
+    """Turns pytest-xdist off if `--trainsafe-plan` is given.
+
+    One process then collects all tests and writes the plan of them, without running any test.
+    """
     if config.getoption("trainsafe_plan"):
         from pytest_trainsafe.sweep.plan.select import run_in_one_process
 

@@ -28,10 +28,11 @@ _Numbers = dict[tuple[int, int], int]
 
 
 def renumbered(candidate: Trace, reference: Trace) -> Trace:
-    """The candidate with the reference's call numbers; the candidate itself if none change.
+    """Returns the candidate with the reference's call numbers; the candidate itself if none change.
 
-    The calls of all stages are ordered by what follows them: the position, in the reference, of the
-    next output on the same stage that no other stage has.
+    The calls of a module on all stages are put into one order and numbered from 0.  To order them,
+    each call is assigned the next output that its stage records after it, among the modules that
+    only this stage calls.  The calls are sorted by the positions of these outputs in the reference.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate
@@ -89,7 +90,13 @@ def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Nu
 def _followed_by(
     candidate: Trace, order: Mapping[TensorId, int], on_several: Collection[_Calls]
 ) -> dict[tuple[int, _Calls, int], int]:
-    """By stage and call, the reference's position of the next output on that stage."""
+    """Maps (stage, calls of a module, call number) to a position in the reference.
+
+    It is the position of the next output that the stage records after the call, among the modules
+    that only one stage calls.  `order` maps an output to its position in the reference, and
+    `on_several` holds the modules' calls that several stages make.  A call that no such output
+    follows has no entry.
+    """
     followed: dict[tuple[int, _Calls, int], int] = {}
     seen: set[tuple[int, int, int | None]] = set()
     for rank in candidate.ranks:

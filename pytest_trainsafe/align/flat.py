@@ -1,8 +1,8 @@
 """Undoes Flat placements: joins the ranges of flattened tensors that ranks hold.
 
 Called by merge before anything else.  The result has one part without a Flat for each set of
-ranks that split a tensor among them.  There may be several such sets (for other tp ranks or other
-pipeline stages), each with a split of its own; merge joins their parts as usual.
+ranks that split a tensor among them.  There may be several such sets (one for each tp rank or
+pipeline stage), each with a split of its own; merge joins their parts as usual.
 """
 
 from __future__ import annotations
@@ -33,10 +33,11 @@ class Joined:
 
 
 def join_ranges(parts: Sequence[Part], sizes: Sizes) -> Joined:
-    """Joins the ranges of ranks whose coordinates differ only along the axes of the Flat.
+    """Joins parts that are ranges of one flattened tensor; each part has a Flat in its layout.
 
-    Raises LayoutError for a part whose length is not that of its range.  Elements that no rank
-    holds are NaN (0 in integer tensors).
+    Parts are joined if the coordinates of their ranks differ only along `Flat.axes`.  Raises
+    LayoutError for a part whose length is not that of its range.  Elements that no rank holds are
+    NaN (0 in integer tensors).
     """
     groups: dict[tuple[tuple[str, int], ...], list[_FlatRange]] = {}
     for part in parts:

@@ -93,7 +93,10 @@ def _order(trace: Trace, id: TensorId) -> tuple[int, ...]:
 
 
 def free_axes(id: TensorId) -> tuple[str, ...]:
-    """The roles of the axes along which only some coordinates hold a tensor."""
+    """The axes along which not every rank needs to hold the tensor `id`.
+
+    They are pp, and also dp for a tensor of one micro-batch.
+    """
     return ("pp", "dp") if id.microbatch is not None else ("pp",)
 
 

@@ -127,7 +127,11 @@ def _is_loss(where: TensorId | None) -> bool:
 def _geometry(
     parts: list[Part], sizes: Sizes, whole: tuple[int, ...] | None, free_axes: Sequence[str]
 ) -> tuple[object, ...]:
-    """Everything that decides whether and how parts fit together."""
+    """A key that is equal for two lists of parts that fit together in the same way.
+
+    It contains the ranks, layouts, shapes and dtypes of the parts, the shape `whole` of the logical
+    tensor if it is known, the free axes, and the mesh with its sizes.
+    """
     each = [
         (p.rank, *p.coordinates.items(), p.layout, p.tensor.shape, p.tensor.dtype) for p in parts
     ]
@@ -248,10 +252,11 @@ class _Merger:
         return arrays
 
     def check_missing(self, whole: tuple[int, ...], free_axes: Sequence[str]) -> None:
-        """Adds a finding for each part that is missing, of elements, of a sum, or as a replica.
+        """Adds findings for ranks that should hold a part of the tensor but recorded none.
 
-        A rank should hold a part if its coordinates on the free axes are those of a rank that
-        holds one.
+        A rank should hold a part if its coordinates on the free axes are those of a rank that holds
+        one.  The check of the finding is "hole" if no other rank holds the same elements, else
+        "missing": then the absent part is a replica, or one term of a sum.
         """
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):
@@ -300,7 +305,10 @@ class _Merger:
             )
 
     def stand(self, axes: Sequence[str], numbers: Sequence[int]) -> Coordinates:
-        """The coordinates of the rank with these numbers along `axes`, which are all mesh axes."""
+        """The coordinates of one rank: `numbers` are its coordinates along `axes`, in this order.
+
+        `axes` must contain every mesh axis.
+        """
         at = dict(zip(axes, numbers, strict=True))
         if isinstance(self.sizes, OverMesh):
             return coordinates_over(self.sizes, rank_at(at, self.sizes))
@@ -407,7 +415,7 @@ def _rectangle(layout: Layout) -> bool:
 
 
 def _owners(layout: Layout, coordinates: Coordinates, sizes: Sizes) -> tuple[int, ...]:
-    """The owner index of a rank for each Owned placement."""
+    """The owner indices of a rank, one for each Owned placement of the layout."""
     return tuple(p.owner(coordinates, sizes) for p in layout if isinstance(p, Owned))
 
 

@@ -35,7 +35,7 @@ class Sketched:
 
     @property
     def norm(self) -> float:
-        """An estimate of the tensor's Frobenius norm; NaN or infinite if an element is."""
+        """An estimate of the Frobenius norm; NaN or infinite if the tensor has such an element."""
         return math.sqrt(self._power / self.values.size)
 
     @property
@@ -101,7 +101,11 @@ Shape = tuple[int, ...]
 
 @functools.lru_cache(maxsize=16)
 def _sketcher(point: Point, rank: int) -> Sketcher:
-    """A rank's sketcher, for small parts of large tensors, whose values are always kept."""
+    """The Sketcher of a rank.
+
+    It sketches parts that were recorded as values: values of small parts are always kept, even if
+    other ranks recorded sketches of their parts of the same tensor.
+    """
     return Sketcher(point.coordinates(rank), point.sizes)
 
 
@@ -114,7 +118,7 @@ def _consistent(held: Sequence[Holder]) -> bool:
 
 
 def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
-    """The holders, grouped into replicas."""
+    """The ranks that hold parts of a tensor, with their events, grouped into replicas."""
     groups: dict[Hashable, list[Holder]] = {}
     for rank, event in held:
         where: list[Hashable] = []

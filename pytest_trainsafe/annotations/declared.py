@@ -117,12 +117,15 @@ class Annotations:
         return found is not None and found[0].sequence_parallel
 
     def expert_parallel(self, name: str) -> bool:
-        """Whether a parameter belongs to an expert: with ep > 1, only its owners hold it."""
+        """Whether a parameter belongs to an expert, so that only some ranks hold it if ep > 1."""
         found = self._parameters.find(name)
         return found is not None and found[0].expert_parallel
 
     def expert_tp_size(self, name: str) -> int | None:
-        """The declared number of ranks that an expert's parameter is split over; None for tp."""
+        """The number of ranks that an expert's parameter is split over, if one is declared.
+
+        Returns None if none is declared; the parameter is then split over tp.
+        """
         found = self._parameters.find(name)
         return found[0].expert_tp_size if found is not None else None
 
@@ -132,7 +135,11 @@ class Annotations:
         return found[0].gradient_partial if found is not None else ()
 
     def decision(self, name: str) -> Decision:
-        """Where a module makes a decision (a choice by scores); "" if it makes none."""
+        """How a module makes a decision, which is a choice by scores, such as that of a router.
+
+        Returns "output" if the module returns the chosen indices, "topk" if it calls topk or argmax
+        in its forward, and "" if it makes no decision.
+        """
         return self._outputs(name).get("output", OutputEntry()).decision
 
     def local(self, name: str, point: Point) -> tuple[str, ...]:
@@ -257,7 +264,7 @@ class Annotations:
         return [entry for entry in unmatched if entry not in self.entries.optional]
 
     def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
-        """The entries of a module's outputs by key path; empty if there are none."""
+        """Maps the key paths of a module's outputs to their entries; empty if there are none."""
         found = self._modules.find(name)
         return found[0] if found is not None else {}
 
@@ -300,7 +307,10 @@ def _is_local(entry: OutputEntry, point: Point) -> bool:
 
 
 def in_use(axis: str, point: Point) -> bool:
-    """Whether an axis has a size of more than 1 at a Point; for sp, whether it is on and tp has."""
+    """Whether an axis has a size of more than 1 at a Point.
+
+    The axis sp is in use if it is on and tp has a size of more than 1.
+    """
     if axis == "sp":
         return bool(point.get("sp", False)) and point.size("tp") > 1
     return (int(point.get(axis, 1)) if axis == "vpp" else point.size(axis)) > 1

@@ -67,7 +67,9 @@ def _check(new: str, before: Entries, path: Path, model: str) -> None:
     kept = {p for p, _ in before.parameters} <= {p for p, _ in after.parameters}
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}
     if not kept or (before.cp_order and before.cp_order != after.cp_order):
-        raise AnnotationError("the form of its text does not allow entries to be inserted safely")
+        raise AnnotationError(
+            f"{path}: the entries cannot be inserted without changing the others of this file"
+        )
 
 
 @contextlib.contextmanager

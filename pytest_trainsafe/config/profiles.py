@@ -106,7 +106,7 @@ def profile_named(
     if name not in profiles:
         raise SettingError(
             f"{source} takes one of {listing(profiles)}, not {shown(name)}"
-            f"{nearest(name, profiles)}; {PROFILES_KEY} (ini) declares others"
+            f"{nearest(name, profiles)}; the ini key {PROFILES_KEY} can declare more profiles"
         )
     return profiles[name]
 

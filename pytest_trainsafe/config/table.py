@@ -38,12 +38,13 @@ class Option:
     """One setting of a run.
 
     `name` is the option's name after `--trainsafe-`, and `field` the name in Settings. The kind
-    "value" takes one word, which `parse` reads; "optional" takes a word or none, and then uses
-    its word in DEFAULT_WORDS; "flag" takes none; "words" takes the axis words of a sweep.
+    "value" takes one word, which `parse` reads; "optional" takes a word or none (without a word it
+    uses that of DEFAULT_WORDS); "flag" takes none; "words" takes the axis words of a sweep.
     `metavar` stands for the value in the help, and `help` describes the option. `default` is
-    the text for the default value, "" if `help` contains it. `marker` checks the value of the
-    marker's setting of this name, None if the marker has none. `text` formats a value. `more`
-    is Markdown that the documentation adds to the help.
+    the text for the default value; if it is "", the text is made from the value in Settings.
+    `marker` is None if the pytest marker has no keyword `field`; otherwise it is a function that
+    checks the value of this keyword. `text` formats a value. `more` is Markdown that the
+    documentation adds to the help.
     """
 
     name: str
@@ -82,7 +83,7 @@ class Option:
 
     @property
     def full_help(self) -> str:
-        """The help with the default."""
+        """The help, followed by the default value in parentheses if there is one."""
         return f"{self.help} (default {self.default_words})" if self.default_words else self.help
 
 

@@ -2,7 +2,7 @@
 
 axes, point      the axes of a sweep, and one value for each
 mesh             the axes that multiply into the world size, and the positions of ranks
-usage            quotes input, lists and similar names in error messages
+usage            texts for error messages: quoted input, listed words, the nearest known name
 tensor_id        the name of a logical tensor, the same for every layout
 layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact, and what it is about

@@ -99,9 +99,10 @@ def logical_shape(
         for _, coordinates, local in held:
             where = tuple(coordinates[axis] for axis in axes)
             if lengths.setdefault(where, local[dim]) != local[dim]:
+                at = ", ".join(f"{axis}={number}" for axis, number in coordinates.items())
                 raise LayoutError(
-                    f"dimension {dim} has {lengths[where]} rows on one replica, but {local[dim]} "
-                    "on another"
+                    f"replicas of the tensor differ in shape: dimension {dim} has {lengths[where]} "
+                    f"rows on one rank, but {local[dim]} on the rank at {at}"
                 )
         parts = math.prod(sizes[axis] for axis in axes)
         if splits and isinstance(splits[0], Shard) and splits[0].blocks:
@@ -159,7 +160,11 @@ def extract(
 
 
 def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
-    """The other placements of a layout, and its Flat or None; LayoutError if it is misplaced."""
+    """Splits a layout into its placements other than Flat, and its Flat (None if it has none).
+
+    Raises LayoutError if a Flat is not the last placement that splits the tensor, or if it shares
+    an axis with another placement.
+    """
     flats = [p for p in layout if isinstance(p, Flat)]
     if not flats:
         return layout, None

@@ -95,11 +95,11 @@ class Scaled(msgspec.Struct, frozen=True, tag="scaled"):
 class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
     """Only some ranks hold the tensor: the owners of an expert.
 
-    Ranks are numbered over `axes`, the first varying fastest, and `stride` neighbours share a
-    number.  The owner index is that number modulo `parts`; ranks with the same owner index own
-    the same tensors.  This is Megatron-LM's expert parallelism: `ep` neighbours along cp and dp
-    divide the experts among them.  If experts have a tensor-parallel size of their own, tp is
-    among the axes and that size is the stride.
+    Ranks are numbered by their coordinates along `axes`, the first of which varies fastest.  The
+    owner index of a rank is `number // stride % parts`; ranks with the same owner index own the
+    same tensors.  This describes Megatron-LM's expert parallelism: `ep` consecutive ranks along cp
+    and dp divide the experts among them.  If experts have a tensor-parallel size of their own, tp
+    is among the axes and that size is the stride.
     """
 
     axes: tuple[str, ...]

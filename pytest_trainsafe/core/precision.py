@@ -21,9 +21,9 @@ class Precision:
     `safety` is the ratio of the allowed error to the measured response.  float64 has the largest
     ratio, because its response is measured only once (no wider dtype can measure it again), and
     because the smallest errors that bugs cause, 1e-12, are still much larger.
-    `floor` is the smallest response that is assumed for a tensor, divided by epsilon times the
-    tensor's norm: a measured response is a single sample, which can be too small by chance,
-    especially for a scalar.
+    `floor` sets the smallest response that is assumed for a tensor: `floor * epsilon * norm`, where
+    `norm` is the tensor's norm.  A measured response is a single sample, which can be too small by
+    chance, especially for a scalar.
     `low` is true for low precision, where rounding hides small errors of scale from the norm; the
     projection of the error on the reference is then judged too.
     `safety` and `floor` were calibrated on clean programs; docs/tolerances.md has the figures.

@@ -37,9 +37,11 @@ def run_script(script: Script) -> None:
 
 
 def load_function(target: Function) -> Callable[..., Any]:
-    """Imports the function by its module's name, or from its file if that name is not the file's.
+    """Returns the function that `target` names.
 
-    Raises ArgumentTypeError if the name does not denote a function.
+    Imports the function's module by name if this imports `target.file`, or if no file is given.
+    Otherwise, and for `__main__`, loads the module from the file.  Raises ArgumentTypeError if the
+    name does not denote a function.
     """
     module_name, _, path = target.name.partition(":")
     found: Any = _module(module_name, target.file)

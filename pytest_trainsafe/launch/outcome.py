@@ -98,7 +98,7 @@ def _ledger(rank: RankState, unreadable: list[str]) -> tuple[list[Collective], b
     try:
         calls, finished = read_ledger(rank.files.ledger)
         if returned and not calls and not finished:  # Finished is written before the outcome
-            raise LedgerError("it ends early, although the program returned")
+            raise LedgerError("the record ends early, although the program returned")
     except LedgerError as error:
         unreadable.append(f"the record of rank {rank.rank}'s collectives cannot be read: {error}")
         if returned:

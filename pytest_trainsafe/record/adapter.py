@@ -51,13 +51,17 @@ class Engine(Protocol):
         """The dtype in which the engine reduces gradients over ranks; "" if none is configured."""
 
     def attach(self) -> None:
-        """Called once, after the recorder has installed its hooks on the modules."""
+        """Installs the adapter's own hooks on the engine and its model.
+
+        Called once, after the recorder has installed its hooks on the modules.
+        """
 
     def listen(self, before: Callable[[bool], None], after: Callable[[], None]) -> None:
-        """Arranges callbacks around every optimizer step of the engine.
+        """Makes the engine call `before(False)` and `after()` in every optimizer step.
 
-        `before(False)` is called between the reduction of the gradients and their clipping, and
-        `after()` after the step.
+        The call of `before` comes after the reduction of the gradients and before their clipping;
+        `after` is called when the step has ended.  The argument of `before` says whether the step
+        has a closure that computes the gradients, which a step of an engine never has.
         """
 
     def unscaled(self, grad: torch.Tensor) -> torch.Tensor:

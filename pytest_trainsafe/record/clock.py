@@ -176,13 +176,16 @@ class Clock:
         self._nodes[thread] = made
 
     def _repeated(self, place: tuple[int, str]) -> int | None:
-        """The number of the module call that the running backward node recomputes.
+        """The number of the earlier module call that a forward inside a backward repeats.
 
-        The calls cannot be counted again, because checkpoints are recomputed in reverse order.
-        Instead, this compares the numbers that autograd gives to nodes as they are created: the
-        calls inside a checkpoint are the first ones after the checkpoint's node.  Without
-        reentrant autograd, the running node belongs to one of these calls, so the result may be
-        wrong, but then no gradient arrives at the recomputed modules.
+        `place` is the micro-batch and the module.  Returns None if no earlier call is found.
+
+        The repeated calls cannot be counted, because checkpoints are recomputed in reverse order.
+        Instead, this uses the numbers that autograd gives to nodes as they are created.  With
+        reentrant checkpointing, the running node is that of the checkpoint, and the calls inside
+        the checkpoint are the first ones after this node.  With non-reentrant checkpointing, the
+        running node belongs to one of the calls inside the checkpoint, so the result may be wrong;
+        but then no gradient arrives at the outputs of the recomputed modules.
         """
         made: int = torch._C._current_autograd_node()._sequence_nr()
         log = self._seen.log[place]

@@ -272,8 +272,9 @@ class Context:
     def meta(self, **values: bool | int | float | str | None) -> None:
         """Attaches values, such as `epoch=3`, to the API calls that are observed from now on.
 
-        Values other than `epoch` are recorded as "user.NAME", and as attributes of the variable
-        "program". Does nothing in Runs that do not observe API calls.
+        `epoch` sets the epoch of these calls. Any other NAME is recorded with them as "user.NAME",
+        and also as the state of a variable, "program.NAME", whose changes are recorded. Does
+        nothing in Runs that do not observe API calls.
         """
         self._recorder.meta(values)
 

@@ -166,7 +166,7 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
             (Shard(0, "tp"),),
             "shape [3], but by its layout the part of a logical tensor",
         ),
-        ((torch.ones(3), torch.ones(5)), (), "3 rows on one replica, but 5 on another"),
+        ((torch.ones(3), torch.ones(5)), (), "3 rows on one rank, but 5 on the rank at "),
         (
             (torch.ones(2), torch.ones(2)),
             (Shard(0, "tp", (3, 2)),),

@@ -92,7 +92,7 @@ def test_logical_shape_refuses_replicas_of_different_length() -> None:
     held: list[tuple[Layout, dict[str, int], tuple[int, ...]]] = [
         ((), point.coordinates(rank), (3 + rank,)) for rank in (0, 1)
     ]
-    with pytest.raises(LayoutError, match="3 rows on one replica, but 4 on another"):
+    with pytest.raises(LayoutError, match="3 rows on one rank, but 4 on the rank at "):
         logical_shape(held, point.sizes)
 
 

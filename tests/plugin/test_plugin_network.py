@@ -23,7 +23,7 @@ open("/proc/sys/user/max_net_namespaces", "w").write("0")
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
-REFUSED = "unshare: No space left on device"
+REFUSED = "unshare refuses a network namespace: No space left on device"
 
 
 def without_namespaces(pytester, *options):

@@ -101,8 +101,7 @@ class Mesh:
 
     @cached_property
     def fastest_first(self) -> tuple[str, ...]:
-        """The mesh axes, from the one that varies fastest with the rank to the one that varies "
-        "slowest."""
+        """The mesh axes, innermost first: the first one varies fastest with the rank."""
         return tuple(reversed(self.axes))
 
     @cached_property

@@ -52,6 +52,8 @@ def listen_to_engine(
 ) -> None:
     """Makes the engine call `before(False)` before an optimizer step, and `after()` after it.
 
+    The argument of `before` says whether the step has a closure that computes the gradients; a step
+    of the engine has none.
     `before` is called when gradients are reduced but not yet clipped.  A hook on the optimizer
     would be too late, because DeepSpeed's stage 0 clips before it calls the optimizer.
     """

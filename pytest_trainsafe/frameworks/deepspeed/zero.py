@@ -1,8 +1,8 @@
 """ZeRO stages 1 and 2, and the bfloat16 optimizer: partitioned flat buffers of many parameters.
 
 Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
-DeepSpeed's attribute `_hp_mapping` on a parameter says which range of it is in this rank's
-partition; it is None if there is no such range (deepspeed/utils/tensor_fragment.py).
+DeepSpeed's attribute `_hp_mapping` on a parameter says which elements of the parameter are in this
+rank's partition; the attribute is None if none are (deepspeed/utils/tensor_fragment.py).
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ _SHUFFLED = (
 
 
 class FlatPartitions:
-    """Reads an optimizer whose attribute named `partitions` lists this rank's partitions."""
+    """Reads the values that an optimizer with flat partitions holds for each parameter.
+
+    `partitions` is the name of the optimizer's attribute that lists this rank's partitions.
+    """
 
     def __init__(self, optimizer: Any, point: Point, partitions: str) -> None:
         self.optimizer = optimizer
@@ -65,7 +68,7 @@ class FlatPartitions:
 
     @property
     def _shuffled(self) -> bool:
-        """Whether the order of parameters in the buffer differs from their mappings.
+        """Whether `_hp_mapping` may be wrong, because DeepSpeed reorders parameters in the buffer.
 
         See docs/upstream/deepspeed.md, round_robin_fragments.
         """
@@ -110,7 +113,10 @@ class FlatPartitions:
         return RankTensor(mapping.hp_fragment.detach(), flat_range)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """This rank's range of each tensor in the inner optimizer's state."""
+        """Yields the name and this rank's range of each tensor in the inner optimizer's state.
+
+        If a tensor does not have the size of the range, a text that says so replaces its range.
+        """
         mapping, flat_range = self._mapping(parameter)
         if mapping is None or flat_range is None:
             return
@@ -124,7 +130,7 @@ class FlatPartitions:
             yield key, state_tensor(name, key, value, flat_range)
 
     def _mapping(self, parameter: nn.Parameter) -> tuple[Any, Flat | None]:
-        """The parameter's mapping and the range that this rank holds.
+        """The parameter's `_hp_mapping` and the range of its elements that this rank holds.
 
         (None, empty range) if this rank holds nothing of the parameter.  (None, None) for a
         parameter that is not trained, and for all parameters if DeepSpeed's mappings are wrong.

@@ -21,7 +21,7 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
     `reduce` is the ReduceOp, `root` the global rank of src or dst, `peer` the global rank at the
     other end of a send or recv (None: any source), and `tag` its tag.
     `detail` describes other arguments that must be equal on all ranks.
-    `shape` and `dtype` are those of the input tensor.
+    `shape` and `dtype` are those of the input tensor; None and "" unless there is exactly one.
     `gives[i]` and `takes[i]` count the elements sent to and received from the group's rank i.
     `name` is the tensor's name from `ledger.name_tensor`; `site` is the caller's file:line outside
     of torch, and `user` the line of the user's code if the caller is in a package.
@@ -50,7 +50,11 @@ class Collective(msgspec.Struct, frozen=True, omit_defaults=True, tag="collectiv
 
     @property
     def numel(self) -> int | None:
-        """The number of elements of the input tensor; None if there is no single one."""
+        """The number of elements of the input tensor.
+
+        None if the call has no input tensor, such as a barrier, or several, such as
+        "all_reduce_coalesced".
+        """
         if self.shape is None:
             return None
         product = 1

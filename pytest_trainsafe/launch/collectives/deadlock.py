@@ -130,7 +130,10 @@ def _lane(call: Collective) -> object:
 
 
 def _lane_of(op: str, call: Collective, peer: int | None) -> object:
-    """The lane of sends to, or recvs from, `peer` (by `op`), with the group and tag of `call`."""
+    """The key of the lane of a rank's sends to `peer`, or of its recvs from `peer`.
+
+    `op` is "send" or "recv".  The group and the tag are those of `call`.
+    """
     return op, call.group, call.tag, peer
 
 

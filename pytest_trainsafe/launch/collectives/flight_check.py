@@ -127,7 +127,13 @@ _UNKNOWN = ("have", " no record of it")
 
 
 def _place(made: list[Issued], ended: str, ahead: int) -> tuple[str, str]:
-    """A rank's state as a clause: its verb in the plural, and the text after the verb."""
+    """The state of a rank in its process group, as a clause without a subject.
+
+    Returns a verb in the plural and the text that follows the verb, such as ("wait", " in ...").
+    `made` lists the collectives that the rank issued, and `ended` says how its program ended, ""
+    while it runs.  `ahead` is the highest sequence number among the collectives in which ranks of
+    the group wait: a rank that does not wait lags if its last collective has a lower number.
+    """
     after = f" after {made[-1]}" if made else " with none issued"
     if ended:
         return ended, after

@@ -42,6 +42,6 @@ def note(modules_before: set[str]) -> None:
 
 
 def bind_anew() -> None:
-    """Rebinds all recorded names to the owners' current functions."""
+    """Rebinds all recorded names to the functions that torch.distributed has now."""
     for module, name, owner, owners_name in _bindings:
         setattr(module, name, getattr(owner, owners_name))

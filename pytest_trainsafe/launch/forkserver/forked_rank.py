@@ -63,9 +63,10 @@ def _prepared(gate: int) -> None:
 
 
 def become(environ: Mapping[str, str], cwd: str) -> None:
-    """Makes the process as if it had started with this environment and working directory.
+    """Gives this process the state of one that was started with this environment and directory.
 
-    Also gives it new random seeds.
+    Sets its environment variables and working directory, resets signal handlers, lets torch read
+    its environment variables again, and reseeds the random generators.
     """
     for number in _SIGNALS:
         signal.signal(number, signal.SIG_DFL)
@@ -111,9 +112,10 @@ def _shuffle() -> None:
 
 
 def _tell_imports(files: RankFiles, before: set[str]) -> None:
-    """Writes the names of installed modules that the task imported, so that others preload them.
+    """Writes a file with the names of installed modules that the task imported.
 
-    `before` are the names of the modules that were already imported when the rank was forked.
+    The fork server then preloads these modules for later ranks.  `before` are the names of the
+    modules that were already imported when the rank was forked.
     """
     names = warm_learn.installed(name for name in list(sys.modules) if name not in before)
     if names:

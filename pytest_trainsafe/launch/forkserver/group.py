@@ -35,7 +35,7 @@ _MAX_REQUEST = 2**24
 
 
 class _RequestError(Exception):
-    """A malformed request, which our launcher never sends; the message says what is wrong."""
+    """A malformed request, which this package never sends; the message says what is wrong."""
 
 
 class _Request(msgspec.Struct):
@@ -51,7 +51,12 @@ class _Request(msgspec.Struct):
 def serve(
     control: socket.socket, client: int, base: Mapping[str, str], status: Mapping[str, object]
 ) -> NoReturn:
-    """Serves the request of one connection in this process, and exits."""
+    """Serves the request of one connection in this process, and exits.
+
+    `control` is the socket of the connection and `client` the process id of its other end.  `base`
+    is the environment with which the server started, and `status` is what the server reports about
+    itself if the request asks for no ranks.
+    """
     code = 70  # EX_SOFTWARE, unless what follows succeeds
     try:
         reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
@@ -75,9 +80,12 @@ def serve(
 
 
 def _read(control: socket.socket) -> dict[str, Any] | None:
-    """Receives a request and makes the pipe that comes with it our output.
+    """Receives a request and the two pipes that the client sends with it.
 
-    Returns the request and, as `gate`, the descriptor of the second pipe; None if it was withdrawn.
+    The first pipe becomes the standard output and standard error of this process.  Returns the
+    request; its key "gate" holds the descriptor of the second pipe, on which the ranks wait before
+    they begin the program, or -1 without a second pipe.  Returns None if the client closed the
+    connection or sent more than one line.  Raises _RequestError for a malformed request.
     """
     content, fds, _, _ = socket.recv_fds(control, 65536, 2)
     if fds:

@@ -3,9 +3,12 @@
     python -m pytest_trainsafe.launch.forkserver.keeper \\
         SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
 
-Started by `WarmServer`; does not import torch.  It holds the listening sockets, so that clients
-who connect while there is no server wait for the next one.  When the controller closes LIFE or
-ends, for whatever reason, the keeper kills all processes below it and removes the directory.
+Started by `WarmServer`; does not import torch.  SOCKET, LEARN and LIFE are inherited descriptors.
+SOCKET listens for clients, and LEARN receives names of modules to preload.  The keeper holds both,
+so that clients who connect while there is no server wait for the next one.  CONTROLLER is the
+process id of the pytest process that owns the server, and LIFE becomes readable when this process
+closes the server or ends.  When this happens, the keeper kills all processes below it and removes
+DIRECTORY, which holds the server's files.  PRELOAD are names of modules that the server imports.
 """
 
 from __future__ import annotations
@@ -27,9 +30,11 @@ _ATTEMPTS = 3
 
 
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
-    """Keeps a server alive until the process `controller` ends or closes LIFE, then cleans up.
+    """Keeps a server alive until the process `controller` closes it or ends, then cleans up.
 
-    `fds` are the descriptors of the two listening sockets and of LIFE.
+    `fds` are three descriptors: the server's socket for clients, its socket for names of modules,
+    and one that becomes readable when the controller closes the server.  `preload` are names of
+    modules that the server imports.
     """
     reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     reaper.stay()

@@ -235,7 +235,11 @@ class Forked:
             pass
 
     def reap(self, *, by_force: bool) -> None:
-        """Closes our descriptors; the server waits for its children."""
+        """Closes this process's descriptors of the group.
+
+        With `by_force`, kills the group's reaper first.  The reaper is a child of the fork server,
+        which collects its exit status.
+        """
         if by_force and self.reaper:
             os.kill(self.reaper, 9)
         self.control.close()

@@ -61,8 +61,9 @@ class PreforkedGroup:
     def run(self, env: Mapping[str, str], timeout: float, stop: threading.Event) -> GroupResult:
         """Runs the task and returns every rank's outcome; see `Launcher.run`.
 
-        `env`, the variables of the group's lease, is added to the ranks' environment.  Ranks that
-        `begin` started already have the variable of a lease on the CPU.
+        `env` holds the environment variables of the group's lease, which the ranks get.  It is
+        ignored for ranks that `begin` started: they train on the CPU, and were started with LEASED,
+        the only variable of a lease on the CPU.
         """
         begun, self._begun = self._begun, None
         if begun is not None:

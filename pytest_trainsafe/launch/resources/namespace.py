@@ -105,16 +105,16 @@ def enter() -> None:
     NoNamespace if a step fails; the process must then not continue.
     """
     if _threads() != 1:
-        raise NoNamespace(f"the process has {_threads()} threads")
+        raise NoNamespace(f"the process has {_threads()} threads, and must have only one")
     refused = _unshare(_CLONE_NEWNET)
     if refused == errno.EPERM and os.geteuid() != 0:
         _enter_user_namespace()
     elif refused:
-        raise NoNamespace(f"unshare: {os.strerror(refused)}")
+        raise NoNamespace(f"unshare refuses a network namespace: {os.strerror(refused)}")
     try:
         _bring_up_loopback()
     except OSError as error:
-        raise NoNamespace(f"bringing up the loopback device: {error.strerror}") from error
+        raise NoNamespace(f"the loopback device cannot be brought up: {error.strerror}") from error
     if refused:
         _drop_capabilities()
 
@@ -123,7 +123,9 @@ def _enter_user_namespace() -> None:
     user, group = os.geteuid(), os.getegid()
     refused = _unshare(_CLONE_NEWUSER | _CLONE_NEWNET)
     if refused:
-        raise NoNamespace(f"unshare, with a user namespace: {os.strerror(refused)}")
+        raise NoNamespace(
+            f"unshare refuses a user namespace with a network namespace: {os.strerror(refused)}"
+        )
     for name, content in (
         ("setgroups", "deny"),  # required before an unprivileged process may write gid_map
         ("uid_map", f"{user} {user} 1"),
@@ -133,7 +135,9 @@ def _enter_user_namespace() -> None:
             with open(f"/proc/self/{name}", "w") as file:
                 file.write(content)
         except OSError as error:
-            raise NoNamespace(f"writing {name} of a user namespace: {error.strerror}") from error
+            raise NoNamespace(
+                f"/proc/self/{name} of a user namespace cannot be written: {error.strerror}"
+            ) from error
 
 
 def _bring_up_loopback() -> None:
@@ -152,7 +156,8 @@ def _drop_capabilities() -> None:
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.capset(header, bytes(24)):
-        raise NoNamespace(f"capset: {os.strerror(ctypes.get_errno())}")
+        reason = os.strerror(ctypes.get_errno())
+        raise NoNamespace(f"capset cannot drop the capabilities in a user namespace: {reason}")
 
 
 def _unshare(flags: int) -> int:

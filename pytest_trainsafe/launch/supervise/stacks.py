@@ -85,8 +85,9 @@ def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None,
 def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[int]:
     """The ranks for which the others seem to wait; empty if there are none.
 
-    If some ranks wait in torch, these are the ranks that do not, or else those that have
-    `finished`.  Otherwise, if most ranks are at one place, they are the ranks elsewhere.
+    If some ranks wait in torch, the result is the ranks at a known place that do not wait in torch;
+    if there are none, it is `finished`, the ranks whose program has ended.  Otherwise, if one place
+    has more ranks than any other, the result is the ranks at the other places.
     """
     waiting = [rank for rank, place in places.items() if place is not None and place.waits_in]
     others = [rank for rank, place in places.items() if place is not None and not place.waits_in]

@@ -89,12 +89,18 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._writer.add(OperatorCount(self._called, self._recorded))
 
     def watch(self, names: Mapping[nn.Module, str]) -> None:
-        """Attributes the operators that follow to the modules in `names`."""
+        """Sets the modules to which operators are attributed from now on.
+
+        `names` maps each module to its name.
+        """
         self._names = names
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """False: nothing is compiled in these Runs, and skipping the compiler would import it."""
+        """Returns False, so that torch does not import its compiler only to skip it.
+
+        Nothing is compiled in these Runs.
+        """
         return False
 
     def __torch_dispatch__(

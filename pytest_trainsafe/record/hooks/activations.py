@@ -194,7 +194,11 @@ class ActivationRecorder:
     def _leaving(
         self, base: TensorId, output: object, recomputing: bool, passes_on: bool
     ) -> object:
-        """The output that the module returns: rewritten, if a rewriter is set."""
+        """Returns the value that the module returns: `output`, unless this Run rewrites outputs.
+
+        In a Run with a Rewriter, returns the result of `Rewriter.outputs`, which explains the
+        parameters.
+        """
         if self.rewriter is None:
             return output
         return self.rewriter.outputs(base, output, recomputing, passes_on)
@@ -219,7 +223,12 @@ class ActivationRecorder:
         return hook
 
     def _choosing(self, name: str) -> Callable[[], Decide | None]:
-        """Returns the `begin_call` of a Chooser: it creates `decide` for one call of the module."""
+        """Returns the function that a module's Chooser calls when a forward of the module begins.
+
+        That function returns another one, of type Decide, which the Chooser calls for each choice
+        in this forward: it records the choice, and returns the indices to use.  In a Run that
+        replays the choices of another Run, these are the indices of that Run.
+        """
 
         def begin_call() -> Decide | None:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -249,7 +258,11 @@ class ActivationRecorder:
         return begin_call
 
     def _chosen_before(self, name: str) -> Decide:
-        """The `decide` of a recomputation: repeats the choice made for equal scores."""
+        """Returns the function that decides in a forward that a backward recomputes.
+
+        It returns the indices that were replayed in the forward for the same scores, and the
+        module's own indices if none were.
+        """
 
         def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
             if not self._chosen:
@@ -285,7 +298,10 @@ class ActivationRecorder:
         return hook
 
     def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
-        """This rank's values, with dimensions in the logical order, and their layout."""
+        """This rank's values, with dimensions in the logical order, their layout, and its source.
+
+        The source is "dtensor", the annotation that gives the layout, or "default".
+        """
         order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
         if order:
             tensor = tensor.detach().permute(order)
@@ -295,7 +311,11 @@ class ActivationRecorder:
         return local_values(tensor), layout, source
 
     def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
-        """The layout of an annotation; cached, so that patterns are matched once."""
+        """The layout that an annotation gives to the output `where`, and the annotation's name.
+
+        Returns an empty layout and "default" if no annotation matches.  `ndim` is the output's
+        number of dimensions.  Results are cached, so that patterns are matched once.
+        """
         key = where.module, where.name, ndim, where.kind == "activation_grad"
         if key not in self._layouts:
             found = self.annotations.module(*key[:2], self.point, *key[2:])

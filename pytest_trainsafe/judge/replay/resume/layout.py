@@ -30,11 +30,13 @@ _GLOBAL: frozenset[Code] = frozenset({"lr_schedule", "scaler"})
 def judge_layout(
     traces: Traces, resumed: RunSpec, point: Point, last: int, rounding: str
 ) -> tuple[list[Finding], LadderJudgement]:
-    """Compare the training resumed at `point` with the Run `resumed`, which keeps its Point.
+    """Compares the training resumed at `point` with the Run `resumed`, which keeps its Point.
 
-    The effect of rounding is measured by another such Run, with noise of the size of rounding
+    Returns the findings and the comparison itself. There are no findings if the comparison passes;
+    otherwise the first one names the part of the state that was not restored, if it is known. The
+    effect of rounding is measured by repeating the Run `resumed` with noise of the size of rounding
     errors in the dtype `rounding`. `last` is the number of steps of the whole training. Raises
-    ArgumentError if the program does not take the same steps at `point`.
+    ArgumentError if the program does not take the same number of steps at `point`.
     """
     assert resumed.resume is not None
     noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)
@@ -60,7 +62,11 @@ def judge_layout(
 
 
 def _lead(findings: Sequence[Finding], same: Trace, moved: Trace, first: int) -> Finding:
-    """The finding that names the part of the state that was not restored at the other Point."""
+    """The finding that names the part of the state that was not restored at the other Point.
+
+    It is inconclusive if the comparison has no failing finding. `same` and `moved` are the traces
+    of the training resumed at its own and at the other Point, and `first` is their first step.
+    """
     failing = [each for each in findings if each.verdict == "fail"]
     place = next((each.where for each in failing if each.where is not None), None)
     at = f"resumed at {moved.point}"

@@ -166,9 +166,10 @@ def _compared(now: str, was: str) -> str:
 
 
 def _value(trace: Trace, rank: int, id: TensorId) -> str:
-    """A short text for a tensor: its value if it has one element, or what its elements are.
+    """A short text for a tensor of a rank.
 
-    The latter is "absent", "all zeros" or "some values".
+    It is "absent" if the tensor was not recorded. Otherwise it is the value of a tensor with one
+    element, and "all zeros" or "some values" for any other, or if no values were kept.
     """
     event = trace.ranks[rank].tensors.get(id)
     if event is None:

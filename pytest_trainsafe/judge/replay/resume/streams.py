@@ -1,8 +1,8 @@
 """Finds random streams that the resumed Run continues at a different position, and why.
 
 The state in which a draw finds its generator is compared with that of the same draw in the
-uninterrupted Run. If the two differ, one Run's state is searched among the states of the other Run:
-the draws in between are the missing or additional ones.
+uninterrupted Run. If the two differ, the state of one Run is looked for among the earlier states of
+the other Run; the draws since that state are the additional or missing ones.
 """
 
 from __future__ import annotations
@@ -39,10 +39,11 @@ _OTHER_RANK = (
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One generator of one rank: its draws in both Runs, and where they first differ.
+    """One generator of one rank: the first draw that differs between two Runs.
 
-    `wanted` and `found` are the generator's states there in the uninterrupted and in the
-    resumed Run; `expected` and `made` are its earlier draws in these Runs.
+    `wanted` and `found` are the states of the generator before this draw, in the uninterrupted and
+    in the resumed Run; `expected` and `made` are its earlier draws in these Runs.  If no draw
+    differs, the states are those at the end of the training, and the draws are all draws.
     """
 
     rank: int
@@ -59,9 +60,9 @@ def stream_differences(
     """The streams that continue at a different position, one for each generator and cause.
 
     `steps` is the number of steps before the checkpoint, and `last` that of the whole training.
-    `seeds` is whether the draws of seeds by torch's loaders count; they only influence the
-    data. A generator that draws differently in the two uninterrupted Runs, `whole` and `saved`,
-    is unseeded and excluded.
+    If `seeds` is False, the seeds that torch's loaders draw are ignored; such a seed
+    influences only the data. A generator that draws differently in the two uninterrupted Runs,
+    `whole` and `saved`, is not seeded, and is excluded.
     """
     first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
     found: dict[tuple[str, str], list[Difference]] = {}
@@ -194,7 +195,7 @@ def _difference(stream: _Stream, saved: Trace, steps: int) -> Difference:
 
 
 def _from(draws: Sequence[Draw], state: str) -> Sequence[Draw] | None:
-    """The draws from the last one that found its generator in `state` on; None if none did."""
+    """The last draw that found its generator in `state`, and all later draws; None if none did."""
     for index in reversed(range(len(draws))):
         if draws[index].event.before == state:
             return draws[index:]
@@ -206,7 +207,11 @@ def _count(draws: Sequence[Draw]) -> int:
 
 
 def _draws(count: int, start: str, end: str) -> str:
-    """A text such as "2 draws (8 numbers)"; the 32-bit numbers are counted from the two states."""
+    """A text such as "2 draws (8 numbers)".
+
+    The count of 32-bit numbers is the distance between the generator's states `start` and `end`.
+    It is left out if it is unknown or not larger than `count`.
+    """
     one, other = position(start), position(end)
     same = start.partition(".")[0] == end.partition(".")[0]
     numbers = other - one if same and one is not None and other is not None else 0
@@ -221,9 +226,10 @@ def _calls(draws: Sequence[Draw]) -> str:
 
 
 def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
-    """Another rank whose generator of this name had the state that was found; None if none had.
+    """The first other rank from which the resumed Run may have taken the state `stream.found`.
 
-    It had it at the checkpoint, or at a draw after it.
+    In the uninterrupted Run `saved`, the generator of the same name on that rank had this state at
+    the checkpoint or at a later draw. Returns None if there is no such rank.
     """
     for rank in saved.ranks:
         if rank.rank == stream.rank:
@@ -242,7 +248,10 @@ def _other_rank(stream: _Stream, saved: Trace, steps: int) -> int | None:
 
 
 def _place(rank: RankTrace, steps: int) -> int | None:
-    """The position of the event that records the state after `steps` steps; None if none does."""
+    """The position of the event that records the training state after `steps` steps.
+
+    Returns None if the rank recorded no such event.
+    """
     for order, event in enumerate(rank.events):
         if isinstance(event, TrainingState) and event.steps == steps:
             return order

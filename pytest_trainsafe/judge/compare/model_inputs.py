@@ -173,7 +173,10 @@ class ModelInputs:
                     yield wide
 
     def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
-        """Whether ranks of the same stage receive a reference input at its own position."""
+        """Whether the candidate's input `there` equals `expected`, the reference's value of it.
+
+        Only the ranks in the pipeline stage of the part `like` are compared.
+        """
         stage = like.coordinates["pp"]
         if not is_whole(self.rung.candidate, there):
             return False

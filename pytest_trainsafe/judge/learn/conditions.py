@@ -17,7 +17,11 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """The feature of a field of several records, where it has no value to keep."""
+    """The feature of a field that stands for the values of several records.
+
+    SAME means that the records agree on the field but their value is not kept, and DIFFERENT that
+    they do not agree.
+    """
 
     SAME = "same"
     DIFFERENT = "different"

@@ -254,8 +254,8 @@ class _Judge(Parameters):
         """Whether clipping left a gradient of the reference unchanged.
 
         In this case only the main gradient is judged, and not the gradient before clipping.  The
-        latter may be incomplete in a correct program, which may compute the norm, or clip with a
-        limit that is never reached, before it completes the gradient.
+        latter may be incomplete even in a correct program: the program may compute the norm, or
+        clip with a limit that is never reached, before the gradient is complete.
         """
         after = self.rung.reference.holders(msgspec.structs.replace(id, kind="main_grad"))
         hashes = {rank.rank: event.hash for rank, event in after}

@@ -17,10 +17,10 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """The feature of a field that stands for the values of several records.
+    """A feature that is not a value, for a field of an example with several records.
 
-    SAME means that the records agree on the field but their value is not kept, and DIFFERENT that
-    they do not agree.
+    SAME means that the records agree on the field and that their value is not kept.  DIFFERENT
+    means that the records have different values.
     """
 
     SAME = "same"

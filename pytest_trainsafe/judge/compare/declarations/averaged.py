@@ -109,8 +109,9 @@ def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means
 def _wrong(comparison: Comparison) -> int:
     """The number of wrong tensors; 0 if no declaration of a mean could explain them.
 
-    No declaration could if one of the wrong tensors is recorded after the reduction.  The result is
-    also 0 if no main gradient was compared, or if some tensors could not be judged.
+    A declaration cannot explain a wrong tensor that is recorded after the reduction: the result is
+    0 if there is one.  It is also 0 if no main gradient was compared, or if some tensors could not
+    be judged.
     """
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     if comparison.suspects or any(id is None or id.kind not in BEFORE for id in ids):

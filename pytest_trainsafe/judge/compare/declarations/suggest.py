@@ -54,9 +54,9 @@ class MissingLayout:
 
 
 def place_of(id: TensorId) -> str:
-    """The key that declares a module's output or its gradient in the module's annotations.
+    """The key of a module's output, or of an output's gradient, in the module's annotations.
 
-    For example "output" for an output, and "output_grad" for its gradient.
+    For example, the key of "output.0" is "output.0", and that of its gradient "output_grad.0".
     """
     gradient = id.kind == "activation_grad"
     return id.name.replace("output", "output_grad", 1) if gradient else id.name

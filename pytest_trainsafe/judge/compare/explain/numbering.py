@@ -21,11 +21,11 @@ _Owners = dict[int, set[int]]
 
 
 def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
-    """A finding on the first step with a missing micro-batch or with a number that is used twice.
+    """A finding on the first step in which a micro-batch is missing or a number is used twice.
 
-    A number is used twice if two dp ranks compute a micro-batch of this number from different data;
-    they may compute it from the same data.  None if there is no such step, at dp=1, or if dp ranks
-    hold shards or partial sums of the same micro-batch.
+    A number is used twice if several dp ranks compute a micro-batch of this number from different
+    data; it is allowed that they compute it from the same data.  None if there is no such step, at
+    dp=1, or if dp ranks hold shards or partial sums of the same micro-batch.
     """
     if candidate.sizes["dp"] == 1 or shares_batches(candidate):
         return None

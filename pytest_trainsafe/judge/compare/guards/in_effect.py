@@ -52,8 +52,8 @@ def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str
 def _sequence(rung: Rung) -> str | None:
     """The reason why sp had no effect; None if it had one, or if that is unknown.
 
-    sp has no effect if no activation is sharded over tp along a dimension before its last, and no
-    parameter gradient is a partial sum over tp.
+    sp has no effect if no activation is sharded over tp along a dimension other than the last, and
+    no parameter gradient is a partial sum over tp.
     """
     candidate, role = rung.candidate, rung.candidate.sizes.mesh.role
     activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]

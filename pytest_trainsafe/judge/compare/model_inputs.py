@@ -142,7 +142,10 @@ class ModelInputs:
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
     ) -> bool:
-        """Whether parts merge into `expected` in some layout."""
+        """Whether parts merge into `expected` in some layout.
+
+        `alone` is true for the part of a single rank: then no part of another rank is needed.
+        """
         if _family(parts[0].tensor) != _family(expected):
             return False
         sizes = self._sizes()

@@ -1,9 +1,10 @@
-"""Runs the Points that hypothesis draws for one test, each once, and explains the first failure.
+"""Runs each Point that hypothesis draws for one test once, and explains the first failure.
 
-Once the first failure is explained, nothing is run any more.  hypothesis goes on to shrink the
-failing example.  So every Point with all axis values that the failure needs is then replaced by the
-smallest failing Point (`settled`), and other Points repeat their outcome or are rejected.  The
-example that hypothesis saves and prints is thus the smallest failing Point.
+Once the first failure is explained, no further Point is run, although hypothesis goes on to shrink
+the failing example.  From then on, a drawn Point that has all axis values that the failure needs is
+replaced by the smallest failing Point (`settled`).  Any other Point passes or fails as it did
+before; it is rejected if it was not run before, or if it failed in another way.  The example that
+hypothesis saves and prints is thus the smallest failing Point.
 """
 
 from __future__ import annotations
@@ -71,10 +72,11 @@ class Examples:
         self._failure: Callable[[], BaseException] | None = None
 
     def run(self, given: Point, test: Callable[..., object]) -> None:
-        """Runs the test at a Point; `test` takes the arguments in GIVEN that it names.
+        """Runs the test at the Point `given`.
 
-        If it fails, raises FuzzFailure with an explanation, or FlakyProgram if the program is not
-        reproducible.
+        `test` is called with those of the keyword arguments `candidate_trace`, `reference_trace`,
+        `trainsafe` and `point` that the test function takes.  If the test fails, raises FuzzFailure
+        with an explanation, or FlakyProgram if the program is not reproducible.
         """
         __tracebackhide__ = True
         point = self._declared(given)
@@ -119,8 +121,9 @@ class Examples:
     def _declared(self, given: Point) -> Point | None:
         """The given Point, completed to one in this test's space; None if options exclude it.
 
-        The Point of an `@example` may lack axes, which then take their cheapest value.  Raises
-        SweepError if the test does not declare one of its axes or values, or if it is invalid.
+        The Point of an `@example` may lack axes; each of these takes its cheapest value.  Raises
+        SweepError if the test does not declare an axis or a value of the given Point, or if the
+        completed Point is invalid.
         """
         space = self._source.space
         named = dict(given)
@@ -153,7 +156,7 @@ class Examples:
         return known
 
     def _quick(self, point: Point) -> Case:
-        """The Case of a Point, without looking for the code at fault."""
+        """The Case of a Point, with the search for the faulty code turned off."""
         case = self._source.space.cell(point).case
         return replace(case, settings=replace(case.settings, localize=0.0))
 
@@ -271,7 +274,10 @@ class Examples:
         return (why, cause) if why else None
 
     def _summary(self) -> PointSummary:
-        """One summary of all examples: the worst verdict, its rungs, and the seconds of all."""
+        """The summary of the example with the worst verdict, extended by totals of all examples.
+
+        The seconds are the sums over all examples, and notes tell how many Points were run.
+        """
         order = {"fail": 0, "inconclusive": 1}
         worst = min(self._summaries, key=lambda each: order.get(each["verdict"], 2))
         seconds: dict[str, float] = {}

@@ -15,10 +15,11 @@ MAX_REASONS = 4
 
 
 def require_mostly_valid(space: Space) -> None:
-    """Raises FailedHealthCheck if few Points drawn at random are valid or one axis from valid.
+    """Raises FailedHealthCheck if few Points drawn at random are valid or nearly valid.
 
-    The strategy would then change several axes of nearly every example, so that the examples would
-    be the same few Points again and again.
+    A Point is nearly valid if a change of one axis, other than a mesh axis, makes it valid.  Of any
+    other Point the strategy must change several axes.  If it had to do so for most examples, they
+    would be the same few Points again and again.
     """
     excluded: Counter[str] = Counter()
     for values in space.drawn_at_random(DRAWN):

@@ -32,8 +32,8 @@ class PointSource:
     `narrowed` is whether they do.
     `examples` runs the Points; it is None while the test does not run.  Once the first failure is
     explained, `settled` replaces drawn Points that fail for the same reason by the smallest one.
-    `relations` are asserted at each Point after the test.  `alone` is whether Points are drawn too
-    at which the candidate is the same Run as the reference.
+    `relations` are asserted at each Point after the test.  If `alone` is true, Points at which the
+    candidate is the same Run as the reference are drawn too; otherwise such Points are invalid.
     """
 
     def __init__(self, declaration: Declaration, max_world_size: int) -> None:

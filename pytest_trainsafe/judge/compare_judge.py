@@ -19,10 +19,10 @@ class CompareJudge:
     name = "compare"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The first rung's Runs; further rungs, noise and second recordings are requested later.
+        """The Runs of the first rung that can start at once; the ladder requests all others later.
 
-        Below float64 the candidate may have to replay decisions that the reference made, so its Run
-        is requested later, when the reference has finished.
+        If the first rung is narrower than float64, the candidate may have to replay decisions that
+        the reference made.  Its Run is then requested later, when the reference has finished.
         """
         first = case.rungs[0]
         roles: tuple[Role, ...] = ("candidate", "reference")

@@ -138,8 +138,9 @@ def _module_of(lead: Finding) -> str:
 def lead_of(failing: Sequence[Finding]) -> Finding:
     """The finding that leads the report: one on the first wrong tensor in dataflow order.
 
-    If that tensor has several findings, one with a pattern is preferred, then one of the
-    compare judge.  `failing` must be in dataflow order.
+    If that tensor has several findings, a finding that names a known relation to the reference
+    (`Finding.pattern`) is preferred, then a finding of the compare judge.  `failing` must be in
+    dataflow order.
     """
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))

@@ -1,7 +1,6 @@
 """The ladder: judges a test's Runs dtype by dtype, widest first.
 
-Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12.  The
-assertions import this module when they are called.
+Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12.
 """
 
 from __future__ import annotations
@@ -99,11 +98,7 @@ class _Ladder:
     """The judged rungs of one test, from the widest down, with the seconds they took."""
 
     def __init__(
-        self,
-        candidate: Traces,
-        reference: Traces,
-        loosen: Sequence[Loosen],
-        accepted: set[str],
+        self, candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accepted: set[str]
     ) -> None:
         self.candidate = candidate
         self.reference = reference
@@ -115,7 +110,10 @@ class _Ladder:
         self._rung: Rung | None = None
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Judge the next rung.  Returns whether it fails."""
+        """Judge the rung in `dtype`.  Returns whether it fails.
+
+        `last` says that no rung follows.  If `shadowed`, a float64 reference measures rounding too.
+        """
 
         def ahead() -> None:
             """Launch the next test's Runs if all Runs that this test needs are known."""
@@ -249,6 +247,7 @@ def make_rung(
 ) -> Rung:
     """The traces of one rung; those not yet recorded are launched together.
 
+    If `shadowed`, the reference's float64 trace, which measures rounding, is one of them.
     `launched` is called when all of them are launched, before the candidate's trace is awaited.
     """
     candidate.prefetch(dtype)
@@ -287,8 +286,7 @@ def measured_again(
 def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
     """The rung with rounding measured by `samples` samples of noise in total.
 
-    Samples in which the program fails are skipped, because noise on operations may cause the
-    failure.
+    Samples in which the program fails are skipped, because the noise may cause the failure.
     """
     measured = reference.replaying(reference.decided(dtype))
     measured.prefetch_perturbed(dtype, range(1, samples))
@@ -312,9 +310,9 @@ def _localize(
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
     """The rungs to judge, whether float64 can measure their rounding, and notes on skipped ones.
 
-    Many programs have kernels or constants of one dtype.  Neither a rung that the user requested
-    nor the recipe's dtype is skipped: if the reference cannot run in it, the test fails.  If only
-    the candidate cannot run in float64, the reference's float64 run still measures rounding.
+    The first rung is skipped if the reference cannot run in its dtype.  The test fails instead if
+    the user requested this dtype, or if it is the Point's own.  If only the candidate cannot run in
+    float64, the reference's float64 run still measures rounding.
     """
     rungs = list(case.rungs)
     alone = "float64" not in case.program.traits.dtypes
@@ -339,8 +337,10 @@ def judge_pair(
     loosen: Sequence[Loosen],
     accept: Sequence[str],
 ) -> LadderJudgement:
-    """Judge two recorded Runs.
+    """Judge two recorded Runs, in the dtype of the reference.
 
+    `perturbed` is the reference with noise of the size of rounding errors, `shadow` the reference
+    in float64; both measure rounding.  If both are None, only bitwise equal tensors pass.
     Raises TraceError for a trace that cannot be read or has the wrong dtype for its role.
     """
     require_known(accept)

@@ -10,7 +10,8 @@ values        loads the logical tensors of a trace and caches them
 decisions, buffers, model_inputs   judge kinds of tensors that have rules of their own
 tolerance/    determines how large an error rounding explains
 sketch/       judges tensors of which only random projections were recorded
-patterns/     recognise known relations of a wrong value to its reference, from `explain/`
+explain/      collects the evidence on a wrong tensor, and describes it
+patterns/     recognise, by this evidence, known relations of a wrong value to its reference
 guards/       detect checks that could not have failed, and list what was not compared
 declarations/ detect missing and wrong annotations of layouts and of averages
 """

@@ -3,12 +3,12 @@
 A buffer that no forward changes (a table, a mask, an average that is updated once a step) must
 equal the reference's on every rank.  A running state, such as the statistics of batch
 normalisation, depends on the micro-batches that a rank has processed, in order.  The reference
-processes all of a step's; a dp rank processes its own, and cp and sp ranks process parts of each.
-So a rank's running state is compared only as long as the rank has processed the same micro-batches
-as the reference: everywhere at dp=1, and at dp=2 on the first dp rank during the first step.  A
-buffer whose initial value differs from the reference's is assumed to depend on the rank (such as a
-table of the rank's own positions), and is compared only if its layout is declared.  Called by the
-compare judge.
+processes all micro-batches of a step.  A dp rank processes only some of them, and cp and sp ranks
+process parts of each micro-batch.  So a rank's running state is compared only as long as the rank
+has processed the same micro-batches as the reference: on every rank at dp=1, and at dp=2 at most on
+the first dp rank during the first step.  A buffer whose initial value differs from the reference's
+is assumed to depend on the rank (such as a table of the rank's own positions), and is compared only
+if its layout is declared.  Called by the compare judge.
 """
 
 from __future__ import annotations

@@ -69,7 +69,11 @@ class Comparison:
 
     @property
     def wrong(self) -> Counter[str]:
-        """By kind, the number of tensors with a failing finding, also of those not comparable."""
+        """By kind, the number of tensors with a failing finding.
+
+        A tensor that could not be compared, such as a missing one, counts too.  A parameter after a
+        step counts as its update.
+        """
         ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
         return Counter(id.kind for id in {_as_judged(id) for id in ids})
 

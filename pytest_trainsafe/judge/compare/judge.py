@@ -253,8 +253,9 @@ class _Judge(Parameters):
     def passed_the_clip(self, id: TensorId) -> bool:
         """Whether clipping left a gradient of the reference unchanged.
 
-        If so, only the main gradient is judged: a program may compute the norm, or clip with a
-        limit that is never reached, before its gradients are complete.
+        In this case only the main gradient is judged, and not the gradient before clipping.  The
+        latter may be incomplete even in a correct program: the program may compute the norm, or
+        clip with a limit that is never reached, before the gradient is complete.
         """
         after = self.rung.reference.holders(msgspec.structs.replace(id, kind="main_grad"))
         hashes = {rank.rank: event.hash for rank, event in after}
@@ -348,8 +349,9 @@ class _Judge(Parameters):
     def pass_equal(self, id: TensorId, tolerance: Tolerance, measured: bool = True) -> bool:
         """Record that a tensor equals its reference.
 
-        Returns False, and records nothing, if the reference is empty or not finite, or if
-        `measured` and no rounding was measured: then the tensor must be loaded and judged.
+        `measured` is false for a tensor that is compared exactly, for which rounding need not be
+        measured.  Returns False, and records nothing, if the tensor must be loaded and judged: if
+        the reference is empty or not finite, or if rounding must be measured and was not.
         """
         if not tolerance.finite or (measured and tolerance.unmeasured) or not tolerance.elements:
             return False

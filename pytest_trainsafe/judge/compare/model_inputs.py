@@ -142,7 +142,10 @@ class ModelInputs:
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
     ) -> bool:
-        """Whether parts merge into `expected` in some layout."""
+        """Whether parts merge into `expected` in some layout.
+
+        `alone` is true for the part of a single rank: then no part of another rank is needed.
+        """
         if _family(parts[0].tensor) != _family(expected):
             return False
         sizes = self._sizes()
@@ -173,7 +176,10 @@ class ModelInputs:
                     yield wide
 
     def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
-        """Whether ranks of the same stage receive a reference input at its own position."""
+        """Whether the candidate's input `there` equals `expected`, the reference's value of it.
+
+        Only the ranks in the pipeline stage of the part `like` are compared.
+        """
         stage = like.coordinates["pp"]
         if not is_whole(self.rung.candidate, there):
             return False

@@ -17,7 +17,11 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """The feature of a field of several records, where it has no value to keep."""
+    """A feature that is not a value, for a field of an example with several records.
+
+    SAME means that the records agree on the field and that their value is not kept.  DIFFERENT
+    means that the records have different values.
+    """
 
     SAME = "same"
     DIFFERENT = "different"

@@ -44,13 +44,14 @@ UNCLIPPED = "unclipped_grad"
 class Means:
     """A declaration of means over ranks that explains all wrong tensors.
 
-    `gradients` are the axes over which gradients before the reduction are means, and `loss` those
-    over which reported losses are.  `tensors` counts the tensors that this explains.  `alike` is
-    another axis of the same size that would explain them too, "" if there is none.  If `dropped` is
-    not empty, gradients are declared means over these axes, and are correct without that
-    declaration; `wrapper` is the wrapper that was assumed to average, "" if annotations declare the
-    means.  `clipped` is the factor by which clipping scales all gradients, if it hides whether the
-    reduction averages; otherwise 1.0.
+    `gradients` are the axes over which gradients before the reduction are means, and `loss` the
+    axes over which reported losses are means.  `tensors` counts the wrong tensors that these means
+    explain.  `alike` is another axis of the same size that would explain them too, "" if there is
+    none.  If `dropped` is not empty, the candidate declares gradients as means over the axes in
+    `dropped`, and all tensors are correct without that declaration; `wrapper` is then the wrapper
+    that was assumed to average, "" if annotations declare the means.  If clipping hides whether the
+    reduction averages, `clipped` is the factor by which clipping scales all gradients; otherwise
+    `clipped` is 1.0.
     """
 
     gradients: tuple[str, ...]
@@ -108,8 +109,9 @@ def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means
 def _wrong(comparison: Comparison) -> int:
     """The number of wrong tensors; 0 if no declaration of a mean could explain them.
 
-    That is so if one is recorded after the reduction, if no main gradient was compared, or if some
-    tensors could not be judged.
+    A declaration cannot explain a wrong tensor that is recorded after the reduction: the result is
+    0 if there is one.  It is also 0 if no main gradient was compared, or if some tensors could not
+    be judged.
     """
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     if comparison.suspects or any(id is None or id.kind not in BEFORE for id in ids):
@@ -168,7 +170,7 @@ def _factor(reference: Trace) -> float | None:
     """The factor from the sum of the micro-batches' gradients to what the optimizer receives.
 
     It is 1.0 if the sum is unchanged, and less if all gradients are clipped together by their norm.
-    None if the first FEW parameters have no factor in common.
+    None if the first parameters (at most `FEW`) have no factor in common.
     """
     terms = _terms(reference)
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
@@ -190,10 +192,12 @@ def _factor(reference: Trace) -> float | None:
 
 
 def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
-    """Whether gradients before clipping, or their norm, were compared.
+    """Whether a compared tensor shows the scale of the reduced gradients before clipping.
 
-    If so, the candidate's reduction yields the sum of the reference's micro-batches, not a multiple
-    of it, because everything after the reduction is correct.
+    Such a tensor is a gradient before clipping, or a gradient norm that the reference reports
+    before clipping.  `means` proposes nothing unless all tensors recorded after the reduction are
+    correct.  So if this tensor was compared, the candidate's reduction yields the sum of the
+    micro-batches' gradients, and not a multiple of this sum.
     """
     if comparison.compared[UNCLIPPED]:
         return True

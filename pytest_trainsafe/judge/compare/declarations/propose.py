@@ -99,11 +99,12 @@ def propose(
     loosen: Sequence[Loosen],
     again: Callable[[Rung, Comparison], tuple[Rung, Comparison]] | None = None,
 ) -> Proposal | None:
-    """Find the missing layouts of a failed comparison; None if none is missing.
+    """Find the missing layouts of a failed comparison.
 
-    `again` measures rounding again, with more samples of noise, for a comparison that fails by
-    little: failures that remain with the proposed layouts may be due to too few samples.  None,
-    too, if some tensors could not be judged because their values were not recorded.
+    Returns None if no layout is missing, or if some tensors could not be judged because their
+    values were not recorded.  `again` is called if tensors still fail with the proposed layouts: it
+    measures rounding with more samples of noise and compares again, because the failures may be due
+    to too few samples.
     """
     if comparison.suspects:
         return None
@@ -196,7 +197,11 @@ def _used(candidate: Trace) -> Annotations:
 
 
 def _sources(candidate: Trace) -> dict[str, str]:
-    """The layout source of every module that recorded an output, in dataflow order."""
+    """Maps each module that recorded an output to the origin of the output's layout.
+
+    The origin is a `TensorEvent.layout_source`, such as an annotation pattern or "default".  The
+    modules are in dataflow order.
+    """
     return {
         id.module: event.layout_source
         for rank in candidate.ranks

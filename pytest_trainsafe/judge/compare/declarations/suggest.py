@@ -54,7 +54,10 @@ class MissingLayout:
 
 
 def place_of(id: TensorId) -> str:
-    """The key in its module's entry under which an output, or its gradient, is annotated."""
+    """The key of a module's output, or of an output's gradient, in the module's annotations.
+
+    For example, the key of "output.0" is "output.0", and that of its gradient "output_grad.0".
+    """
     gradient = id.kind == "activation_grad"
     return id.name.replace("output", "output_grad", 1) if gradient else id.name
 
@@ -96,9 +99,9 @@ def wanted(
 ) -> AnnotationPatch:
     """The annotations to add, in the form of an annotation file.
 
-    `sources` maps each module that recorded an output to the source of its layout, `parameters` has
-    all parameter names, `order` is the file's cp_order ("" if none is needed), and `sp` says
-    whether sequence parallelism is on.
+    `sources` maps each module that recorded an output to the origin of the output's layout
+    (`TensorEvent.layout_source`), `parameters` has all parameter names, `order` is the file's
+    cp_order ("" if none is needed), and `sp` says whether sequence parallelism is on.
     """
     result: AnnotationPatch = {}
     if cp_order(needs):

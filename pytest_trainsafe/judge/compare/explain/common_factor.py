@@ -176,7 +176,10 @@ def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
 def _others_allow(
     rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
 ) -> bool:
-    """Whether all main gradients of the step that passed are too small to show the factor."""
+    """Whether every main gradient of `step` that passed is too small to show the factor.
+
+    `factors` has the factor of each rank.
+    """
     wrong = {*_wrong_gradients(comparison)}
     for id in rung.reference.ids():
         if id.kind != "main_grad" or id.step != step or id in wrong:

@@ -79,7 +79,9 @@ def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
 def _second_agrees(rung: Rung, gradient: TensorId, given: torch.Tensor) -> bool:
     """Whether the error of the second moment is a multiple of the squared gradient.
 
-    If the second moment is correct, the optimizer itself weights gradients differently.
+    A wrong factor on the gradient causes such an error.  False if the second moment is correct: in
+    this case the optimizer itself weights gradients differently.  True if the optimizer has no
+    second moment.
     """
     for moment in SECOND_MOMENTS:
         state = _state(gradient, moment)
@@ -113,9 +115,10 @@ def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | No
 
 
 def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
-    """By rank, the error of a parameter's update as a multiple of the gradient; else None.
+    """By rank, the error of a parameter's update as a multiple of the gradient.
 
-    For optimizers without a first moment.
+    Called for optimizers without a first moment.  None if the updates were not recorded or cannot
+    be compared.
     """
     for kind in ("master_param", "param"):
         id = msgspec.structs.replace(gradient, kind=kind)

@@ -26,9 +26,9 @@ from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
 def explain_tensor(
     rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
 ) -> Pattern | None:
-    """The pattern that relates a wrong tensor to its reference; None if no pattern matches.
+    """The pattern that relates a wrong tensor to its reference.
 
-    None, too, if the shapes differ.
+    Returns None if no pattern matches, or if the shapes differ.
     """
     assert merged.tensor is not None
     if merged.tensor.shape != reference.shape:

@@ -21,10 +21,11 @@ _Owners = dict[int, set[int]]
 
 
 def misnumbered(candidate: Trace, reference: Trace, dtype: str) -> Finding | None:
-    """A finding on the first step in which a micro-batch is missing or was computed twice.
+    """A finding on the first step in which a micro-batch is missing or a number is used twice.
 
-    None if there is no such step, at dp=1, and if dp ranks share micro-batches.  Computing the same
-    data twice is allowed.
+    A number is used twice if several dp ranks compute a micro-batch of this number from different
+    data; it is allowed that they compute it from the same data.  None if there is no such step, at
+    dp=1, or if dp ranks hold shards or partial sums of the same micro-batch.
     """
     if candidate.sizes["dp"] == 1 or shares_batches(candidate):
         return None

@@ -23,7 +23,11 @@ def why_without_effect(rung: Rung, axis: str) -> str | None:
 
 
 def _experts(rung: Rung) -> str | None:
-    """Why ep had no effect: every rank holds all parameters of its stage; else None."""
+    """The reason why ep had no effect; None if it had one, or if that is unknown.
+
+    ep has no effect if every rank holds all parameters of its pipeline stage, and no parameter is
+    sharded over dp or cp.
+    """
     ranks = rung.candidate.ranks
     held = {rank.rank: _parameters_of(rank) for rank in ranks}
     if not any(held.values()):
@@ -46,9 +50,10 @@ def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str
 
 
 def _sequence(rung: Rung) -> str | None:
-    """Why sp had no effect: no activation is sharded along the sequence; else None.
+    """The reason why sp had no effect; None if it had one, or if that is unknown.
 
-    A parameter gradient that is a partial sum over tp also shows an effect of sp.
+    sp has no effect if no activation is sharded over tp along a dimension other than the last, and
+    no parameter gradient is a partial sum over tp.
     """
     candidate, role = rung.candidate, rung.candidate.sizes.mesh.role
     activations = [*_events(candidate, "activation"), *_events(candidate, "activation_grad")]
@@ -78,7 +83,10 @@ def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[
 
 
 def _chunks(rung: Rung) -> str | None:
-    """Why vpp had no effect: no rank computes several separate parts of the model; else None."""
+    """The reason why vpp had no effect; None if it had one, or if that is unknown.
+
+    vpp has no effect if every rank computes only one contiguous part of the model.
+    """
     order: list[str] = []
     for id in in_dataflow(rung.reference):
         if id.kind == "activation" and id.module not in order:
@@ -102,7 +110,7 @@ def _chunks(rung: Rung) -> str | None:
 
 def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
     def judge(rung: Rung) -> str | None:
-        """The reason `why` unless a rank recorded that the axis took effect."""
+        """The reason `why`; None if a rank recorded that the axis took effect."""
         return None if any(axis in rank.note("ran") for rank in rung.candidate.ranks) else why
 
     return judge

@@ -35,14 +35,15 @@ HEAD = 64
 
 
 def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
-    """The recipe's dtype if a passing tensor's values were rounded to it; otherwise None.
+    """The candidate's dtype if a passing tensor's values were rounded to it; otherwise None.
 
-    Both sides must store the tensor in a wider dtype.  All of the candidate's values must be
-    exactly representable in the recipe's dtype, and the reference's must not.  The sum of the
-    candidate's own gradient terms must not be representable either: a gradient from a single
-    backward has only its parameter's precision, whatever dtype stores it, so it looks rounded
-    without being wrong.  With ep, the candidate may run one backward where the reference runs
-    several.  None, too, if a framework is configured to reduce gradients in the recipe's dtype.
+    Only gradients and optimizer states are tested, and only if the candidate's dtype is a
+    low-precision dtype such as bfloat16 and both Runs store the tensor in a wider one.  The values
+    count as rounded if the candidate's dtype can represent all of them exactly, but not all of the
+    reference's values, and not the sum of the candidate's own gradient terms.  The condition on the
+    sum excludes a gradient from a single backward, which has only its parameter's precision and is
+    correct: with ep, the candidate may run one backward where the reference runs several.  Returns
+    None if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
     if id.kind not in KINDS or not precision(recipe).low:

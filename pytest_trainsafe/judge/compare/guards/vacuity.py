@@ -1,6 +1,8 @@
-"""Detects checks that could not have failed; each makes a test inconclusive, by its name.
+"""Detects checks that could not have failed, and makes their test inconclusive.
 
-So if a test passes, something was compared that a bug would have changed.  Called by the ladder.
+So if a test passes, something was compared that a bug would have changed.  Each guard yields its
+doubts as pairs: the name of the check, by which a user can accept the doubt, and a message.  Called
+by the ladder.
 """
 
 from __future__ import annotations
@@ -314,9 +316,10 @@ def _states_of(rank: RankTrace) -> frozenset[TensorId]:
 def _neighbours(
     candidate: Trace, axis: str, share: Callable[[RankTrace], Collection[object]]
 ) -> Iterator[tuple[RankTrace, RankTrace]]:
-    """Pairs of ranks that differ only in their coordinates along an axis or a role.
+    """Pairs of ranks whose coordinates differ only along `axis`.
 
-    Ranks for which `share` returns nothing are omitted.
+    `axis` is a mesh axis, or a kind of parallelism such as "dp" that stands for all mesh axes of
+    this kind.  Ranks for which `share` returns an empty collection are omitted.
     """
     ranks = [rank for rank in candidate.ranks if share(rank)]
     members = {*candidate.sizes.mesh.members(axis)}

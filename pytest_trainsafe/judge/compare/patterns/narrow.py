@@ -17,9 +17,9 @@ PLAIN_BITS = 4
 
 
 def narrower(wrong: WrongTensor) -> Pattern | None:
-    """Matches if all values are exactly representable in a narrower dtype.
+    """Matches if a narrower dtype can represent all values exactly, but not all of the reference's.
 
-    The reference's values must not be, and the error must be that of rounding to the dtype.
+    The error must also be no larger than the error of a few roundings to this dtype.
     """
     if wrong.value.is_complex() or _plain(wrong.value):
         return None

@@ -69,8 +69,9 @@ def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
 def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
     """Whether the failing tensor may be a sum of gradients that are mostly rounding.
 
-    A single element of such a gradient may by chance be equal with and without noise.  For example,
-    after the normalisation of a single element it is only a few multiples of the last bit.
+    An element of such a gradient may by chance be equal with and without noise.  For example, the
+    gradient of a normalisation over a single element is zero; its computed value is only a few
+    multiples of the last bit.
     """
     where = lead.where
     if where is None or where.kind not in _OF_GRADIENTS or lead.check not in _MEASURED:
@@ -110,7 +111,8 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
 def _ratio(finding: Finding) -> float:
     """The error divided by its allowance; infinite if the check does not use measured rounding.
 
-    If the allowance is zero, the noise did not change the tensor by chance, and the ratio is 1.
+    The ratio is 1 if the allowance is zero: the noise left the tensor unchanged, which may be due
+    to chance.  The ratio is infinite if the error is not finite.
     """
     if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
         return math.inf

@@ -136,4 +136,4 @@ def _when(invariant: Invariant) -> str:
 
 
 def _ignore(violation: Violation) -> None:
-    """The first `report` of a new watch, which the check replaces."""
+    """Does nothing.  A new Watch has this `report` until a check sets another."""

@@ -56,11 +56,11 @@ def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Records:
-    """Calls, or changes if not `of_calls`, with their features.
+    """Records of one kind with their features: calls if `of_calls` is true, otherwise changes.
 
-    `rows` has their rows in the table, and `codes` the index of each one's features in `features`.
-    `frame` is the table, if it is needed.  If an example compares two ranks, `other` has the table
-    of the other rank and the rows in it.
+    `rows` has the row of each record in its table, and `codes` the index of the record's features
+    in `features`.  `frame` is that table, or None where the caller knows the table.  If examples
+    compare two ranks, `other` is the other rank's table and the rows of the records compared there.
     """
 
     rows: Ints
@@ -296,7 +296,11 @@ class Frame:
         return found
 
     def bits(self, rows: Ints, bit: int) -> Bools:
-        """Whether the values are tensors with this bit set."""
+        """Whether the values in these rows are tensors that have a property.
+
+        `bit` stands for the property: one of ZERO, FINITE, REQUIRES_GRAD, IS_VIEW and IS_TENSOR in
+        `trace.observed.table`.
+        """
         at = np.where(rows != NONE, rows, 0)
         found: Bools = (self.values["bits"][at] & bit) != 0
         found &= rows != NONE

@@ -31,7 +31,11 @@ class LocatedBefore:
 
 
 class Budget:
-    """The seconds spent on localisations in this process, and their results by family."""
+    """The seconds spent on localisations in a session, and their results.
+
+    Failures that probably have one cause form a family (`Family`).  One result is kept for each
+    family.
+    """
 
     def __init__(self) -> None:
         self.spent = 0.0

@@ -1,6 +1,6 @@
 """Limits the time of localisations, and reuses the results of failures with a common cause.
 
-One Budget per session.  Called by `judge.localize.search`.
+There is one Budget per session.  Called by `judge.localize.search`.
 """
 
 from __future__ import annotations

@@ -140,7 +140,7 @@ def _pairs(
 def _collectives(frames: Sequence[Frame]) -> set[str]:
     """The APIs with a process group among their arguments, as all_reduce has.
 
-    APIs that the ranks of a group need not all call, such as send and recv, are left out.
+    Left out are APIs that the ranks of a group do not all call in the same way, such as send.
     """
     found = set()
     for frame in frames:

@@ -85,8 +85,8 @@ class Periodic(RelationBase):
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the variable, its gradient and the learning rate.
 
-        A precondition may ask whether a gradient was present and the learning rate was not zero:
-        otherwise a parameter need not change.
+        Preconditions use the last two: a parameter without a gradient, or with a learning rate of
+        zero, need not change.
         """
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name, (name[0], "grad"), _RATE}))
@@ -156,9 +156,9 @@ class _Checker(Checker):
 def _moments(
     frame: Frame, wanted: Collection[tuple[str, str]] | None
 ) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
-    """Yields for each kind of variable a record of each object at the end of each step.
+    """Yields each kind of variable, with a record of each object at the end of each step.
 
-    With the records, yields for each of them the number of steps since the object changed.
+    The third value has, for each record, the number of steps since its object changed.
     """
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)

@@ -131,9 +131,9 @@ class CallSequence(RelationBase):
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """The claims of the forms "order" and "once" that follow from other claims.
 
-        An order of A before C follows if A is before B and B before C.  That A and C alternate
-        (each is called once between two calls of the other) follows if both alternate with a third
-        API.
+        A claim "A before C" follows from the claims "A before B" and "B before C".  Two APIs
+        alternate if each is called once between two calls of the other: "once" claims on two such
+        APIs follow if both alternate with a third API.
         """
         always = {each.claim: each for each in found if each.precondition.always}
         return {*_round_trips(always), *_detours(always)}
@@ -334,10 +334,10 @@ def owner_of(api: str, call: Call) -> int:
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The "once" claims on two alternating APIs that follow, since both alternate with a third API.
+    """The "once" claims on two APIs that alternate, if both also alternate with a third API.
 
     Two APIs alternate if each is called once between two calls of the other.  The third API must
-    lead: it is in more programs than both, or else in more pairs, or else first in the alphabet.
+    come before both by the number of programs, then the number of pairs, then the alphabet.
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs
@@ -366,7 +366,7 @@ def _weight(api: str, pairs: Mapping[tuple[str, str], int]) -> tuple[int, int, l
 
 
 def _detours(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The claims that A comes before C which follow from "A before B" and "B before C"."""
+    """The claims "A before C" that follow from the claims "A before B" and "B before C"."""
     orders = {
         (claim.text("api"), claim.text("inner")): each.programs
         for claim, each in always.items()

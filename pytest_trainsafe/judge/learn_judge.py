@@ -50,7 +50,7 @@ class LearnJudge:
     name = JUDGE
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The observed Run, if the test has packs or teaches one; else an empty list."""
+        """The observed Run, if the test has packs or a pack is learned from it; else no Run."""
         if not _concerns(case):
             return []
         return [_spec(case, _packs(case))]

@@ -1,7 +1,8 @@
 """The features of calls and changes that preconditions read, and the values that rules compare.
 
-Inference reads columns and checking receives events.  Inference finds the distinct records by
-columns and asks these functions for the features of each, so that both see the same features.
+Inference and checks get the features from the same functions, so that both see equal features.
+Inference reads recorded calls and changes from the columns of a table, and computes the features
+once for each distinct record.  A check computes the features of each call or change as it happens.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "traini
 
 
 def is_domain(field: str) -> bool:
-    """Whether a rule may not apply if this field has a value that was not seen with the rule.
+    """Whether a rule is judged only where this field has a value that was seen with the rule.
 
-    This is so for the context, dtypes and modes: a rule that was seen in training says nothing
+    This is so for the context, dtypes and modes: a rule that was learned from training says nothing
     about evaluation.
     """
     return field in CONTEXT_FIELDS or field in _MODES or field.endswith(TYPES)

@@ -51,12 +51,18 @@ def is_incidental(api: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_architecture(api: str) -> bool:
-    """Whether calls of an API follow from the model's architecture."""
+    """Whether the model's architecture decides which calls of an API a program makes.
+
+    This is so for `torch.nn.functional` and for every `forward`.
+    """
     return _ARCHITECTURE.fullmatch(api) is not None
 
 
 def is_own_module(api: str) -> bool:
-    """Whether an API is the `forward` of modules that programs define, which differ too much."""
+    """Whether an API is the `forward` of the modules that programs define.
+
+    These modules differ so much that no rule about their `forward` holds for several programs.
+    """
     return api == "torch.nn.Module.forward"
 
 

@@ -74,7 +74,10 @@ class Relation(Protocol):
         ...
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Whether a precondition must not read this field, since it only restates the claim."""
+        """Whether a precondition must not read this field.
+
+        This is so for a field whose condition would only restate the claim.
+        """
         ...
 
     def anywhere(self, claim: Hypothesis) -> bool:
@@ -82,12 +85,12 @@ class Relation(Protocol):
         ...
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much evidence the form of a claim is, counted in programs.
+        """Returns how credible a claim is before any program was observed, as a number.
 
-        1 is neutral.  2 counts like one additional program in which the claim holds, because the
-        claim follows from what the API does.  A lower number requires more programs, because
-        authors may choose to violate the claim.  With `OWN`, the claim is checked only on the
-        programs from which it was learned.
+        An invariant's confidence is computed as if prior - 1 more programs satisfied it.  1 is
+        neutral.  2 is for a claim that follows from what the API does.  A lower number, which may
+        be negative, requires more programs, because authors may choose to violate the claim.  With
+        `OWN`, the claim is checked only on the programs from which it was learned.
         """
         ...
 
@@ -108,10 +111,12 @@ class Relation(Protocol):
         ...
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Listener | None:
-        """A listener that passes its examples to each watch; None for a relation between ranks.
+        """A listener that judges invariants while a process runs; None for relations between ranks.
 
-        `contexts` gives the features of meta variables.  A relation between ranks is checked after
-        the run: `examples` then reads the tables of all ranks.
+        Each watch is for one invariant of this relation: the listener finds the examples of the
+        invariant in the events and calls `Watch.example` or `Watch.judge` with them.  `contexts`
+        computes the features of an event's meta variables.  A relation between ranks is checked
+        after the run: `examples` then reads the tables of all ranks.
         """
         ...
 

@@ -28,7 +28,7 @@ class Contexts:
         self._known: dict[tuple[tuple[str, Plain], ...], Features] = {}
 
     def see(self, meta: Mapping[str, Plain]) -> None:
-        """Take the step of the first event that has one as the first step."""
+        """Set the first step to the step of this event, if the first step is not known yet."""
         step = meta.get("step")
         if self._first_step is None and isinstance(step, int):
             self._first_step = step

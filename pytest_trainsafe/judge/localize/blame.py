@@ -30,15 +30,7 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
 Phase = Literal[
-    "data",
-    "forward",
-    "buffer",
-    "backward",
-    "weights",
-    "loss",
-    "reduction",
-    "norm",
-    "optimizer",
+    "data", "forward", "buffer", "backward", "weights", "loss", "reduction", "norm", "optimizer"
 ]
 
 #: The program's own code, outside its model.
@@ -54,13 +46,15 @@ _NUMBERS = ("float", "bfloat", "complex")
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault: the phase of the step, and `target`, the path of a module or parameter, or PROGRAM.
+    """A fault: the phase of the step, and what is at fault.
 
+    `target` is the path of a module or parameter, or PROGRAM for the code outside the model.
     `between` is true if the fault is in the module's own code, between the modules that it calls.
-    `handed` is the pp rank that receives a wrong tensor from another stage through PROGRAM.
-    `not_compared` is true if not all inputs of a forward were compared, so that they may be at
-    fault instead.  `uncalled` is set if the module is called less often than in the reference, or
-    never.  `condition` is set if its forward runs under a condition that the reference's does not.
+    `handed` is the pp rank that receives a wrong tensor, if PROGRAM's transfer between stages is
+    wrong.  `not_compared` is true if not all inputs of a forward were compared, so that they may be
+    at fault instead.  `uncalled` is set if the module is called less often than in the reference,
+    or never.  `condition` is set if the module's forward runs under a condition under which the
+    reference's does not.
     """
 
     phase: Phase
@@ -74,10 +68,10 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """The candidate with the tensors of every stage, and the modules that are `cut` into stages.
+    """The candidate's trace with the tensors of every pipeline stage.
 
-    The rung that goes with it has only the input of such a module's first stage and the output of
-    its last (`judge/localize/stages.py`).
+    `cut` has the modules that are cut into several stages.  The rung given to `blame` has fewer
+    tensors of these modules: the input of the first stage and the output of the last stage.
     """
 
     candidate: Trace
@@ -187,7 +181,7 @@ class _Blame:
     def forward(self, id: TensorId) -> Iterator[Fault]:
         """Yields the fault behind a wrong output, unless another module's wrong output caused it.
 
-        It is in the module itself, its nearest caller with correct inputs, or else the program.
+        It is in the module itself, in its nearest caller with correct inputs, or in the program.
         """
         if not self.rung.candidate.holders(id):
             yield from self.uncalled(id)
@@ -318,7 +312,7 @@ class _Blame:
     def innermost(self, module: str, at: TensorId) -> Iterator[Fault]:
         """Yields the innermost modules at fault in the backward of `module`, or `module` itself.
 
-        Nothing if wrong tensors reach it.
+        Yields nothing if wrong tensors reach `module`.
         """
         if self.wrong_forward(module, at) or self.arrives_unrewritten(module, at):
             return
@@ -354,7 +348,11 @@ class _Blame:
     # Parameters.
 
     def explained(self, id: TensorId, at_fault: Iterable[str]) -> bool:
-        """Whether a module at fault, or wrong tensors that reach its module, explain a gradient."""
+        """Whether another fault explains the wrong gradient `id` of a parameter.
+
+        It does if the parameter's module is in a module at fault, has wrong inputs or outputs, or
+        received a wrong gradient that was not rewritten.
+        """
         return any(_within(id.module, module) for module in at_fault) or (
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )

@@ -1,6 +1,6 @@
 """Limits the time of localisations, and reuses the results of failures with a common cause.
 
-One Budget per session.  Called by `judge.localize.search`.
+There is one Budget per session.  Called by `judge.localize.search`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,11 @@ class LocatedBefore:
 
 
 class Budget:
-    """The seconds spent on localisations in this process, and their results by family."""
+    """The seconds spent on localisations in a session, and their results.
+
+    Failures that probably have one cause form a family (`Family`).  One result is kept for each
+    family.
+    """
 
     def __init__(self) -> None:
         self.spent = 0.0

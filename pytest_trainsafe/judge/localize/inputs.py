@@ -55,7 +55,7 @@ class Inputs:
         return self._agrees[id]
 
     def source(self, id: TensorId) -> str:
-        """`output of NAME` if the input is a module's output, else UNKNOWN."""
+        """ "output of NAME" if the input is the output of the module NAME, else UNKNOWN."""
         holders = self.rung.candidate.holders(id)
         return holders[0][1].layout_source if holders else UNKNOWN
 
@@ -94,9 +94,10 @@ class Inputs:
     def _owes(self, parts: list[Part], reference: torch.Tensor) -> bool:
         """Whether an integer input without a declared layout must equal the reference's.
 
-        It need not where each rank numbers its own data (rows of a shard, positions in a part of
-        the sequence).  That is assumed if parts of the whole shape differ between ranks, or if
-        smaller parts are equal on all ranks.
+        The input may differ from the reference's if each rank numbers its own data, such as the
+        rows of a shard or the positions in a part of the sequence.  The ranks are assumed to do so
+        if their tensors have the reference's shape but differ from each other, or if their tensors
+        are smaller but equal to each other.
         """
         first = parts[0].tensor
         equal = all(torch.equal(part.tensor, first) for part in parts)

@@ -161,8 +161,9 @@ class Places:
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
         """The line that reduces the gradients of `targets`, or applies a wrapper that does.
 
-        A missing reduction has no line.  For one, the result is the line that reduces the same
-        gradients over another axis, or else a line that reduces, writes or uses any gradient.
+        A missing reduction has no line of its own.  If one is missing, the result is the line that
+        reduces the same gradients over another axis, or else a line that reduces, writes or uses
+        any gradients.
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
@@ -205,7 +206,7 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
-        """The line of the first reduction, or the user's line that called a function to do it."""
+        """The line of the first reduction, or the user's line that called a library to do it."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)
@@ -234,7 +235,7 @@ def _adds_up(made: Reduction) -> bool:
 
 
 def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
-    """The reductions, with one of those that differ only in size."""
+    """The reductions, without repetitions: of several that differ only in size, one is kept."""
     found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
     return list(found.values())
 
@@ -244,7 +245,10 @@ def _own(line: str) -> bool:
 
 
 def _through(site: Site) -> str:
-    """The line in a package that did the work when a user's line called it, as a suffix, or ""."""
+    """Returns ", through FILE:LINE" if the user's code called a package that does the work.
+
+    FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
+    """
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
 
 

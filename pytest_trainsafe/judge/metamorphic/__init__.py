@@ -1,6 +1,9 @@
-"""Compares Runs that must train the same by definition.  Called by `assert_same_by`.
+"""Judges metamorphic relations.  Called by `assert_same_by`.
 
-judge      asks for the Runs, compares them with the compare judge, and checks that they differ
+A metamorphic relation changes a Run, for example its batch size, so that the changed Run must by
+definition train in the same way as the unchanged one.
+
+judge      asks for the two Runs, compares their training, and checks that the change had an effect
 change     applies a relation's change to a RunSpec, and raises errors for changes that do not fit
 varied     the Traces of the two Runs, as the ladder takes them
 translate  turns a trace's tensors into those of the other Run, so that they can be compared

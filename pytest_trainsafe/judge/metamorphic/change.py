@@ -20,16 +20,20 @@ from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of
 
 
 def setting_of(traces: Traces, base: Trace) -> Setting:
-    """The Setting of a Run; `base` is its trace in any dtype."""
+    """A Run's program, Point, arguments and number of micro-batches, as a Setting.
+
+    `base` is the trace of the Run in any dtype.
+    """
     case, spec = traces.case, base.manifest.spec
     arguments = case.program.complete(spec.keywords)
     return Setting(case.program.name, spec.point, arguments, len(microbatches_of(base)))
 
 
 def microbatches_of(trace: Trace) -> list[int]:
-    """The numbers of the micro-batches of the first step, those of rank 0 first.
+    """The numbers of the micro-batches of the first step, each listed once.
 
-    Those of a rank are in the order in which it entered them.  Each number is listed once.
+    The micro-batches of rank 0 come first, in the order in which the rank entered them, then those
+    of rank 1, and so on.
     """
     first = trace.manifest.spec.first_step
     numbers = dict.fromkeys(
@@ -41,8 +45,8 @@ def microbatches_of(trace: Trace) -> list[int]:
 def changed(traces: Traces, spec: RunSpec, change: Change, relation: Relation) -> RunSpec:
     """The RunSpec of the changed Run.
 
-    Raises ArgumentError if the program has no such argument, and RelationError if its rules do not
-    allow the changed values.
+    Raises ArgumentError if the program has no axis or argument that the change sets, and
+    RelationError if the program's rules do not allow the changed values.
     """
     case = traces.case
     program, own = case.program, spec.point
@@ -108,7 +112,7 @@ def unseen(base: Trace, other: Trace, relation: Relation) -> str:
     )
     return (
         f"the changed Run records the same bits in the same order as the unchanged one, so the "
-        f"program does not follow the change: {through}"
+        f"program ignores the change: {through}"
     )
 
 

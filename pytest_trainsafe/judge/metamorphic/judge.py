@@ -188,16 +188,16 @@ def _in_words_of(relation: Relation, rung: RungJudgement) -> RungJudgement:
 
 
 def _in_place(change: Change, setting: Setting) -> str:
-    """The text on a change, as in `batch=8 instead of batch=4`."""
+    """A text that names the changed values and the old ones: `batch=8 instead of batch=4`."""
     axes = {**dict(setting.point), **setting.arguments}
     before = [f"{name}={axes[name]}" for name in change.values if name in axes]
     return f"{change} instead of {' '.join(before)}" if before else str(change)
 
 
 def _without_effect(first: Trace, second: Trace, relation: Relation) -> list[Finding]:
-    """A finding if the program does not follow the change; none if it does.
+    """A finding if the change has no effect on the recorded tensors; an empty list if it has one.
 
-    `first` and `second` are the two Runs as they were recorded.
+    `first` and `second` are the traces of the two Runs as they were recorded.
     """
     why = unseen(first, second, relation)
     dtype = first.manifest.dtype

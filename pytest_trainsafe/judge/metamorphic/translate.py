@@ -26,9 +26,10 @@ Shapes = Mapping[TensorId, tuple[int, ...]]
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """How a translated tensor is made: `combine` is called with `parts`.
+    """How a translated tensor is made: `combine` is called with the tensors of `parts`.
 
-    The parts are those of the same rank or, if `logical`, whole tensors put together of all ranks.
+    If `logical` is true, it is called with the logical tensors, which are assembled from all ranks.
+    Otherwise it is called with the tensors of the same rank.
     """
 
     parts: tuple[TensorEvent, ...]
@@ -160,9 +161,10 @@ def _event(
     like: Shapes,
     made: dict[tuple[int, TensorId], _Made],
 ) -> TensorEvent | None:
-    """The event of one translated tensor; None if it has no counterpart.
+    """The event of one translated tensor; None if it has no counterpart in the other Run.
 
-    How its values are made is added to `made`.
+    An entry that says how its values are computed is added to `made`, unless a single part is kept
+    as it is.
     """
     if view is None:
         return parts[0]

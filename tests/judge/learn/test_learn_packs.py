@@ -67,7 +67,7 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
         ("says = every", "says = no", 11, "`says` does not match `claim`"),
         ("when = class", "when = clas", 12, "`when` does not match `precondition`"),
         ('"relation": "contain"', '"relation": "contains"', 13, "did you mean 'contain'?"),
-        ('"inner": ', '"outer": ', 13, "this claim is not valid"),
+        ('"inner": ', '"outer": ', 13, "does not allow the parameters of this claim"),
         ('[[["constant", "class", "Adam"]]]', "[[[1]]]", 10, "must begin with one of constant"),
         ('[[["constant", "class", "Adam"]]]', "[]", 10, "write [[]] for one that always"),
         ('[[["constant", "class", "Adam"]]]', "{", 14, "must be JSON as in [[]] for always"),

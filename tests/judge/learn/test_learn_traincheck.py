@@ -101,7 +101,7 @@ def test_stages_become_phases(tmp_path: Path) -> None:
     [
         ("ThresholdRelation", [STEP], [], "has no counterpart"),
         ("APIContainRelation", [STEP, variable("weird")], [], "is not observed"),
-        ("APIContainRelation", [api("f", arguments={"a": 1}), STEP], [], "required arguments"),
+        ("APIContainRelation", [api("f", arguments={"a": 1}), STEP], [], "with certain arguments"),
         (
             "APIContainRelation",
             [STEP, variable("data")],

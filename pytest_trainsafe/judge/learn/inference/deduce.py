@@ -102,7 +102,10 @@ class _Search:
         return sum(each for at, each in enumerate(self._weights) if examples >> at & 1)
 
     def scenarios(self) -> list[_Scenario]:
-        """Safe scenarios, each of which covers many of the passing examples that are left."""
+        """Returns safe scenarios, chosen one by one.
+
+        Each one covers many of the passing examples that no earlier scenario covers.
+        """
         found: list[_Scenario] = []
         left = self._every
         while left and len(found) < _MAX_SCENARIOS:
@@ -147,10 +150,12 @@ class _Search:
         return best
 
     def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
-        """The conditions on the context, if they are safe without the others.
+        """Returns a part of the conditions `common` that is still safe.
 
-        If not, all conditions except those of the kind "exist", if these are safe; else all.  Where
-        the context is enough, conditions on arguments only repeat it in the terms of one program.
+        The first safe one of these parts is returned: the conditions on the context, such as the
+        phase; all conditions except those of the kind "exist"; all conditions.  Conditions on
+        arguments are avoided, because they often describe the same context by values that only one
+        program has.
         """
         context = [each for each in common if "." not in each.field and each.kind != "exist"]
         values = [each for each in common if each.kind != "exist"]

@@ -61,11 +61,12 @@ def run_jobs(
 
 
 def _made(runs: Sequence[ObservedRun]) -> list[tuple[str, Sequence[Frame]]]:
+    """The program of each run, and a Frame of the table of each of its ranks."""
     return [(run.program, [Frame(table) for table in run.tables]) for run in runs]
 
 
 def _prepare(runs: Sequence[ObservedRun]) -> None:
-    """Create the frames in a worker process."""
+    """Prepare a worker process: create a Frame of each rank's table, for all of its relations."""
     _frames[:] = _made(runs)
 
 

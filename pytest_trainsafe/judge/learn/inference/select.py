@@ -63,9 +63,9 @@ def invariant_of(
 def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
     """Whether the claim may be judged where this field has a value that was not seen.
 
-    The context, such as the phase, is irrelevant to a claim that holds anywhere
-    (`Relation.anywhere`).  The dtype and requires_grad of an argument are irrelevant to such a
-    claim, and to those of a relation that is not `typed`.
+    If `Relation.anywhere` is true for the claim, this holds for the fields of the context, such as
+    the phase, and for the dtype and requires_grad of arguments.  If the relation is not `typed`, it
+    holds for the dtype and requires_grad of arguments.
     """
     anywhere = relation.anywhere(claim)
     if field in CONTEXT_FIELDS or field in PLACES:
@@ -77,7 +77,10 @@ def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
 def _within(
     examples: Sequence[Features], forbidden: Callable[[str], bool]
 ) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
-    """The values in the examples of each field that limits where an invariant is judged."""
+    """The fields that limit where an invariant is judged, with their values in the examples.
+
+    Fields for which `forbidden` is true are left out, as they do not limit it.
+    """
     values: dict[str, set[Plain]] = {}
     for features in examples:
         for field, value in features.items():
@@ -122,9 +125,11 @@ def without_implied(
 def confidence(invariant: Invariant, relation: Relation, program: str = "") -> float:
     """The estimated probability that the next program or example satisfies the invariant.
 
-    After n cases without a failure it is (n + 1) / (n + 2), by the rule of succession.  The cases
-    are the programs that the invariant was learned from, plus the relation's prior, minus 1.  If
-    `program` is one of them, its examples are counted as well, and the larger result is returned.
+    After n cases without a failure, the probability is (n + 1) / (n + 2), by the rule of
+    succession.  Here n is the number of programs that the invariant was learned from, plus the
+    claim's prior (`Relation.prior`), minus 1; so n is the number of programs if the prior is 1,
+    which is neutral.  If `program` is one of these programs, a second probability is computed with
+    the number of its examples as n, and the larger of the two is returned.
     """
     examples = next((each.examples for each in invariant.support if each.program == program), 0)
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)

@@ -23,8 +23,8 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
 
     `claim` has the name of the relation and the parameters.  `precondition` has the scenarios: each
     is a list of conditions, and a condition is [kind, field] or ["constant", field, value].
-    `within` has the values of fields outside which the invariant is not judged.  `seen` has the
-    number of examples of each program.
+    `within` maps fields to lists of values: an example whose field has another value is not judged.
+    `seen` maps each program from which the invariant was learned to the number of its examples.
     """
 
     claim: dict[str, _Plain]

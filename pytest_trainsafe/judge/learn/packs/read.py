@@ -194,8 +194,9 @@ class _Reader:
         if not lines or not relation.valid(invariant.claim):
             raise self._at(
                 self._lines["claim"],
-                f"{self._id}: for the relation {invariant.claim.relation} this claim is not valid: "
-                f"{excerpt(self._values['claim'], 300)}",
+                f"{self._id}: the relation {invariant.claim.relation} does not allow the "
+                f"parameters of this claim: {excerpt(self._values['claim'], 300)}. Do not edit "
+                "claims; learn them with --trainsafe-learn",
             )
         for key, line in zip(("says", "when"), lines[1:3], strict=True):
             wanted = line.partition(" = ")[2]

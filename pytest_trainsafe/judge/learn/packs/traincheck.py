@@ -57,9 +57,9 @@ class _Cannot(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """The pack, and the lines that were not imported.
+    """The imported invariants as a Pack, and the lines of the file that were not imported.
 
-    `left_out` has for each of them its number, its description and the reason.
+    `left_out` has the number, the description and the reason of each line that was not imported.
     """
 
     pack: Pack
@@ -154,7 +154,10 @@ def _api(param: Mapping[str, Any]) -> str:
     if param.get("param_type") != "APIParam" or not isinstance(name, str) or len(name) > 300:
         raise _Cannot("a parameter is not an API")
     if param.get("arguments") or param.get("exception"):
-        raise _Cannot("the API has required arguments or a required exception")
+        raise _Cannot(
+            f"the invariant is only about calls of {shown(name)} with certain arguments or with a "
+            "certain exception; such a restriction cannot be imported"
+        )
     return family(_public(name))[0]
 
 
@@ -165,16 +168,23 @@ def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
     if not isinstance(name, str) or not isinstance(attribute, str) or len(name + attribute) > 300:
         raise _Cannot("a variable has no type or attribute")
     if "var_name" in param:
-        raise _Cannot("the variable has a name that only one model has")
+        raise _Cannot("the invariant is about a variable with a name that only one model has")
     if "const_value" in param:
-        raise _Cannot("the variable has a required value")
+        raise _Cannot("the invariant is only about a variable that has a certain value")
     if _public(name) != "torch.nn.Parameter" or attribute not in ("data", "grad"):
-        raise _Cannot(f"{shown(attribute)} of {shown(name)} is not observed under this name")
+        raise _Cannot(
+            f"{shown(attribute)} of {shown(name)} is not observed; only invariants on `data` and "
+            "`grad` of torch.nn.Parameter can be imported"
+        )
     return "torch.nn.Parameter", attribute
 
 
 def _change(param: Mapping[str, Any]) -> str:
-    """The kind of change between two values.  Only whether each is empty matters to it."""
+    """The kind of a change: "set" from an empty value, "cleared" to an empty value, else "any".
+
+    An empty value is None or zero.  A value that TrainCheck does not give counts as empty, unless
+    it gives neither of the two values.
+    """
     if "pre_value" not in param and "post_value" not in param:
         return "any"
     before, after = (_is_empty(param.get(name)) for name in ("pre_value", "post_value"))
@@ -194,12 +204,16 @@ def _public(name: str) -> str:
 
 
 def _precondition(data: object) -> Precondition:
-    """The precondition.  Raises _Cannot if several groups of records have one."""
+    """The precondition of an invariant.  Raises _Cannot if it cannot be imported.
+
+    TrainCheck gives one precondition for each group of records; at most one of them may have
+    conditions.
+    """
     if not isinstance(data, dict) or not data:
         raise _Cannot("there is no precondition")
     groups = [each for each in map(_group, data.values()) if each != ALWAYS]
     if len(groups) > 1:
-        raise _Cannot("several groups of records have preconditions")
+        raise _Cannot("the preconditions of more than one group of records have conditions")
     return groups[0] if groups else ALWAYS
 
 
@@ -225,7 +239,7 @@ def _group(data: object) -> Precondition:
 
 
 def _clause(clause: Mapping[str, Any]) -> list[Condition]:
-    """The conditions of a clause, of which at least one must hold."""
+    """The conditions that a clause stands for; the clause holds if at least one of them does."""
     kind, field = clause.get("type"), clause.get("prop_name")
     values = clause.get("values")
     if not isinstance(field, str) or clause.get("additional_path") not in (None, "None"):
@@ -238,7 +252,10 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
     name = _field(field)
     if kind == "constant" and isinstance(values, list) and values:
         if not all(isinstance(value, bool) for value in values):
-            raise _Cannot(f"the precondition compares {shown(field)} with {shown(values)}")
+            raise _Cannot(
+                f"the precondition compares {shown(field)} with {shown(values)}; only comparisons "
+                "with true or false can be imported"
+            )
         return [Condition("constant", name, value) for value in values]
     if kind == "consistent":
         return [Condition("consistent", name)]

@@ -14,10 +14,10 @@ from pytest_trainsafe.judge.learn.relation import Relation
 class Update:
     """An updated pack, and how it differs from the old one.
 
-    `changed` has pairs of an old and a new invariant with the same claim and different
-    preconditions.  `unsupported` has the old invariants that the new runs do not show.  They stay
-    in the pack until a reviewer deletes them, as a program may be missing from the new runs by
-    mistake.
+    `new` has the invariants whose claims the old pack does not have.  `changed` has pairs of an old
+    and a learned invariant with the same claim and different preconditions.  `unsupported` has the
+    old invariants that were not learned again from the new runs.  They stay in the pack until a
+    reviewer deletes them, as a program may be missing from the new runs by mistake.
     """
 
     pack: Pack
@@ -47,7 +47,7 @@ class Contradiction:
 
 
 def update(old: Pack, learned: Pack) -> Update:
-    """Merge packs: the learned invariants, and the old ones that were not learned again."""
+    """Merge two packs: all learned invariants, and the old ones that were not learned again."""
     before = {each.claim: each for each in old.invariants}
     after = {each.claim: each for each in learned.invariants}
     new = [each for claim, each in after.items() if claim not in before]
@@ -82,7 +82,10 @@ def contradictions(
 
 
 def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
-    """A key that is equal for invariants that may contradict each other, to compare few pairs."""
+    """A key from the relation of a claim and the APIs, variable and place that it names.
+
+    Only invariants with equal keys may contradict each other, so only these are compared.
+    """
     claim = invariant.claim
     names = ("api", "inner", "variable", "attribute", "place")
     return claim.relation, frozenset(claim[name] for name in names)

@@ -138,7 +138,10 @@ def _pairs(
 
 
 def _collectives(frames: Sequence[Frame]) -> set[str]:
-    """The APIs that are given a process group, without those in `_PAIRED`."""
+    """The APIs with a process group among their arguments, as all_reduce has.
+
+    Left out are APIs that the ranks of a group do not all call in the same way, such as send.
+    """
     found = set()
     for frame in frames:
         groups = {code for code, text in enumerate(frame.table.texts) if text == _GROUP}
@@ -155,8 +158,8 @@ def _counted(
 ) -> Iterator[tuple[str, Records, Bools]]:
     """Yields for each API and pair of ranks the last call in each step, and whether counts agree.
 
-    Counts are the numbers of calls of the API in the step.  A step is compared if at least one of
-    the two ranks ended it, since the other rank may hang in it.
+    The count of a rank is the number of its calls of the API in the step.  A step is compared if at
+    least one of the two ranks ended it, since the other rank may hang in it.
     """
     for pair in rank_pairs(frames):
         ended = np.union1d(*(frame.steps["step"] for frame in pair))

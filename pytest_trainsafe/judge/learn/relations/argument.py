@@ -132,7 +132,7 @@ class Argument(RelationBase):
         return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for the form "same": equal counts agree in every context."""
+        """True for the form "same": if two counts must agree, they do so in every context."""
         return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:
@@ -321,7 +321,12 @@ def _passed(
 
 
 def _steady(order: Ints, who: Keys, keys: Keys, passed: Bools, where: Bools) -> None:
-    """Fill `passed` and `where`: each key is compared with the last one of the same owner."""
+    """Marks the calls whose argument equals that of the previous call on the same object.
+
+    `order` has the calls in time order, `who` the object of each call, and `keys` the key of its
+    argument.  `where` is set to True for each call that has a previous call on its object, and
+    `passed` for each of these calls whose key equals that of the previous call.
+    """
     order = order[np.argsort(who[order], kind="stable")]
     same = who[order[1:]] == who[order[:-1]]
     where[order[1:]] = same

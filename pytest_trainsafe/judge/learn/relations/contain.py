@@ -68,8 +68,9 @@ class Contain(RelationBase):
     ) -> None:
         """Adds an example for each call of the API that could contain the event.
 
-        A change of a kind of parameter is expected only after such a parameter was observed, since
-        a program that shards all of its parameters has no other kind.
+        A change of a kind of parameter, such as `torch.nn.Parameter`, is expected only after a
+        parameter of this kind was observed: a program that shards all of its parameters has only
+        DTensors.
         """
         wanted: dict[str, list[Hypothesis]] = {}
         for claim in claims:
@@ -114,7 +115,11 @@ class Contain(RelationBase):
         return field == "class" or (claim["attribute"] == "grad" and field == "self.has_gradients")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Claims on an event that a call contains because a call inside it always contains it."""
+        """The claims that follow from two others by transitivity.
+
+        If each call of API A contains a call of API B, and each call of B contains an event, then
+        the claim that each call of A contains the event follows.
+        """
         always = {each.claim for each in found if each.precondition.always}
         inner: dict[str, set[str]] = defaultdict(set)
         events: dict[str, set[Event]] = defaultdict(set)
@@ -159,7 +164,10 @@ class Contain(RelationBase):
 
 
 def _is_of_model(event: Event) -> bool:
-    """Whether an event is a change of a part of the model, which is named by its type."""
+    """Whether an event is a change of a part of the model, such as a parameter.
+
+    The variable of such a change is named by its type, as in "torch.nn.Parameter".
+    """
     return event[0] == "change" and event[1].startswith("torch.")
 
 
@@ -232,7 +240,7 @@ def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]
 
 
 def _sensible(api: str, event: Event) -> bool:
-    """Whether it could be a rule of training that an API contains an event."""
+    """Whether "calls of `api` contain `event`" could be a rule of training."""
     what, name, attribute, kind = event
     # Constructors are details of a release, and modules of programs differ too much.
     if api.endswith(".__init__") or is_own_module(api):

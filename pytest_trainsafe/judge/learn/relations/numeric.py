@@ -71,7 +71,11 @@ class Numeric(RelationBase):
         return field == "value"
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """The same claim with each larger bound; "counts" implies "grows", and "ratio" "change"."""
+        """The claims that this claim implies.
+
+        A bound implies every larger bound.  "counts" implies "grows", and "ratio" implies "change"
+        with the same bound.
+        """
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
         if form == "counts":
@@ -85,8 +89,8 @@ class Numeric(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How much a claim counts as evidence.
 
-        Bounds of norms count little, since they depend on the model and the learning rate, and so
-        does "finite" for gradients, since scaled ones may overflow.
+        Bounds of norms count little, since norms depend on the model and the learning rate.
+        "finite" counts little for gradients, since gradients of a scaled loss may overflow.
         """
         if claim["form"] == "finite" and claim["attribute"] == "grad":
             return -5

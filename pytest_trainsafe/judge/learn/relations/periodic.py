@@ -83,7 +83,11 @@ class Periodic(RelationBase):
         return 1 if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The check needs the variable, and the gradient and learning rate that let it rest."""
+        """The check needs the variable, its gradient and the learning rate.
+
+        Preconditions use the last two: a parameter without a gradient, or with a learning rate of
+        zero, need not change.
+        """
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset(), frozenset({name, (name[0], "grad"), _RATE}))
 
@@ -152,9 +156,9 @@ class _Checker(Checker):
 def _moments(
     frame: Frame, wanted: Collection[tuple[str, str]] | None
 ) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
-    """Yields for each kind of variable its objects at each step's end, and how long each rested.
+    """Yields each kind of variable, with a record of each object at the end of each step.
 
-    A rest is the number of steps in which the object did not change.
+    The third value has, for each record, the number of steps since its object changed.
     """
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
@@ -181,7 +185,10 @@ def _moments(
 
 
 def _quiet(objects: Ints, changed: Bools) -> Ints:
-    """For each record, the number of steps since its object changed.  Records are in order."""
+    """For each record, the number of steps since its object changed.
+
+    The records of an object follow each other, in the order of steps.
+    """
     index = np.arange(len(objects))
     first = np.ones(len(objects), bool)
     first[1:] = objects[1:] != objects[:-1]

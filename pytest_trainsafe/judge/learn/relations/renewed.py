@@ -1,4 +1,4 @@
-"""Renewed: between two calls of an API on one object, a kind of variable begins anew.
+"""Renewed: between two calls of an API on one object, a kind of variable is cleared or set anew.
 
 Gradients are cleared between two steps of an optimizer.  It does not matter how: by `zero_grad`, by
 an assignment, or by a framework that takes the gradients away.
@@ -45,7 +45,7 @@ class Renewed(RelationBase):
     forms = ({"api": (_STEP,), "variable": _PARAMETERS, "attribute": ("grad",)},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """One for each kind of parameter, where steps of an optimizer were observed."""
+        """Proposes one claim for each kind of parameter, if optimizer steps were observed."""
         for name in _GRADIENTS:
             if any(_STEP in frame.groups and name in frame.variables for frame in frames):
                 yield hypothesis("renewed", api=_STEP, variable=name[0], attribute=name[1])
@@ -53,7 +53,7 @@ class Renewed(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """One example for each step of an optimizer but its first."""
+        """Adds an example for each step of an optimizer but its first."""
         for frame in frames:
             if _STEP not in frame.groups:
                 continue
@@ -66,22 +66,33 @@ class Renewed(RelationBase):
                     found.add(claim, records, np.asarray(counts > 0, bool))
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """What a step is called with does not decide what happened before it."""
+        """Forbids preconditions on the class, the arguments and the object of a step.
+
+        Only `self.has_gradients` is allowed.  What a step is called with does not decide whether
+        gradients were cleared before.
+        """
         if field == "self.has_gradients":
             return False
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def prior(self, claim: Hypothesis) -> int:
-        """Gradients of two steps are added by mistake only."""
+        """1, which is neutral: no author adds the gradients of two steps on purpose."""
         return 1
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The steps, the gradients, and the calls around which these are compared."""
+        """The check needs the steps of optimizers, the gradients, `zero_grad` and `backward`.
+
+        The observer compares the gradients before and after each of these calls, and so notices a
+        clearing by hand.
+        """
         name = claim.text("variable"), claim.text("attribute")
         return Needs(frozenset({_STEP, *_COMPARED}), frozenset({name}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """Notes for each object whether something began anew since its last call."""
+        """A listener that judges each step of an optimizer but its first.
+
+        It notes which kinds of gradients were cleared or set since the optimizer's previous step.
+        """
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -130,7 +141,7 @@ class _Checker(Checker):
 
 
 def _renewals(frame: Frame, name: Name) -> Bools:
-    """The changes by which gradients of a kind begin anew."""
+    """Which changes clear a gradient of this kind, or set one from nothing."""
     kinds, kind = frame.kinds
     anew = [code for code, each in enumerate(kinds) if each in _ANEW]
     code = frame.variables.index(name)

@@ -121,15 +121,20 @@ class CallSequence(RelationBase):
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.
 
-        These do not decide which APIs a loop calls.  Whether an optimizer has gradients may be
-        asked, since a step without gradients differs.
+        These do not decide which APIs a loop calls.  Only `self.has_gradients` is allowed, since a
+        loop may handle a step without gradients in another way.
         """
         if field == "self.has_gradients":
             return False
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Orders that follow from two others, and pairs that follow from those of a leading API."""
+        """The claims of the forms "order" and "once" that follow from other claims.
+
+        A claim "A before C" follows from the claims "A before B" and "B before C".  Two APIs
+        alternate if each is called once between two calls of the other: "once" claims on two such
+        APIs follow if both alternate with a third API.
+        """
         always = {each.claim: each for each in found if each.precondition.always}
         return {*_round_trips(always), *_detours(always)}
 
@@ -317,7 +322,7 @@ class _Checker(Checker):
                 self._late(watch, other, call)
 
     def _late(self, watch: Watch, other: Call, call: Call) -> None:
-        """Judge a step as failed, in which `call` came after `other` and should come before it."""
+        """Judge a step as failed: `call` came after `other`, and the claim says before."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 
@@ -329,9 +334,10 @@ def owner_of(api: str, call: Call) -> int:
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The pairs of APIs that alternate, if both also alternate with a leading API.
+    """The "once" claims on two APIs that alternate, if both also alternate with a third API.
 
-    The leader is the API with the most programs, then the most pairs, then the first name.
+    Two APIs alternate if each is called once between two calls of the other.  The third API must
+    come before both by the number of programs, then the number of pairs, then the alphabet.
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs
@@ -360,7 +366,7 @@ def _weight(api: str, pairs: Mapping[tuple[str, str], int]) -> tuple[int, int, l
 
 
 def _detours(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The orders of two APIs that follow from their orders with a third API in between."""
+    """The claims "A before C" that follow from the claims "A before B" and "B before C"."""
     orders = {
         (claim.text("api"), claim.text("inner")): each.programs
         for claim, each in always.items()

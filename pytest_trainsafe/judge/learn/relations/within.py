@@ -109,7 +109,11 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
-    """Yields the changes of each kind of variable, without samples and without first values."""
+    """Yields each kind of variable with the rows of its changes.
+
+    Left out are the samples of unchanged values at the ends of steps, and the changes by which a
+    variable gets its first value.
+    """
     changed = frame.changes["changed"] & (frame.changes["before"] != NONE)
     codes = frame.variable_of_change
     for code, name in enumerate(frame.variables):

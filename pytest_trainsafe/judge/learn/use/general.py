@@ -1,18 +1,19 @@
-"""Which invariants hold for programs in general: the choice that makes the packs of the package.
+"""Chooses the invariants that hold for programs in general, for the packs that are shipped.
 
-`inference` keeps what the runs show, and a project reviews that for its own programs.  A pack that
-is shipped meets programs that nobody reviewed it for, so an invariant must show more:
+`inference` keeps all invariants that the runs show, and a project reviews them for its own
+programs.  A shipped pack is used on programs for which nobody reviewed it.  Therefore an invariant
+of such a pack must meet these conditions as well:
 
-- its APIs can be observed for a pack;
-- authors do not choose freely whether to keep it;
-- three programs keep it, in each scenario of its precondition, and each of them more than once;
+- its APIs belong to the libraries that packs can observe;
+- authors do not choose freely whether to satisfy it;
+- three programs satisfy it in each scenario of its precondition, each of them more than once;
 - no program violates it if it is learned from all other programs;
 - its precondition reads the context of training and not the arguments of a call;
-- it was at risk: what it compares had several values in the runs;
-- an order of calls does not depend on where a step ends: with the optimizer's step, as in an
-  observed loop, or later, as where a program marks its steps;
-- it is not about what a library calls itself, what an operator makes of its arguments, or what the
-  observer counts.
+- the values that it compares varied in the runs, so that it could have failed;
+- if it claims an order of calls in a step, it holds in programs that mark their steps and in
+  programs whose steps end with the optimizer's step;
+- it is not about calls between APIs of one library, about the results of an operator, or about
+  counters of the observer.
 
 If two invariants differ only in their API, and one API always calls the other, only the invariant
 of the inner API is kept.
@@ -70,7 +71,12 @@ class General:
 
 @dataclass
 class _Claim:
-    """What the runs say of one claim: counts by program, examples by run, and distinct values."""
+    """What the runs say of one claim.
+
+    `counts` has the numbers of passing and failing examples of each program.  `most` has the
+    largest number of passing examples in one run of each program.  `values` has keys of some of the
+    values that the claim compares: a single key means that they never varied.
+    """
 
     counts: dict[str, Counts] = field(default_factory=dict)
     most: Counter[str] = field(default_factory=Counter)
@@ -83,11 +89,11 @@ def general(
     counted: Collection[str] | None = None,
     marked: Collection[str] = (),
 ) -> General:
-    """The invariants of runs that other programs are likely to keep.
+    """The invariants of runs that other programs are likely to satisfy.
 
-    Of the programs, only those in `counted` count as support; None counts all.  A program that does
-    not count may still violate a claim, which then needs a precondition that excludes the program.
-    `marked` names the programs that mark their steps.
+    Only the programs in `counted` count as support; with None, all programs do.  A program that
+    does not count may still violate a claim, which then needs a precondition that excludes the
+    program.  `marked` names the programs that mark their steps with `ctx.step()`.
     """
     frames = [(run.program, [Frame(table) for table in run.tables]) for run in runs]
     chosen: list[Invariant] = []
@@ -161,7 +167,7 @@ class _Examples(Evidence):
             values.update(_values(claim, frame, records.of_calls, rows))
 
     def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
-        """The frame that calls are from."""
+        """The frame of the rank that made the recorded calls."""
         api = claim.text("api")
         return next(
             frame
@@ -173,7 +179,10 @@ class _Examples(Evidence):
 def _values(
     claim: Hypothesis, frame: Frame, of_calls: bool, rows: npt.NDArray[np.int64]
 ) -> set[int]:
-    """Up to two values of what a claim compares, as keys."""
+    """Up to two distinct keys of the values that a claim compares in these rows.
+
+    Two are enough to show that the values vary.
+    """
     if not len(rows):
         return set()
     if of_calls:
@@ -224,7 +233,7 @@ def _choose(
 
 
 def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
-    """Whether enough programs keep the rule in each scenario."""
+    """Whether enough programs satisfy the rule in each scenario of its precondition."""
     repeated = {
         program
         for program, most in seen.most.items()
@@ -243,7 +252,7 @@ def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str
 
 
 def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
-    """Whether one program that keeps the claim marks its steps, and another one does not."""
+    """Whether one program that satisfies the claim marks its steps, and another one does not."""
     programs = {name for name, most in seen.most.items() if most}
     return bool(programs & set(marked)) and not programs <= set(marked)
 
@@ -251,7 +260,11 @@ def _marked_both_ways(seen: _Claim, marked: Collection[str]) -> bool:
 def _of_outer(
     chosen: Sequence[Invariant], inside: Collection[tuple[str, str]]
 ) -> Collection[Hypothesis]:
-    """Claims about an API that hold, in as many programs, for an API that it always calls."""
+    """The claims about an outer API that hold as well for an inner API, which it always calls.
+
+    `inside` has the pairs of an outer and an inner API.  The claim about the inner API must be
+    supported by at least as many programs.
+    """
     known = {each.claim: each for each in chosen}
     implied = set()
     for each in chosen:
@@ -273,7 +286,7 @@ def _of_context(precondition: Precondition) -> bool:
 
 
 def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
-    """Whether each program keeps the invariant that is learned from the others."""
+    """Whether each program satisfies the invariant that is learned from the other programs."""
     for program, counts in seen.counts.items():
         failing = [features for features, _, failed in counts if failed]
         if not failing:

@@ -168,7 +168,7 @@ def _read_before(
 def _outside(read: OutsideRead, operator: FirstOperator | None) -> Cause:
     """The cause if Runs agree once the clock, process id and system random numbers are fixed.
 
-    `read` is the last such call before the operator.
+    `read` is the last call before `operator` that read one of these three.
     """
     where = f"{read.what} is called before it, at {relative(read.at)}"
     agree = "Runs in which such calls return fixed values agree"

@@ -119,9 +119,9 @@ def last_read(rank: RankTrace, before: int) -> OutsideRead | None:
 def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
     """The first draw from a generator whose state differs between Runs for no known reason.
 
-    Only draws up to the end of `step` count. Excluded are later draws of a generator that drew
-    more often in one Run than in the other, and generators that the program has just seeded
-    with different seeds: there the cause is earlier. None if there is no such draw.
+    None if there is no such draw. Only draws up to the end of `step` count. A draw is left out
+    if the reason is known: one Run drew more numbers from the generator before, or the program
+    has just seeded the generator with a different seed in each Run.
     """
     found: list[Draw] = []
     streams: dict[str, list[list[Draw]]] = {}
@@ -157,9 +157,11 @@ def _continues(pair: tuple[Draw, Draw]) -> bool:
 
 
 def _is_programs(draw: Draw) -> bool:
-    """Whether the program's own code made the draw, not a library (for a file name, say).
+    """Whether the program's own code made the draw, and not a library.
 
-    If the line of the draw is not known: whether some code created the generator.
+    A library may draw random numbers for itself, for example for a file name. If the line of the
+    draw is not known, the result is True for a generator that some code created, and False for
+    the default generators of torch, NumPy and Python.
     """
     file = draw.event.line.rpartition(":")[0]
     if not file:  # the name of a created generator contains " of " and the line of its first use

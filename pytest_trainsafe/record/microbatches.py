@@ -28,7 +28,7 @@ _MAX_LISTED = 8
 def numbers_of(
     total: int, rank: int, ranks: int, order: MicrobatchOrder = "contiguous"
 ) -> Sequence[int]:
-    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes, in turn.
+    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes one after another.
 
     `total` is the number of micro-batches of a step over all dp ranks.  `order` divides them among
     the ranks: "contiguous" gives each rank one block of consecutive numbers, and "strided" every

@@ -71,7 +71,7 @@ def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int 
 def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
     """The axes of tensor parallelism that split a parameter, outermost first.
 
-    This is tp alone, unless the parameter has a tensor-parallel size of its own (`_expert_tp_size`).
+    This is tp alone, unless the parameter has its own tensor-parallel size (`_expert_tp_size`).
     Then the parameter is split over the first axes of `_of_experts`, as many of them as have this
     size as the product of their sizes.  Raises LayoutError if the size is no such product.
     """

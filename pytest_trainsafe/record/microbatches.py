@@ -28,10 +28,14 @@ _MAX_LISTED = 8
 def numbers_of(
     total: int, rank: int, ranks: int, order: MicrobatchOrder = "contiguous"
 ) -> Sequence[int]:
-    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes, in that order.
+    """The numbers of the micro-batches that dp rank `rank` of `ranks` computes one after another.
 
-    `total` is the number of micro-batches of a step over all dp ranks.  Raises ProgramError if the
-    dp ranks would not compute each number exactly once.
+    `total` is the number of micro-batches of a step over all dp ranks.  `order` divides them among
+    the ranks: "contiguous" gives each rank one block of consecutive numbers, and "strided" every
+    `ranks`-th number.  A sequence of all numbers is cut into one block per rank.  A function
+    `order(dp_rank, dp_ranks)` returns the numbers of a rank.  With "split", every rank computes a
+    slice of every micro-batch, so all numbers are returned.  In the other cases, raises
+    ProgramError if the ranks would not compute each number exactly once.
     """
     given: Any = total
     if not isinstance(given, int) or total < 1:

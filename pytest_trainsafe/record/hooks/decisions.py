@@ -22,7 +22,11 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 class Replayed:
-    """The decisions in the trace at `path`, cut to the part of a rank at these coordinates."""
+    """Reads the decisions that are recorded in the trace at `path`, for one rank.
+
+    `coordinates` are the rank's coordinates on the axes of the Point, and `sizes` the sizes of the
+    axes.
+    """
 
     def __init__(self, path: str, coordinates: Mapping[str, int], sizes: Mapping[str, int]) -> None:
         self.path = Path(path)
@@ -31,7 +35,11 @@ class Replayed:
         self._trace: Trace | None = None
 
     def part(self, where: TensorId, own: torch.Tensor, layout: Layout) -> torch.Tensor:
-        """This rank's part of the recorded decision; `own` if there is none of `own`'s shape."""
+        """This rank's part of the recorded decision `where`, with the dtype and device of `own`.
+
+        `own` is the decision that this rank made itself, and `layout` its layout.  Returns `own` if
+        the trace has no decision `where`, or if this rank's part of it has another shape.
+        """
         if self._trace is None:
             self._trace = Trace.open(self.path)
         if not self._trace.holders(where):
@@ -47,9 +55,11 @@ class Replayed:
 
 
 def require_decision(name: str, args: object, output: object) -> tuple[torch.Tensor, torch.Tensor]:
-    """A decision module's scores, and the indices that it chose from their last dimension.
+    """Returns a decision module's scores, and the indices that it chose from their last dimension.
 
-    Raises ProgramError if the module does not have the form of a decision.
+    `args` are the arguments of the module's call and `output` its result.  Raises ProgramError
+    unless the first argument is a floating-point tensor, and the result an int64 tensor whose
+    dimensions except for the last are those of the first argument.
     """
     scores = args[0] if isinstance(args, tuple) and args else None
     if (

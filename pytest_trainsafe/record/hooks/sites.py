@@ -41,9 +41,11 @@ class Sites:
     def note(
         self, what: What, when: object = None, name: str = "", site: Site | None = None
     ) -> None:
-        """Records `site`, by default the program's innermost line on the stack.
+        """Records a line of the kind `what`: `site`, by default the program's innermost line.
 
-        For each value of `when` that is not None, only the first line of a kind is recorded.
+        `when` identifies a time, such as a step.  Only the first call with the same `what` and the
+        same `when` records a line, unless `when` is None.  `name` is stored with the line: the
+        class, the operation or the module that the line concerns.
         """
         if self._counts[what] >= MAX_SITES or (what, when) in self._seen:
             return

@@ -1,4 +1,4 @@
-"""Finds where a class is defined, and a forward that replaces that of its class.
+"""Finds the source line of a module's class, and of a function that replaces its `forward`.
 
 Called by the recorder.
 """
@@ -45,13 +45,13 @@ def _only_line(cls: type, file: str) -> int | None:
     defines = re.compile(rf"\s*class\s+{re.escape(cls.__name__)}\b")
     found = [number for number, line in enumerate(lines, start=1) if defines.match(line)]
     # A decorated class begins at its first decorator, which this search does not find.
-    if len(found) != 1 or (found[0] > 1 and not _apart(lines[found[0] - 2])):
+    if len(found) != 1 or (found[0] > 1 and not _ends_no_decorator(lines[found[0] - 2])):
         return None
     return found[0]
 
 
-def _apart(line: str) -> bool:
-    """Whether a line cannot be the end of a decorator of the following line."""
+def _ends_no_decorator(line: str) -> bool:
+    """Whether a line is blank or a comment, so that no decorator ends on it."""
     return not line.strip() or line.lstrip().startswith("#")
 
 
@@ -63,8 +63,8 @@ def described_class(cls: type) -> type:
 def replaced_forward(module: nn.Module) -> str:
     """`file:line` of a forward that replaces the one of the module's class; "" if there is none.
 
-    It may be set on the instance, or on the class by code in another file.  Functions of torch do
-    not count.
+    The replacement may be an attribute of the instance, or code in another file may have set it on
+    the class.  Functions of torch do not count as replacements.
     """
     own = vars(module).get("forward")
     cls: Any = type(module if own is None else own)

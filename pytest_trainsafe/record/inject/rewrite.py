@@ -59,15 +59,17 @@ class Origin:
 
     @property
     def source(self) -> str:
-        """The layout source that is recorded for an input: the module that computed it."""
+        """The text that is recorded as the source of an input's layout: "output of MODULE"."""
         return f"output of {self.module}"
 
 
 @dataclass(slots=True)
 class _Call:
-    """A call of a module, with its inputs until they are written.
+    """A call of a module.
 
-    `base` identifies the call once the module has returned; the gradients of its inputs use it.
+    `inputs` has the key path, the values and the Origin of each input, until they are written.
+    `base` identifies the call in the trace; it is None until the module returns.  The gradients of
+    the inputs are recorded under TensorIds that are made from it.
     """
 
     module: nn.Module
@@ -103,9 +105,10 @@ class Rewriter:
         self._calls: Counter[tuple[int, int | None, str]] = Counter()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
-        """Installs the hooks on inputs; call it after the recorder's hooks are installed.
+        """Installs hooks that keep the inputs of every call, and note which calls are running.
 
-        The recorder's hooks call `outputs`, which needs the state of the module's call.
+        Call it after the recorder's hooks are installed.  Hooks run in the order of installation,
+        and the recorder's hooks call `outputs`, which must run before the call is noted as ended.
         """
         for module, name in names.items():
             hooks.before(module, name, self._enter(name))

@@ -44,19 +44,22 @@ def dtensor_layout(
     With the Point's `sizes`, a mesh dimension is identified by the axes along which its global
     ranks vary.  Otherwise it is identified by its name: `axes` maps names to axes, in addition to
     AXIS_NAMES.  If a mesh dimension that shards the tensor is not exactly one axis (HSDP's two
-    parts of dp; dp and cp flattened into one), the layout has Slices.
-    Raises LayoutError for an unknown name, and for placements that no layout expresses, such as
-    maxima over ranks or NormPartial.
+    parts of dp; dp and cp flattened into one), the layout is a Slices placement, which states the
+    offsets and lengths of this rank's part.  Raises LayoutError for an unknown name, and for
+    placements that no layout expresses, such as maxima over ranks or NormPartial.
     """
     mesh = tensor.device_mesh
     where = mesh.get_coordinate()
     if where is None:
-        raise LayoutError(f"this rank is not part of the DTensor's mesh {mesh}")
+        raise LayoutError(
+            f"{_shown(tensor)} has no part on this rank, which is not in that mesh; use a mesh "
+            "that contains every rank on which the program has the tensor"
+        )
     dims = _by_rank(mesh, where, sizes) if sizes is not None else _by_name(mesh, axes or {})
     partials: list[Placement] = []
     for number, placement in enumerate(tensor.placements):
         if placement.is_partial() and mesh.size(number) > 1:
-            partials += _partial(placement, dims[number])
+            partials += _partial(tensor, placement, dims[number])
     cuts = _cuts(tensor, where)
     arrays = _arrays(tensor, cuts, where)
     cut = [dims[number] for number in cuts]
@@ -67,23 +70,31 @@ def dtensor_layout(
     ranges = [list(contiguous_ranges(array)) for array in arrays]
     if any(len(each) > 1 for each in ranges):
         raise LayoutError(
-            f"a DTensor placed {tensor.placements} on {mesh} has no layout: this rank's part is "
-            "not contiguous in every dimension, and the mesh dimensions are not axes of the Point"
+            f"{_shown(tensor)} has no layout: this rank's part is not contiguous in every "
+            "dimension, and the mesh dimensions are not axes of the Point; use a mesh whose "
+            "dimensions are axes of the Point, such as ctx.mesh"
         )
     offsets = tuple(start for ((start, _),) in ranges)
     lengths = tuple(length for ((_, length),) in ranges)
     return (Slices(offsets, lengths, tuple(tensor.shape), tuple(dict.fromkeys(names))), *partials)
 
 
+def _shown(tensor: Any) -> str:
+    """The beginning of an error message on a DTensor."""
+    shape, mesh = list(tensor.shape), tensor.device_mesh
+    return f"a DTensor of shape {shape} placed {tensor.placements} on {mesh}"
+
+
 def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
     """Maps each mesh dimension that shards the tensor to its Shard, outermost first.
 
-    The axis of a Shard is the name of the mesh dimension (`_own_axis`).  The sizes of its blocks,
-    if any, are those within one shard of the preceding mesh dimensions.
+    The axis of a Shard is the name of the mesh dimension (`_own_axis`).  If a mesh dimension
+    shards several blocks separately, its Shard has the sizes of the blocks, which add up to one
+    shard of the mesh dimensions before it.
     """
     mesh = tensor.device_mesh
     cuts: dict[int, Shard] = {}
-    for number, blocks in _outermost_first(tensor.placements, mesh):
+    for number, blocks in _outermost_first(tensor):
         if mesh.size(number) == 1:
             continue
         dim = tensor.placements[number].dim % tensor.ndim
@@ -92,9 +103,9 @@ def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
             parts = math.prod(mesh.size(n) for n, shard in cuts.items() if shard.dim == dim)
             if tensor.shape[dim] % parts:
                 raise LayoutError(
-                    f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} "
-                    f"has no layout: its shards of dimension {dim} have unequal lengths and are "
-                    "split again in blocks"
+                    f"{_shown(tensor)} has no layout: its shards of dimension {dim} have unequal "
+                    "lengths and are split again in blocks; use a multiple of "
+                    f"{parts} as the size of dimension {dim}"
                 )
             left = tensor.shape[dim] // parts
             size = -(-left // blocks)  # as torch.chunk does
@@ -111,7 +122,7 @@ def _own_axis(number: int) -> str:
 def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> list[Indices]:
     """The indices that this rank holds in each dimension of the tensor, from the placements.
 
-    Raises LayoutError if they do not fit the local tensor's shape.
+    Raises LayoutError if the placements do not fit the local tensor's shape.
     """
     mesh = tensor.device_mesh
     own = [_own_axis(number) for number in range(mesh.ndim)]
@@ -124,20 +135,24 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
     expected, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
     if expected != local:
         raise LayoutError(
-            f"a DTensor of shape {list(tensor.shape)} placed {tensor.placements} on {mesh} has the "
-            f"local shape {list(local)}, but the placements give {list(expected)}"
+            f"{_shown(tensor)} has the local shape {list(local)} on this rank, but the placements "
+            f"give {list(expected)}; correct the placements, or pass shape= and stride= to "
+            "DTensor.from_local"
         )
     return arrays
 
 
-def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, int]]:
-    """The mesh dimensions that shard the tensor, in order, each with its number of blocks.
+def _outermost_first(tensor: Any) -> list[tuple[int, int]]:
+    """The mesh dimensions that shard a DTensor, outermost first, each with its number of blocks.
 
-    The order is left to right, except that a `_StridedShard` is applied after (inside) later mesh
-    dimensions; its split factor is the product of their sizes (FSDP2 over tensor parallelism).
-    If the factor is larger, the rest is a number of blocks that are sharded independently, as in a
-    fused projection or a flattened view of a tensor that is sharded in another dimension.
+    Mesh dimensions are ordered from left to right, except for a `_StridedShard`.  It is inside the
+    next mesh dimensions that shard the same dimension of the tensor, as many of them as have its
+    split factor as the product of their sizes (FSDP2 over tensor parallelism).  If even all of them
+    have a smaller product, the split factor divided by this product is the number of blocks.  Each
+    block is sharded separately, as in a fused projection, or in a flattened view of a tensor that
+    is sharded in another dimension.
     """
+    placements, mesh = tensor.placements, tensor.device_mesh
     order: list[tuple[int, int]] = []
     for number in range(len(placements) - 1, -1, -1):
         placement = placements[number]
@@ -152,8 +167,10 @@ def _outermost_first(placements: Sequence[Any], mesh: Any) -> list[tuple[int, in
             inner, _ = order[at]
             if factor % mesh.size(inner):
                 raise LayoutError(
-                    "cannot determine the order in which mesh dimensions shard the tensor: the "
-                    f"split factor of {placement} in {placements} is not a product of their sizes"
+                    f"{_shown(tensor)} has no layout: the split factor of {placement} cannot be "
+                    "divided by the sizes of the later mesh dimensions that shard dimension "
+                    f"{placement.dim}, so their order is unknown; let these mesh dimensions shard "
+                    "different dimensions of the tensor"
                 )
             factor //= mesh.size(inner)
             at += 1
@@ -213,16 +230,17 @@ def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[Mesh
     return dims
 
 
-def _partial(placement: Any, dim: MeshDim) -> list[Placement]:
+def _partial(tensor: Any, placement: Any, dim: MeshDim) -> list[Placement]:
     op = getattr(placement, "reduce_op", None)
     if op not in ("sum", "avg") or type(placement).__name__ != "Partial":
         raise LayoutError(
-            f"the placement {placement} has no layout, because it is neither a sum nor a mean "
-            "over ranks"
+            f"{_shown(tensor)} has no layout, because the placement {placement} is neither a sum "
+            "nor a mean over ranks; redistribute the tensor to Replicate() or Shard()"
         )
     if not dim.whole:
         raise LayoutError(
-            f"the placement {placement} has no layout, because it covers only a part of the ranks "
-            f"along {', '.join(dim.axes)}"
+            f"{_shown(tensor)} has no layout, because the placement {placement} covers only a part "
+            f"of the ranks along {', '.join(dim.axes)}; redistribute the tensor to Replicate() or "
+            "Shard(), or use a mesh dimension with all these ranks"
         )
     return [Partial(axis, op) for axis in dim.axes]

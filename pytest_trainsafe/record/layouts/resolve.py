@@ -43,9 +43,10 @@ def parameter_layout(
 
 
 def _of_experts(point: Point) -> tuple[str, ...]:
-    """The axes that order the ranks of experts which have a separate tensor-parallel size.
+    """The axes over which ranks are numbered for experts with their own tensor-parallel size.
 
-    The fastest varying axis comes first: the axes of the role tp, then those that ep overlaps.
+    The axis that varies fastest comes first: first the mesh axes of tensor parallelism (by default
+    tp), then the mesh axes whose ranks ep reuses (by default cp, then dp).
     """
     mesh = point.mesh
     return (*reversed(mesh.members("tp")), *reversed(mesh.overlaps["ep"]))
@@ -70,9 +71,9 @@ def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int 
 def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> tuple[str, ...]:
     """The axes of tensor parallelism that split a parameter, outermost first.
 
-    Usually tp alone.  For an expert with a separate tensor-parallel size, take tp, then the axes of
-    ep (by default cp, then dp), until the product of their sizes is that size: Megatron-LM numbers
-    the ranks of experts in that order.  Raises LayoutError if no such product has that size.
+    This is tp alone, unless the parameter has its own tensor-parallel size (`_expert_tp_size`).
+    Then the parameter is split over the first axes of `_of_experts`, as many of them as have this
+    size as the product of their sizes.  Raises LayoutError if the size is no such product.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:

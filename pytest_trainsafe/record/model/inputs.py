@@ -45,17 +45,21 @@ class ModelInputs:
         self._entered = None
 
     def start_microbatch(self) -> None:
-        """Starts a micro-batch.
+        """Called when the program enters a micro-batch.
 
-        If the model is running already, because its forward marks the micro-batch, writes the
-        inputs of that forward.
+        If the program enters the micro-batch inside the model's forward, the inputs of that forward
+        are written now.
         """
         self._fed = ""
         if self._entered is not None:
             self._feed(*self._entered)
 
     def on_input(self, part: nn.Module, key: str, level: str) -> Any:
-        """The hook to call before a part's forward; `key` names the part, `level` is the Run's."""
+        """Returns the hook to call before the forward of `part`, which `key` names.
+
+        `level` is the level that the program gave to `ctx.watch`: "microbatch", or "step" if it
+        marks whole steps only.
+        """
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> None:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
@@ -79,7 +83,7 @@ class ModelInputs:
         return hook
 
     def on_return(self) -> Any:
-        """The hook to call after a part's forward."""
+        """Returns the hook to call after a part's forward."""
 
         def hook(*_: object) -> None:
             self._entered = None

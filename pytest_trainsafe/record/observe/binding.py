@@ -13,8 +13,9 @@ _PLAIN = (bool, int, float, str)
 class Binder:
     """The parameters of one function; `places` gives the place of each argument of a call.
 
-    A function without a signature, such as most built-in ones, has the places "arg.0", "arg.1".
-    With `bound`, the first parameter is the object of the method and is left out.
+    A place is the name under which an argument is recorded, such as "arg.lr".  A function without a
+    signature, such as most built-in ones, has the places "arg.0", "arg.1".  With `bound`, the first
+    parameter is the object of the method and is left out.
     """
 
     def __init__(self, function: Callable[..., Any], bound: bool) -> None:
@@ -43,7 +44,10 @@ class Binder:
     def places(
         self, args: tuple[Any, ...], kwargs: Mapping[str, Any]
     ) -> Iterator[tuple[str, object]]:
-        """Each argument with its place, and the plain defaults of those that were not given."""
+        """Yield each argument with its place, then the defaults of arguments that are not passed.
+
+        Only defaults that are bools, numbers or texts are yielded.
+        """
         given = set()
         for index, value in enumerate(args):
             if index < len(self._positional):

@@ -47,7 +47,11 @@ class Describer:
         self._frozen: WeakKeyDictionary[Optimizer, frozenset[int]] = WeakKeyDictionary()
 
     def value(self, thing: object, exact: bool = False, identity: bool = True) -> Value:
-        """One object as a Value, without its items and attributes."""
+        """One object as a Value, without its items and attributes.
+
+        With `exact`, a tensor's content is read again even if facts of the tensor are cached.
+        Without `identity`, the Value of a tensor has 0 instead of the tensor's number.
+        """
         if isinstance(thing, torch.Tensor):
             facts, number = self._objects.tensor(thing, exact)
             return Value(public_name(type(thing)), None, facts, number if identity else 0)
@@ -79,10 +83,11 @@ class Describer:
     def put_self(
         self, thing: object, values: dict[str, Value], groups: bool, holds: bool = False
     ) -> None:
-        """Put the object of a method call, with the attributes that matter.
+        """Put the object of a method call into `values`, with some of its attributes.
 
-        For an optimizer, `groups` adds the settings of its groups, and `holds` adds counts of its
-        parameters (`_put_held`).
+        A module has its training mode and its name.  For an optimizer, `groups` adds the settings
+        of its groups, and `holds` adds facts on its parameters (`_put_held`).  Any other object but
+        a tensor has its `plain_attributes`.
         """
         values["self"] = self.value(thing)
         if isinstance(thing, nn.Module) and "training" in vars(thing):
@@ -107,7 +112,7 @@ class Describer:
         )
 
     def put_together(self, given: Mapping[str, object], values: dict[str, Value]) -> None:
-        """Put facts that follow from several arguments of a call.
+        """Put facts that follow from several arguments of a call into `values`.
 
         If a call has an optimizer and models as arguments, "in_model" says whether the models have
         all parameters of the optimizer.
@@ -121,12 +126,13 @@ class Describer:
                 values[f"{place}.in_model"] = plain_value(bool, inside)
 
     def _put_held(self, optimizer: Optimizer, values: dict[str, Value]) -> None:
-        """Put whether any parameter of an optimizer has a gradient, and which may never get one.
+        """Put facts on the parameters that an optimizer holds into `values`.
 
-        "zero_rate" says whether the learning rate of every group is zero, as in the first step of a
-        warm-up.  "frozen" counts the parameters that require no gradient although they did when the
-        optimizer was made, or all of them if none requires a gradient.  "stale" counts those that
-        have no gradient and belong to none of the recorded models.
+        "has_gradients" says whether any of the parameters has a gradient.  "zero_rate" says whether
+        the learning rate of every group is zero, as in the first step of a warm-up.  "frozen"
+        counts the parameters that require no gradient now, but required one when the optimizer was
+        made; if no parameter requires a gradient now, it counts all parameters.  "stale" counts the
+        parameters that have no gradient and belong to none of the recorded models.
         """
         if optimizer not in self._frozen:
             self.made(optimizer)
@@ -148,7 +154,7 @@ class Describer:
         values["self.stale"] = plain_value(int, stale)
 
     def _put_summary(self, place: str, thing: Mapping[Any, Any], values: dict[str, Value]) -> None:
-        """Put hashes of the names and of the tensors in a large dict, such as a state dict."""
+        """Put hashes of the keys and of the tensors of a large dict, such as a state dict."""
         names, content = xxhash.xxh3_64(), xxhash.xxh3_64()
         for key in sorted(thing, key=str):
             names.update(f"{key}\0".encode())
@@ -161,7 +167,7 @@ class Describer:
 
 
 def _held(optimizer: Optimizer) -> Iterator[torch.Tensor]:
-    """The parameters of all groups."""
+    """Yield the parameters of all groups of an optimizer."""
     for group in optimizer.param_groups:
         yield from group["params"]
 
@@ -185,7 +191,7 @@ def as_plain(thing: object) -> Plain:
 
 
 def plain_of(thing: object, plain: Plain) -> Value:
-    """The Value of an object, for which `plain` is kept."""
+    """The Value of an object whose content is recorded as `plain`, the result of `as_plain`."""
     return plain_value(type(thing) if isinstance(plain, str) else type(plain), plain)
 
 
@@ -202,7 +208,7 @@ def cut(text: str) -> str:
 
 
 def plain_value(cls: Any, plain: Plain) -> Value:
-    """The Value of a plain object of this class."""
+    """The Value of an object of class `cls` whose content is recorded as `plain`."""
     key = cls, type(plain), plain  # 1, 1.0 and True are equal
     known = _values.get(key)
     if known is None:
@@ -218,7 +224,11 @@ _MAX_VALUES = 4096
 
 
 def plain_attributes(thing: object) -> dict[str, Plain]:
-    """The attributes of an instance that are plain, by name: public ones, and torch's counters."""
+    """The attributes of an instance for which `as_plain` has a value, by name.
+
+    At most MAX_ATTRIBUTES are returned.  Private attributes are left out, except "_step_count" and
+    "_last_lr" of torch's schedulers.
+    """
     held = getattr(thing, "__dict__", None)
     found: dict[str, Plain] = {}
     if not isinstance(held, dict):
@@ -240,7 +250,11 @@ _COUNTERS = frozenset({"_step_count", "_last_lr"})
 
 
 def group_attributes(optimizer: Optimizer) -> dict[str, Plain]:
-    """The plain values of an optimizer's groups: by name where all groups agree, else by index."""
+    """The settings of an optimizer's groups that are numbers, bools or texts.
+
+    The keys are names of settings if all groups are equal; else each has its group's index before
+    it, as in "0.lr".
+    """
     groups: list[dict[str, Plain]] = [
         {name: plain for name, item in group.items() if (plain := _scalar(item)) is not None}
         for group in optimizer.param_groups[:MAX_ITEMS]

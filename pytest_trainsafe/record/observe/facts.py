@@ -37,7 +37,11 @@ def device_name(device: torch.device) -> str:
 
 
 class _Known(weakref.ref[object]):
-    """An object that was seen: its number, and for a tensor the facts at its last key."""
+    """A weak reference to an object that was seen, with the object's number.
+
+    For a tensor, `facts` are the facts that were read last, and `key` is the tensor's version and
+    address at that time.
+    """
 
     __slots__ = ("address", "facts", "key", "number", "unsettled")
 
@@ -65,7 +69,7 @@ class Objects:
         return 0 if known is None else known.number
 
     def tensor(self, tensor: torch.Tensor, exact: bool = False) -> tuple[TensorFacts, int]:
-        """The facts and the identity of a tensor."""
+        """The facts and the number of a tensor.  With `exact`, cached facts are not used."""
         known = self._of(tensor)
         key = key_of(tensor)
         if known is None:
@@ -112,7 +116,10 @@ class Objects:
 
 
 def key_of(tensor: torch.Tensor) -> Key | None:
-    """The key of a tensor; None if it has none, such as a tensor of inference mode."""
+    """The version and the address of a tensor, which are compared to notice writes to it.
+
+    None if the tensor has no version or no address, as in inference mode.
+    """
     plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
     local = tensor if plain else _local(tensor)
     try:
@@ -202,7 +209,7 @@ def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
 
 @contextlib.contextmanager
 def _undisturbed() -> Any:
-    """Hide the operators that read a tensor from the dispatch modes of the program."""
+    """Disable the program's dispatch modes while this package's operators read a tensor."""
     if not torch._C._len_torch_dispatch_stack():
         yield
         return

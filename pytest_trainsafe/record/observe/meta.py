@@ -19,9 +19,10 @@ _MAX_KNOWN = 4096
 
 
 class Meta:
-    """Creates the meta variables of a moment.  Equal sets are one object, as long as it is cached.
+    """Provides the meta variables that are recorded with each call and each change.
 
-    `fixed` has the variables that never change: the rank, the world size and the coordinates.
+    Calls and changes with equal meta variables share one mapping, which is cached.  `fixed` has the
+    variables that never change: the rank, the world size and the coordinates.
     """
 
     def __init__(self, fixed: Mapping[str, Plain]) -> None:

@@ -229,8 +229,9 @@ def observe(
     `warm_up` steps are recorded, and then every `every`-th step.  With `operators`, each operator
     of torch is recorded too.  `listeners` receive the events as they happen.
 
-    Each `step()` of the optimizer that steps first ends a training step, unless the program marks
-    steps with `observation.meta(step=...)`.
+    One optimizer counts the training steps: the one whose `step()` returns first.  Each of its
+    `step()` calls ends a training step.  If the program calls `observation.meta(step=...)`, these
+    calls mark the steps instead.
 
     Nothing is patched outside of the block.  Raises ArgumentError if an argument is not valid, and
     ProgramError if API calls are already being observed.
@@ -254,7 +255,10 @@ def observe(
 
 
 class TableObservation(Observation):
-    """An Observation that collects a table in memory, which may be read during and after it."""
+    """An Observation that collects a table in memory.
+
+    The table may be read while the observation is active, and afterwards.
+    """
 
     def __init__(
         self,

@@ -38,7 +38,7 @@ _OPERATOR = Role()
 
 
 class _Frame:
-    """A patched call that has not returned.  `call` is None for one that is not recorded."""
+    """A patched call that has not returned.  `call` is None if the call is not recorded."""
 
     __slots__ = ("api", "call", "method", "phase", "thing", "training")
 
@@ -52,7 +52,7 @@ class _Frame:
 class _Thread(threading.local):
     """The patched calls of one thread that have not returned.
 
-    `busy` is True while this package's own code runs: what that calls is not observed.
+    `busy` is True while this package's own code runs, whose calls are not observed.
     """
 
     def __init__(self) -> None:
@@ -62,11 +62,11 @@ class _Thread(threading.local):
 
 
 class Observer:
-    """Observes the calls of a process.  `patches.py` calls `run` for each.
+    """Observes the patched calls of a process; `patches.py` passes each of them to `run`.
 
-    It calls `found` after an object whose class may be new was created, such as an optimizer;
-    `ended` at the end of each step; `first` at the first call of a patched method of each class;
-    and `loaded` after modules were imported.
+    The observer calls `found` after the creation of an object whose class may be new, such as an
+    optimizer; `ended` at the end of each step; `first` at the first call of a patched method of
+    each class; and `loaded` after modules were imported.
     """
 
     def __init__(
@@ -137,7 +137,11 @@ class Observer:
     def _enter(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> _Frame | None:
-        """Begin a call.  None if this package makes it or if the call around it includes it."""
+        """Begin to observe a call, and return its frame; None for a call that is not observed.
+
+        Calls that this package makes are not observed, nor those of an optimizer that only wraps
+        another one (`_wraps`), nor those that are a part of the call around them (`_repeats`).
+        """
         thread = self._thread
         if thread.busy:
             return None
@@ -387,9 +391,10 @@ def _outside_of_modules(frames: Sequence[_Frame]) -> bool:
 
 
 def _wraps(optimizer: Optimizer) -> bool:
-    """Whether an optimizer of another package than torch steps by one that it has.
+    """Whether an optimizer is not a class of torch and has another optimizer as an attribute.
 
-    It may leave out a step, for example while gradients accumulate, so the other's are recorded.
+    The steps of the inner optimizer are observed instead of the wrapper's, because a wrapper may
+    skip the inner step, for example while gradients accumulate.
     """
     return not type(optimizer).__module__.startswith("torch.") and any(
         isinstance(each, Optimizer) for each in vars(optimizer).values()

@@ -41,9 +41,10 @@ def sample_of(given: object) -> Sample:
 class Steps:
     """The current training step of a process.
 
-    With `automatic`, each `step()` of the optimizer that steps first ends a training step, until
-    the program marks steps itself.  `now` is the number of the step, None outside of the steps that
-    a program marks.  `recording` says whether the step is recorded.
+    With `automatic`, one optimizer counts the training steps: the one whose `step()` returns first.
+    Each of its `step()` calls ends a training step, until the program marks steps itself.
+    `now` is the number of the current step; it is None outside of the steps that a program marks.
+    `recording` says whether the current step is recorded.
     """
 
     sample: Sample
@@ -81,7 +82,11 @@ class Steps:
         return self._first() is optimizer
 
     def epoch_of(self, loader: Any, epoch: int) -> int | None:
-        """The program's epoch as this loader begins `epoch`; None if it does not count epochs."""
+        """The program's epoch from now on, when `loader` begins its own epoch number `epoch`.
+
+        The loader that is iterated first counts the program's epochs.  Returns None for any other
+        loader, or if the program sets the epoch itself.
+        """
         if not self.counts_epochs:
             return None
         if self._loader is None or self._loader() is None:

@@ -145,7 +145,8 @@ torch.compiler.assume_constant_result(_hash)  # type: ignore[no-untyped-call]
 def _mixed(words: Tensor) -> Tensor:
     """The finalizer of splitmix64 for int64.
 
-    Products wrap as they must; the masks remove the copies of the sign bit that shifts bring in.
+    Products wrap around, as the algorithm requires. The masks remove the copies of the sign bit
+    that shifts bring in.
     """
     words = (words ^ ((words >> 30) & (2**34 - 1))) * _FIRST
     words = (words ^ ((words >> 27) & (2**37 - 1))) * _SECOND
@@ -157,7 +158,10 @@ def _shape(x: Tensor, dim: int) -> list[int]:
 
 
 def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
-    """The positions by dimension, counted from 0, each checked against the dimension's length."""
+    """The positions as int64, with negative keys replaced by the dimensions that they stand for.
+
+    Raises ArgumentError unless each key is a dimension of `x` with as many rows as positions.
+    """
     found = {}
     for dim, along in positions.items():
         if not -x.ndim <= dim < x.ndim:

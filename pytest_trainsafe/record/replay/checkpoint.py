@@ -199,7 +199,7 @@ class ReplayCheckpoint:
             if set(calls.after) != set(calls.states):
                 raise ReplayError(
                     f"{path} is damaged: the states before and after regenerated calls belong to "
-                    "different generators"
+                    "different generators. Load an earlier checkpoint"
                 )
             require_valid(path, found, calls.states)
         with unrecorded_draws():
@@ -219,7 +219,10 @@ class ReplayCheckpoint:
     def _save(
         self, folder: Path, step: int, counters: dict[str, int]
     ) -> tuple[Path, dict[str, int]]:
-        """Writes the file; returns it with the bytes of each generator and function in it."""
+        """Writes this rank's file; returns its path and the sizes of what it contains.
+
+        The sizes are the number of bytes for each generator and each regenerated function, by name.
+        """
         rank, world_size = _place()
         tensors: dict[str, torch.Tensor] = {}
         found = self._sources()

@@ -65,7 +65,8 @@ def require_same_parts(
     }
     if set(header.generators) != set(header.kinds):
         raise ReplayError(
-            f"{path} is damaged: it does not have a state and a kind for each of its generators"
+            f"{path} is damaged: it does not have a state and a kind for each of its generators. "
+            "Load an earlier checkpoint"
         )
     for what, (saved, own) in held.items():
         if missing := sorted(set(saved) - set(own)):
@@ -85,7 +86,8 @@ def require_same_parts(
         if header.kinds.get(name, kind) != kind:
             raise ReplayError(
                 f"{path} has a generator {shown(name)} of kind {header.kinds[name]}, but in this "
-                f"program it is of kind {kind}"
+                f"program it is of kind {kind}. Pass a generator of kind {header.kinds[name]} as "
+                f"{shown(name)} to ReplayCheckpoint"
             )
 
 

@@ -169,7 +169,10 @@ def _header(path: Path, data: bytes) -> Header:
             "malformed. Give a folder that ReplayCheckpoint.save wrote, or an earlier checkpoint"
         ) from error
     if not known:
-        raise ReplayError(f"{path} is not a replay checkpoint: it has the header of another format")
+        raise ReplayError(
+            f"{path} is not a replay checkpoint: it has the header of another format. Give a "
+            "folder that ReplayCheckpoint.save wrote"
+        )
     if head.get("schema") != SCHEMA:
         found = shown(head.get("schema"), 40)
         raise ReplayError(

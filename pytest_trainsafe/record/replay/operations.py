@@ -349,7 +349,10 @@ def regenerating(name: str) -> Iterator[None]:
 
 
 def returned(name: str, made: object) -> None:
-    """Notes that a regenerated function returned `made`: an iterator may draw later for it."""
+    """Notes that the regenerated function `name` returned `made`.
+
+    If `made` is an iterator, later draws of torch's samplers count as draws of this function.
+    """
     if _current is not None and hasattr(made, "__next__"):
         _current.iterating = name
 

@@ -179,7 +179,12 @@ def _tensor_row(
     before: list[Operation],
     started: int,
 ) -> PlanRow:
-    """The row on a needed tensor that is not saved; the operations that computed it decide it."""
+    """The row on a needed tensor that neither `torch.save` nor the ReplayCheckpoint saves.
+
+    The operations that computed the tensor determine how a restart obtains it.  `number` is the
+    tensor's variable, `before` are the operations before the checkpoint, and the first `started`
+    of them belong to the program's start and its first step.
+    """
     variable = recording.variables[number]
     slice_, trained = _definition(recording, number, before)
     last = max(slice_, default=-1)
@@ -241,10 +246,10 @@ def _definition(
 
 
 def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
-    """Rows on draws whose results only Python code holds, so that their use is not traced.
+    """Rows on random numbers that only Python code holds, so that their later use is not traced.
 
-    They are made between the first step and the checkpoint, at lines that do not draw again in
-    the first step after it.
+    There is one row for each line that draws such numbers between the first step and the
+    checkpoint.  A line that also draws in the first step after the checkpoint has no row.
     """
     operations = recording.operations
     end = recording.steps[checkpoint.steps]

@@ -1,7 +1,6 @@
 """The Run that this process records, with the data that replay checkpoints need.
 
-If nothing records the program, there is no such Run, and its checkpoints go to the folder that the
-program names.
+A program that runs by itself is not recorded; it saves its checkpoints in the folder that it names.
 """
 
 from __future__ import annotations

@@ -37,10 +37,12 @@ class TreeError(TrainsafeError):
 
 
 def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
-    """Converts a value to plain data.
+    """Converts a state, or a value in it, to plain data.
 
-    Its tensors are added to `tensors` under names that begin with `path`. Raises
-    ArgumentTypeError, which names the path below `path`, for a value of another type.
+    Adds the value's tensors to `tensors`, under names that begin with `path`. A value is a number,
+    text, bytes, None, a tensor, a NumPy array or scalar of numbers, or a dict, list or tuple of
+    values. Raises ArgumentTypeError, which names the place of the fault, for any other type, and
+    for containers that are nested more than MAX_DEPTH levels deep.
     """
     if depth > MAX_DEPTH:
         raise ArgumentTypeError(f"{path} is nested more than {MAX_DEPTH} levels deep")
@@ -141,4 +143,7 @@ def _value(kind: str, tensor: torch.Tensor) -> Any:
     if kind in ("array", "scalar") and tensor.dtype is not torch.bfloat16:
         array = tensor.numpy()
         return array if kind == "array" else array.reshape(-1)[0]
-    raise TreeError(f"a state has a {tensor.dtype} where it should have {shown(kind)}")
+    raise TreeError(
+        f"a state has an entry of kind {shown(kind)} with a tensor of {tensor.dtype}, which "
+        "ReplayCheckpoint.save does not write"
+    )

@@ -235,7 +235,8 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         raise ProgramError(f"{file} cannot be read ({excerpt(error)}). {again}") from error
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise ProgramError(
-            f"{folder} is not a checkpoint of a Run: manifest.json does not say `format: {FORMAT}`"
+            f"{folder} is not a checkpoint of a Run: manifest.json does not say "
+            f"`format: {FORMAT}`. {again}"
         )
     if head.get("schema") != SCHEMA_VERSION:
         raise ProgramError(
@@ -255,8 +256,8 @@ def require_checkpoint_of(folder: Path, spec: RunSpec, steps: int) -> None:
         if was != wanted[name]
     ]
     raise ProgramError(
-        f"{folder} is not loaded, because it is the checkpoint of another Run, with "
-        f"{listing(differ) or 'other settings'}"
+        f"{folder} is not loaded, because it is the checkpoint of another Run, saved with "
+        f"{listing(differ) or 'other settings'}. {again}"
     )
 
 

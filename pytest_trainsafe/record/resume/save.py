@@ -174,7 +174,8 @@ def restore_rng(
     if missing:
         raise ArgumentError(
             f"the checkpoint has no state of the generators {listing(missing)}; it has "
-            f"{listing(states['own']) or 'none'}"
+            f"{listing(states['own']) or 'none'}. Pass the generators that were passed when the "
+            "checkpoint was saved"
         )
     torch.set_rng_state(states["torch"])
     random.setstate(states["python"])

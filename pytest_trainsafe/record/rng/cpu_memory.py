@@ -43,9 +43,10 @@ _NARROW, _WIDE = struct.Struct(f"<{_NAMING}I"), struct.Struct(f"<{_NAMING}Q")
 
 
 class _Layout(NamedTuple):
-    """The offset of the engine in a generator.
+    """Where a CPU generator holds its state in memory.
 
-    `aside` are the offsets, after the engine, of the flags of the two cached normal numbers.
+    `engine` is the offset of its random engine. `aside` are the offsets, counted from the engine's
+    end, of the flags of the two cached normal numbers.
     """
 
     engine: int
@@ -140,7 +141,10 @@ def _layout() -> _Layout | None:
         return None
 
     def changed(state: torch.Tensor) -> list[int]:
-        """The offsets after the engine of the bytes that are 1 in this state and 0 in `clear`."""
+        """Changes the state of `probe` from `clear` to `state`, and back.
+
+        Returns the offsets of the bytes that change from 0 to 1, counted from the engine's end.
+        """
         probe.set_state(clear)
         without = ctypes.string_at(address + begin + size, _ASIDE)
         probe.set_state(state)

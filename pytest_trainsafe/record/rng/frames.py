@@ -41,7 +41,7 @@ class Place(NamedTuple):
     """The origin of a draw.
 
     `at` and `user` are lines as in `DrawEvent`, `module` is the innermost watched module, and
-    `kinds` are the combined kinds of the frames.
+    `kinds` combines the bits of all frames on the stack: USER, INSTALLED, MODULE and so on.
     """
 
     at: str

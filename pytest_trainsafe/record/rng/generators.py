@@ -27,7 +27,9 @@ def generator_of(
 ) -> torch.Generator | LedgerGap | None:
     """The generator that an operator with these arguments draws from; None if it draws from none.
 
-    That is the generator among the arguments, else the default generator of the device.
+    The operator draws from the generator among its arguments, else from the default generator of
+    its device. Returns a LedgerGap if the device's default generator cannot be read: on any device
+    other than CPU, CUDA and meta.
     """
     tensor: torch.Tensor | None = None
     for value in (*args, *kwargs.values()) if kwargs else args:
@@ -88,15 +90,16 @@ class Generators:
         return self._names.setdefault(key, f"torch.Generator of {_short(line)}")
 
     def first(self, gap: LedgerGap) -> bool:
-        """Whether this gap is passed for the first time."""
+        """Whether this method has not been called with an equal LedgerGap before."""
         new = gap not in self._gaps
         self._gaps.add(gap)
         return new
 
     def add_numpy(self, generator: Any, line: str) -> LedgerGap | None:
-        """Watches a NumPy generator from now on.
+        """Reads the state of a NumPy generator from now on, unless MAX_NUMPY are read already.
 
-        Returns a gap instead, the first time that too many are watched already; else None.
+        Returns a LedgerGap for the first generator that is not read for this reason, else None.
+        `line` is the line that created the generator.
         """
         if len(self._made) >= MAX_NUMPY:
             # Forget the generators that nothing else refers to any more.

@@ -1,10 +1,10 @@
 """Intercepts torch's random operators, and no others, at the dispatcher.
 
-torch's dispatcher reserves a key for prototypes of modes in Python, above the keys of autograd and
-of devices; torch itself does not use it. A thread that includes the key first calls the kernels
-that are registered here, for the operators that have one; every other operator falls through in the
-dispatcher at no extra cost. Operators that torch's C++ code calls itself, such as the `bernoulli_`
-in a dropout, are intercepted too.
+torch's dispatcher has a key for tests, KEY_NAME, which comes before the keys of autograd and of
+devices and which torch itself does not use. This file registers kernels for the random operators
+under this key. Threads whose dispatch state includes the key call these kernels first; all other
+operators fall through to the next key in the dispatcher, at no extra cost. Operators that torch's
+C++ code calls itself, such as the `bernoulli_` in a dropout, are intercepted too.
 """
 
 from __future__ import annotations
@@ -164,9 +164,9 @@ def why_not() -> str:
 def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[None]:
     """Calls `drawing` instead of random operators, in this thread and those that it starts.
 
-    Calls `dropping` instead of `torch.nn.functional.dropout` where that draws once, with
-    `bernoulli_`, from the default CPU generator: a Python function takes a fraction of the time
-    of a Python kernel. Requires that `why_not` returned "".
+    Calls `dropping` instead of `torch.nn.functional.dropout` where this function draws once, with
+    `bernoulli_`, from the default CPU generator: replacing a Python function takes a fraction of
+    the time of a kernel in Python. Requires that `why_not` returned "".
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
     global _fallback

@@ -35,10 +35,11 @@ class Sharing:
         self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
 
     def other(self, generator: object) -> str:
-        """The name of another thread that uses a generator while this thread draws from it.
+        """Returns the name of another thread that drew from a generator and is at work now, or "".
 
-        "" if there is none. Called in the thread that draws, and remembers it as a user. Always
-        "" in the thread that trains: the next draw of the other thread reports the sharing.
+        Call it in the thread that draws from the generator; it remembers that thread as a user. In
+        the thread that trains it always returns "", because the next draw of the other thread will
+        report the sharing.
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
         key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
@@ -67,7 +68,10 @@ class Sharing:
 
 
 def _has_work(frame: FrameType | None) -> bool:
-    """Whether a thread runs code outside of the standard library; a thread of an idle pool not."""
+    """Whether a thread with the innermost frame `frame` runs code outside of the standard library.
+
+    An idle thread of a pool does not.
+    """
     while frame is not None:
         if not is_stdlib(frame.f_code.co_filename):
             return True

@@ -203,7 +203,10 @@ SPEC = RunSpec(program="a:train", dtype="float64", resume=Resume(2))
         ({"format": "something else"}, "is not a checkpoint of a Run"),
         ({"schema": 99}, "has schema version 99, and this pytest-trainsafe reads version 1"),
         ({"spec": 1}, "manifest.json is damaged"),
-        ({"steps": 3}, "not loaded, .* the checkpoint of another Run, with steps 3 instead of 2"),
+        (
+            {"steps": 3},
+            "not loaded, .* the checkpoint of another Run, saved with steps 3 instead of 2",
+        ),
         (
             {"spec": {"program": "b:other", "dtype": "float64"}},
             "program b:other instead of a:train",

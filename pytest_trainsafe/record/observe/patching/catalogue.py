@@ -26,8 +26,12 @@ class Role:
     `phase` is the phase of the code inside the call, "" for the phase around the call.  `compares`
     says whether the state is compared before and after the call.  After it, tensors of the kinds in
     `exact` are read even if nothing seems to have written to them.  `always` says that the function
-    is patched in every observation, since it shows phases, steps or new objects.  `kind` is the
-    name of a special case of the observer, or "".
+    is patched in every observation, since it shows phases, steps or new objects.
+
+    `kind` says what else the observer does.  "made" (a constructor) and "used" (a method) make it
+    follow the object of the call, and so does "step", which may end the training step.  "module"
+    is the call of a module.  "iter" and "next" count the epochs and the batches of a loader.
+    "checkpoint" is the checkpointing of activations.  "" stands for nothing else.
     """
 
     kind: str = ""

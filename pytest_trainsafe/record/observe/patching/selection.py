@@ -27,7 +27,11 @@ def names_in(given: object, what: str) -> tuple[str, ...] | None:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"observe({what}=...): {name!r} is not a str")
         if not name or name != name.strip() or ".." in name or name.endswith("."):
-            raise ArgumentError(f"observe({what}=...): {name!r} is not a valid name")
+            raise ArgumentError(
+                f"observe({what}=...): {name!r} is not a valid name; pass a name whose parts are "
+                "separated by single dots, without spaces around it, such as "
+                + ("'torch.optim.Adam.step'" if what == "apis" else "'model.*.grad'")
+            )
     return tuple(sorted(set(given))) if isinstance(given, set | frozenset) else tuple(given)
 
 

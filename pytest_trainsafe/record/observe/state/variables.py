@@ -75,7 +75,10 @@ class Variables:
         return not self.following or id(parameter) in self._names
 
     def never_called(self, called: Container[int]) -> list[str]:
-        """The names of the modules with a forward whose id is not in `called`."""
+        """The names of the modules that define a forward and whose `id(module)` is not in `called`.
+
+        `called` has the ids of the modules whose calls were seen.
+        """
         return [
             name
             for module, name in self._modules.items()
@@ -83,10 +86,11 @@ class Variables:
         ]
 
     def model(self, module: nn.Module, prefix: str | None = None) -> None:
-        """Follow a model, unless it is known.
+        """Follow a model, unless it is followed already.
 
-        With a prefix, the module is a part of the model "model", such as a pipeline stage.  The
-        prefix is the part's name in the whole model, "" if names in the part are complete.
+        With a `prefix`, the module is a part of a larger model, such as a pipeline stage, and
+        `prefix` is the name of this part in the larger model.  The prefix is "" if the names of the
+        part's modules are already those of the larger model.
         """
         if module in self._known:
             return
@@ -332,7 +336,10 @@ class _Item:
 
 
 def _kind_of(thing: Any) -> tuple[str, bool]:
-    """The name of an object's kind, and whether the first one has a number."""
+    """The name of an object's kind, and whether names of this kind end in an index from 0.
+
+    With an index, the names are "scheduler.0", "scheduler.1"; else "optimizer", "optimizer2".
+    """
     if isinstance(thing, Optimizer):
         return "optimizer", False
     if isinstance(thing, LRScheduler):

@@ -219,7 +219,7 @@ def _unaffected(comparison: Comparison) -> str:
 
 
 def _doubts(judged: Sequence[RungJudgement]) -> list[str]:
-    """Each doubt once, with the dtypes in which it arose."""
+    """The rows on inconclusive findings: each check once, with the dtypes of its findings."""
     checks = dict.fromkeys(finding.check for entry in judged for finding in entry.doubts)
     lines = []
     for check in checks:

@@ -23,8 +23,8 @@ OPTION = "--trainsafe-replay"
 class ReplayRequest:
     """What to replay: the Run of `trace`, from step `first` to `step`.
 
-    `folder` is the checkpoint before `first`.  If there is none, it is None, the Run starts from
-    the beginning, and `why` says why.
+    `folder` is the folder of the checkpoint before `first`.  It is None if no checkpoint can be
+    used: the Run then starts from the beginning, and `why` gives the reason.
     """
 
     trace: Trace
@@ -85,7 +85,7 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder of the trace: `path` itself, or the folder "trace" in it if only that is one."""
+    """The folder of the trace: `path`, or `path / "trace"` if only that one has a manifest."""
     inside = path / "trace"
     whole = (path / "manifest.json").exists() or not (inside / "manifest.json").exists()
     return path if whole else inside

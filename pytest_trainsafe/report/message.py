@@ -165,7 +165,7 @@ def _times(times: float) -> str:
 
 
 def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
-    """The other checks that failed at the same tensor."""
+    """The rows on the other checks that failed at the same tensor as `lead`."""
     lines: list[str] = []
     here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
     for finding in here[:MAX_ALSO]:

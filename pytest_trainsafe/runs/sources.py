@@ -114,7 +114,7 @@ class _Walk:
                 self._module(f"{base}.{name}", required=False)
 
     def _module(self, name: str, required: bool = True) -> importlib.machinery.ModuleSpec | None:
-        """Finds the module `name` and its parent packages; returns its spec, None if not found.
+        """Finds the module `name` and its parent packages; returns the module's spec or None.
 
         The file of a module of the project is added to the files to read, and a module of another
         package to `installed`.  With `required`, a module that is not found is added to `missing`.

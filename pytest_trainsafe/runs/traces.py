@@ -122,7 +122,7 @@ class Traces:
         """Whether `needed` can return the specs of all Runs before any of them is recorded.
 
         False if a Run of the program is known to make decisions, such as the choices of a top-k:
-        the Runs that replay these decisions are known only when they have been recorded.
+        the Runs that replay these decisions are known only after the decisions are recorded.
         """
         return self._program not in self.runs.session.deciding
 
@@ -155,7 +155,7 @@ class Traces:
         return self.spec(dtype) if self.rounding(dtype) != "float64" else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:
-        """The same Runs, replaying the decisions of the Run `decided`; unchanged if it is None."""
+        """The same Runs, replaying the decisions of the Run `decided`; `self` if that is None."""
         return self if decided is None else replace(self, replay=decided)
 
     def in_full(self) -> Traces:

@@ -96,8 +96,8 @@ class AttributeParameterAdapter:
     def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
         """The attribute `main_param`; None if the parameter has none.
 
-        An empty `main_param_range` without a `main_param` gives an empty tensor.  A `main_param`
-        that has neither a range nor the parameter's shape gives a str that says so.
+        Returns an empty tensor if there is no `main_param` and the `main_param_range` is empty, and
+        a str if there is no range and the `main_param` does not have the parameter's shape.
         """
         master = getattr(parameter, "main_param", None)
         flat_range = optimizer_range(name, parameter, self.sizes)

@@ -250,7 +250,7 @@ class ParameterRecorder:
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """Writes the gradients if the step of the class `wrapper` updated parameters by itself."""
+        """Writes the gradients if the step of class `wrapper` updated parameters by itself."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]

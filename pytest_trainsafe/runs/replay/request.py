@@ -34,7 +34,7 @@ class ReplayRequest:
     why: str
 
     def is_of(self, spec: RunSpec) -> bool:
-        """Whether a Run that a test requests is the one that recorded the trace."""
+        """Whether the Run of `spec`, which a test requests, is the Run that recorded the trace."""
         return spec.identity() == self.trace.manifest.spec.identity()
 
     @property
@@ -47,9 +47,9 @@ class ReplayRequest:
 def read_request(path: str, step: int | None) -> ReplayRequest:
     """Reads the trace at `path`, and chooses the checkpoint from which to replay it up to `step`.
 
-    If `step` is None, it is the step that failed: the one in which a rank ended, else the first
-    step whose loss or gradient norm is not finite, else the last step.  Raises TraceError for a
-    folder that is not a trace, and ArgumentError for a step that the trace does not have.
+    If `step` is None, the step that failed is replayed: the one in which a rank ended, else the
+    first step whose loss or gradient norm is not finite, else the last step.  Raises TraceError for
+    a folder that is not a trace, and ArgumentError for a step that the trace does not have.
     """
     trace = Trace.open(_folder_of(Path(path)), allow_incomplete=True)
     done = min(_steps_done(trace, rank) for rank in range(len(trace.ranks)))

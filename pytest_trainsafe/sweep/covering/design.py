@@ -189,7 +189,7 @@ def _best_with(
     base: Row,
     random: Random,
 ) -> Row | None:
-    """The best row found that contains `part`: valid, with many uncovered tuples; None if none."""
+    """A valid row with `part` and, if possible, many uncovered tuples; None if none is found."""
     best: tuple[int, Row] | None = None
     for _ in range(CANDIDATES):
         row = _towards(base, _filled(part, left, levels, groups, random), part, valid, random)

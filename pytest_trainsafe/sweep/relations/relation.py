@@ -143,7 +143,7 @@ class Relation(ABC):
 
     @abstractmethod
     def change(self, setting: Setting) -> Change:
-        """The change that makes the changed Run.
+        """The change that turns the unchanged Run into the changed Run.
 
         Raises RelationError if the relation does not apply at the Point, and ArgumentError if the
         relation itself is wrong.

@@ -138,10 +138,11 @@ class Space:
         return groups
 
     def meshes(self, parallel: Sequence[bool]) -> list[tuple[AxisValue, ...]]:
-        """The valid sizes of the mesh axes in which exactly these axes have several ranks.
+        """The valid combinations of sizes of the mesh axes with the given parallel axes.
 
-        If there are none, the last of these axes is made trivial, then the one before it, until
-        there are some.  If there are none at all, the result is the group with the fewest ranks.
+        `parallel` says for each mesh axis whether it has several ranks.  If there is no valid
+        combination, the last of the parallel axes gets size 1, then the one before it, and so on
+        until there is one.  If none is found, the result is the group with the fewest ranks.
         """
         wanted = list(parallel)
         for place in reversed(range(len(wanted))):

@@ -37,7 +37,7 @@ class RequestedRuns:
 
     `specs` has the spec of every requested Run.  `reused` says for each cache key whether the
     cache already had the Run.  `waited` says whether the test has waited for any Run.
-    `publish` is called with the Point's summary once the Point is judged; None if
+    `publish` is called with the Point's summary once the Point is judged; it is None if
     nothing takes the summary.
     """
 

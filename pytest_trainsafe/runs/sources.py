@@ -4,7 +4,7 @@
 of the project under test, but not into installed distributions and the standard library.
 
 The key must be known before the program runs, and must change when a new file will be imported
-instead of another one.  Therefore it cannot be made from the list of files that an earlier Run
+instead of another one.  Therefore the key cannot be made from the list of files that an earlier Run
 loaded.  However, a Run also loads files that the scan cannot find, such as an import by a computed
 name.  So a cache entry stores the list of files that its Run loaded, and is valid only while these
 files are unchanged.

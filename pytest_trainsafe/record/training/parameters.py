@@ -263,7 +263,7 @@ class ParameterRecorder:
         """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
         With several optimizers, each step writes the gradients of the optimizer's own parameters
-        and of those that no optimizer has, because it may update their master copies.
+        and of those that no optimizer has, because a step may update their master copies.
         """
         self._unclipped.write()
         others: frozenset[int] = frozenset()

@@ -42,7 +42,8 @@ class Reductions:
     A collective counts as a reduction of gradients if its tensor is a gradient, or has as many
     elements as a parameter (a copy of its gradient), as several small parameters together (norms
     and biases), or at least as many as the largest parameter (a bucket).
-    A reduction of a single number outside of micro-batches counts as one of the gradient norm.
+    A reduction of a single number outside of micro-batches counts as a reduction of the norm of
+    the gradients.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def on_collective(self, call: Collective) -> None:
-        """Records the collective `call`, which is about to run, if it reduces gradients."""
+        """Records the collective `call`, which is about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)

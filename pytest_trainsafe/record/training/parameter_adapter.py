@@ -74,7 +74,7 @@ class AttributeParameterAdapter:
         return RankTensor(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """The attribute `main_grad`, or `grad` if there is no `main_grad`; None if neither.
+        """The attribute `main_grad`, or `grad` if there is no `main_grad`; None if neither exists.
 
         If the parameter has a `main_param_range`, the result has only the elements of the gradient
         in this range.

@@ -60,7 +60,7 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def on_collective(self, call: Collective) -> None:
-        """Records the collective `call`, which is about to run, if it reduces gradients or their norm."""
+        """Records the collective `call`, about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)

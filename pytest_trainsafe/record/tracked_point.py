@@ -36,7 +36,11 @@ class TrackedPoint(Point):
         return self._point.get(axis, default)
 
     def size(self, axis: str) -> int:
-        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default."""
+        """The number of ranks along a mesh axis, or the value of `vpp`; 1 by default.
+
+        `axis` may also be a role, that is, the meaning of mesh axes: "dp" stands for all axes with
+        this role together.  Raises ArgumentError for an axis that has no size.
+        """
         self.axes_read.add(axis)
         return self._point.size(axis) if axis in self.mesh.names else super().size(axis)
 

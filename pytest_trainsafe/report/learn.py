@@ -81,7 +81,11 @@ def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> l
 def _observed(
     reports: Iterable[pytest.TestReport],
 ) -> tuple[dict[str, tuple[str, str]], set[str]]:
-    """The node id and verdict of the test by the folder of its kept trace, and the failed tests."""
+    """Reads which tests kept a trace, and which tests failed.
+
+    Returns a dict from the folder of each kept trace to the node id and the verdict of its test,
+    and the node ids of the failed tests.
+    """
     kept: dict[str, tuple[str, str]] = {}
     failed = set()
     for report in reports:

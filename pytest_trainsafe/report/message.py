@@ -165,7 +165,7 @@ def _times(times: float) -> str:
 
 
 def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
-    """The other checks that failed at the same tensor."""
+    """The rows on the other checks that failed at the same tensor as `lead`."""
     lines: list[str] = []
     here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
     for finding in here[:MAX_ALSO]:
@@ -219,7 +219,7 @@ def _unaffected(comparison: Comparison) -> str:
 
 
 def _doubts(judged: Sequence[RungJudgement]) -> list[str]:
-    """Each doubt once, with the dtypes in which it arose."""
+    """The rows on inconclusive findings: each check once, with the dtypes of its findings."""
     checks = dict.fromkeys(finding.check for entry in judged for finding in entry.doubts)
     lines = []
     for check in checks:

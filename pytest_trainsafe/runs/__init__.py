@@ -2,8 +2,8 @@
 
 session        launches Runs, and shares them between the tests of a process
 specs          the RunSpecs of a test, and where their code is
-traces         the Traces of one test in one role, recorded on request
-requested      the Runs that a test requested in one role
+traces         the Traces of a test's reference or candidate, recorded on request
+requested      the Runs that a test requested for its reference or candidate
 rounding       the dtype whose rounding error limits the comparison of a Run
 ahead          launches the next test's Runs
 unused_traces  warns of a test that requests no Run

@@ -1,8 +1,8 @@
 """The cache key of a reference Run: a hash of everything that determines what it records.
 
 The session computes the key of each reference; `cache` stores the recorded Run under it.
-Files that a program reads at run time, and environment variables other than those below, are
-part of the key only if `trainsafe_cache_inputs` names them.
+Files that a program reads at run time, and environment variables that are not in
+NUMERIC_VARIABLES, are part of the key only if `trainsafe_cache_inputs` names them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Runs that one test requests in one role.
+"""The Runs that one test requests for its reference or for its candidate.
 
 Judges request Runs here, through `Traces`; the session launches, shares and caches them.
 """
@@ -33,11 +33,12 @@ class Run:
 
 
 class RequestedRuns:
-    """The Runs that a test requested in one role, and their status.
+    """The Runs that a test requested for its reference or for its candidate, and their status.
 
     `specs` has the spec of every requested Run.  `reused` says for each cache key whether the
     cache already had the Run.  `waited` says whether the test has waited for any Run.
-    `publish` is called with the Point's summary once the Point is judged; None without a summary.
+    `publish` is called with the Point's summary once the Point is judged; it is None if
+    nothing takes the summary.
     """
 
     def __init__(self, session: Session) -> None:

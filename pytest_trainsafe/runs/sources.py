@@ -4,9 +4,10 @@
 of the project under test, but not into installed distributions and the standard library.
 
 The key must be known before the program runs, and must change when a new file will be imported
-instead of another one.  The list of files that an earlier Run loaded is not enough for either.  But
-it also has files that the scan cannot find, such as an import by a computed name.  So a cache entry
-stores that list too, and is valid only while those files are unchanged.
+instead of another one.  Therefore the key cannot be made from the list of files that an earlier Run
+loaded.  However, a Run also loads files that the scan cannot find, such as an import by a computed
+name.  So a cache entry stores the list of files that its Run loaded, and is valid only while these
+files are unchanged.
 """
 
 from __future__ import annotations
@@ -113,7 +114,12 @@ class _Walk:
                 self._module(f"{base}.{name}", required=False)
 
     def _module(self, name: str, required: bool = True) -> importlib.machinery.ModuleSpec | None:
-        """Adds the module, and its file to the files to read; None if it does not exist."""
+        """Finds the module `name` and its parent packages; returns the module's spec or None.
+
+        The file of a module of the project is added to the files to read, and a module of another
+        package to `installed`.  With `required`, a module that is not found is added to `missing`.
+        Modules inside packages that are not the project's are not looked up.
+        """
         if name in self.specs:
             return self.specs[name]
         parent = name.rpartition(".")[0]

@@ -18,7 +18,7 @@ Role = Literal["reference", "candidate"]
 
 
 def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
-    """The RunSpec of a test in one role and dtype, with the test's recording settings."""
+    """The RunSpec of a test's reference or candidate in `dtype`, with its recording settings."""
     program, settings = case.program, case.settings
     if role == "candidate":
         point, arguments = case.point.without("dtype"), case.candidate_arguments

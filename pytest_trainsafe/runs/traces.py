@@ -1,4 +1,4 @@
-"""The Traces of one test in one role, recorded on request."""
+"""The Traces of a test's reference or candidate, recorded when they are requested."""
 
 from __future__ import annotations
 
@@ -119,7 +119,11 @@ class Traces:
         return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
 
     def foreseen(self) -> bool:
-        """Whether `needed` returns all Runs: True unless the program is known to make decisions."""
+        """Whether `needed` can return the specs of all Runs before any of them is recorded.
+
+        False if a Run of the program is known to make decisions, such as the choices of a top-k:
+        the Runs that replay these decisions are known only after the decisions are recorded.
+        """
         return self._program not in self.runs.session.deciding
 
     def rewritten(
@@ -151,7 +155,7 @@ class Traces:
         return self.spec(dtype) if self.rounding(dtype) != "float64" else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:
-        """The same Runs, replaying the decisions of the Run `decided`; unchanged if it is None."""
+        """The same Runs, replaying the decisions of the Run `decided`; `self` if that is None."""
         return self if decided is None else replace(self, replay=decided)
 
     def in_full(self) -> Traces:
@@ -178,7 +182,10 @@ class Traces:
 
 @dataclass(frozen=True, slots=True)
 class Runs:
-    """The Runs of one test, for its judges: both roles, and any other Run on request."""
+    """The Runs of one test, for its judges: those of its candidate and those of its reference.
+
+    `start`, `get` and `keep` also accept the RunSpec of any other Run.
+    """
 
     candidate: Traces
     reference: Traces

@@ -46,9 +46,10 @@ class MarkerError(TrainsafeError, pytest.Collector.CollectError):
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The Cells that have one id, each under the Python `id()` of the marker that declares it.
+    """The Cells (items of sweeps) that the markers of one test declare under the same test id.
 
-    `default` is the `id()` of the test's own marker, 0 if it has none.
+    `cells` maps the Python `id()` of each of these markers to its Cell.  `default` is the `id()` of
+    the test's own marker, or 0 if only parameter sets of the test have markers.
     """
 
     cells: Mapping[int, Cell]
@@ -199,9 +200,10 @@ def _complaint(
 
 
 def cover_complaint(strength: int, found: Sequence[Cell]) -> str | None:
-    """The error where no collected test has enough axes for a covering design, or None.
+    """The error if no collected test has enough axes for a covering design, else None.
 
-    If other tests have enough axes, one with too few keeps its whole sweep, which covers all.
+    The design needs `strength` axes with several values.  If at least one test has enough axes,
+    there is no error: the tests with too few axes then run all Points of their sweeps.
     """
     if any(cell.cover is not None for cell in found) or all(cell.invalid for cell in found):
         return None

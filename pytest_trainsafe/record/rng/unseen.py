@@ -1,7 +1,8 @@
-"""Finds what advanced torch's CPU generator without a draw that the ledger intercepted.
+"""Detects draws from torch's CPU generator that the ledger did not intercept.
 
-If the state is not the state after the last draw, either the program set it, or the generator
-advanced unseen: in a thread of another library, or in code that calls no torch operator.
+The current state of the generator is compared with its last known state. If they differ, either the
+program set the state, or draws that the ledger did not see advanced the generator: in a thread of
+another library, or in code that calls no torch operator.
 """
 
 from __future__ import annotations
@@ -46,7 +47,11 @@ class LastState:
         self._memory = None
 
     def set(self, value: bytes | str, state: torch.Tensor | None = None) -> None:
-        """Stores the current state. `state` is its tensor; without it, `value` was just read."""
+        """Stores `value` as the last known state.
+
+        `state` is the tensor of `value`, from `get_state`. If `state` is None, the generator must
+        still be in the state `value`, so that the tensor can be read from the generator.
+        """
         self.value = value
         if state is not None:
             self._state = state

@@ -102,7 +102,12 @@ class Workers:
 
 
 class _WatchedLoop:
-    """Replaces torch's worker loop, in the rank and, pickled, in a spawned worker."""
+    """Replaces torch's worker loop: runs that loop, and records the draws of the first fetches.
+
+    The rank makes the object, and a worker calls it. A spawned worker receives it pickled. `folder`
+    has the files that workers write, `loader` is the number of the iterator that starts the
+    workers, and `at` is the line of code that makes this iterator.
+    """
 
     def __init__(self, folder: str, loader: int, at: str) -> None:
         self.folder, self.loader, self.at = folder, loader, at
@@ -167,7 +172,10 @@ class _Watch:
 
 
 def _readers(dataset: Any) -> dict[str, _Reader]:
-    """Functions that read the states of the generators a worker may draw from, by name."""
+    """Maps the name of each generator that a worker may draw from to a function that reads it.
+
+    The functions return the generators' states as texts.
+    """
     readers: dict[str, _Reader] = {
         TORCH_CPU: functools.partial(torch_state, torch.default_generator),
         PYTHON: python_state,

@@ -16,7 +16,7 @@ class CollectiveRecorder:
         self._writer = writer
 
     def on_collective(self, call: Collective) -> None:
-        """Called when a collective is about to run."""
+        """Writes an event for the collective `call`, which is about to run."""
         event = CollectiveEvent(
             op=call.op,
             ranks=call.ranks,

@@ -25,9 +25,11 @@ class RankTensor:
     """A tensor of this rank that belongs to a parameter.
 
     Without a `flat_range`, the tensor has the parameter's layout.  With a `flat_range`, it is a
-    vector of the elements in that range of this rank's flattened shard, or a single number that
-    belongs to the whole range (`flat_range.shape` is then ()).  If the range is empty, this rank
-    has no element.
+    vector of the elements in that range of this rank's flattened shard.  If the range is empty,
+    this rank has no element.
+
+    Optimizers may also keep a single number, such as a step count, for all elements of a range.
+    The tensor is then a vector of this one number, and `flat_range` has the shape ().
     """
 
     tensor: torch.Tensor
@@ -72,7 +74,11 @@ class AttributeParameterAdapter:
         return RankTensor(parameter)
 
     def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """`main_grad`, else `grad`; with a `main_param_range`, this rank's range of it."""
+        """The attribute `main_grad`, or `grad` if there is no `main_grad`; None if neither exists.
+
+        If the parameter has a `main_param_range`, the result has only the elements of the gradient
+        in this range.
+        """
         grad = getattr(parameter, "main_grad", None)
         if grad is None:
             grad = parameter.grad
@@ -88,7 +94,11 @@ class AttributeParameterAdapter:
         return RankTensor(own_part, flat_range)
 
     def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
-        """`main_param`, or why it is unavailable; None without one."""
+        """The attribute `main_param`; None if the parameter has none.
+
+        Returns an empty tensor if there is no `main_param` and the `main_param_range` is empty, and
+        a str if there is no range and the `main_param` does not have the parameter's shape.
+        """
         master = getattr(parameter, "main_param", None)
         flat_range = optimizer_range(name, parameter, self.sizes)
         if not isinstance(master, torch.Tensor):
@@ -101,7 +111,7 @@ class AttributeParameterAdapter:
         return f"the main_param of {name} does not have the parameter's shape"
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """The state of the parameter or of its `main_param` in the recorded optimizer."""
+        """Yields the optimizer's state tensors for the parameter or its `main_param`, with keys."""
         flat_range = optimizer_range(name, parameter, self.sizes)
         for key, value in states(self.optimizer, parameter):
             yield key, state_tensor(name, key, value, flat_range)
@@ -110,9 +120,11 @@ class AttributeParameterAdapter:
 def state_tensor(
     name: str, key: str, value: torch.Tensor, flat_range: Flat | None
 ) -> RankTensor | str:
-    """The RankTensor for a tensor of the optimizer's state of a parameter, or of a range of it.
+    """The RankTensor for `value`, the optimizer's state `key` for the parameter `name`.
 
-    Returns a str that says why it is unavailable if the tensor's size does not fit the range.
+    `flat_range` is the range of the flattened parameter that this rank's optimizer updates, or None
+    if it updates the whole parameter.  Returns a str that says why the state is unavailable if the
+    size of `value` does not fit the range.
     """
     if flat_range is None:
         return RankTensor(value)

@@ -126,18 +126,18 @@ class ParameterRecorder:
                 parameter.register_post_accumulate_grad_hook(_name_gradient(name))  # type: ignore[no-untyped-call]
 
     def write(self, microbatch: int) -> None:
-        """Writes what a micro-batch's backward added to each gradient; ignores what comes later."""
+        """Writes the gradients of one micro-batch; its later gradients are not recorded."""
         for held in self._contributions.pop(microbatch, {}).values():
             self.writer.add_snapshot(*held)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
-        """Writes what was added for all micro-batches, even for those that may not be finished."""
+        """Writes the gradients of all micro-batches, even of those that may not be finished."""
         for microbatch in sorted(self._contributions):
             self.write(microbatch)
 
     def drop(self, microbatch: int) -> None:
-        """Discards what was added for a micro-batch that an exception ended."""
+        """Discards the gradients of a micro-batch that an exception ended."""
         self._contributions.pop(microbatch, None)
         self._written.add(microbatch)
 
@@ -173,11 +173,11 @@ class ParameterRecorder:
 
     @property
     def _split(self) -> bool:
-        """Whether dp ranks compute slices of each micro-batch, and so terms of its gradients."""
+        """Whether dp ranks divide each micro-batch, so that its gradient is a sum over dp."""
         return self.clock.split and self.sizes["dp"] > 1
 
     def _is_owned(self, name: str) -> bool:
-        """Whether the parameter belongs to an expert with owners among the dp and cp ranks."""
+        """Whether the parameter belongs to an expert that only some ranks hold."""
         return any(isinstance(placement, Owned) for placement in self.layouts[name][0])
 
     def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
@@ -221,7 +221,10 @@ class ParameterRecorder:
                 self._note_not_compared(text)
 
     def before_step(self, has_closure: bool, owned: Collection[int] = ()) -> None:
-        """Called when the step of an optimizer or engine begins."""
+        """Writes the gradients that a step will use, unless its closure has yet to compute them.
+
+        `owned` has the ids of the parameters that the optimizer updates.
+        """
         if self.clock.step is None:
             return
         self.optimizer_stepped = True
@@ -231,7 +234,7 @@ class ParameterRecorder:
             self._write_main_grads(owned)
 
     def after_step(self, owned: Collection[int] = ()) -> None:
-        """Called when the step of an optimizer or engine has ended."""
+        """Writes the gradients that the step used, and notes a step that the engine skipped."""
         if self.clock.step is not None:
             self._write_main_grads(owned)
             why = self.engine.skipped() if self.engine is not None else ""
@@ -240,14 +243,14 @@ class ParameterRecorder:
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def enter_wrapper(self) -> None:
-        """Called when a wrapper's step begins; it may free gradients before the optimizer steps."""
+        """Keeps the main gradients, in case the wrapper frees them before its optimizer steps."""
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """Called after a wrapper's step, which may have updated parameters without an optimizer."""
+        """Writes the gradients if the step of class `wrapper` updated parameters by itself."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]
@@ -259,9 +262,8 @@ class ParameterRecorder:
     def _write_main_grads(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
-        With several optimizers, the step of each writes the gradients of the parameters that it
-        updates.  It also writes those of parameters that no optimizer has, because the optimizer
-        may update their master copies.
+        With several optimizers, each step writes the gradients of the optimizer's own parameters
+        and of those that no optimizer has, because a step may update their master copies.
         """
         self._unclipped.write()
         others: frozenset[int] = frozenset()
@@ -279,7 +281,7 @@ class ParameterRecorder:
             self._add("main_grad", name, gradient)
 
     def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
-        """The main gradients; those that are freed, as they were when the wrapper's step began."""
+        """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept."""
         for name, parameter in self.parameters.items():
             held = self.parameter_adapter.main_grad(name, parameter) or self._seen_by_wrapper.get(
                 name
@@ -394,10 +396,7 @@ class ParameterRecorder:
         return (_summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
 
     def _is_copy(self, name: str, parameter: nn.Parameter, held: RankTensor) -> bool:
-        """Whether a parameter equals its master copy, rounded to its dtype.
-
-        If the optimizer is sharded, only this rank's shard is checked.
-        """
+        """Whether this rank's part of a parameter equals the rounded values of its master copy."""
         master = self.parameter_adapter.master(name, parameter)
         if not isinstance(master, RankTensor):
             return False
@@ -431,7 +430,7 @@ def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
 
 
 def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """The parameters by canonical name; tied parameters occur once, under their first name.
+    """Maps canonical names to parameters; tied parameters occur once, under their first name.
 
     Raises ProgramError if two different parameters have the same name.
     """

@@ -1,7 +1,7 @@
 """Records the collectives with which a program reduces its gradients, so that reports name them.
 
-The recorder calls it before each collective.  Collectives that C++ code starts by itself (the
-buckets of torch's DistributedDataParallel) are not seen.
+The recorder calls `Reductions.on_collective` before each collective.  Collectives that C++ code
+starts by itself (the buckets of torch's DistributedDataParallel) are not seen.
 """
 
 from __future__ import annotations
@@ -42,7 +42,8 @@ class Reductions:
     A collective counts as a reduction of gradients if its tensor is a gradient, or has as many
     elements as a parameter (a copy of its gradient), as several small parameters together (norms
     and biases), or at least as many as the largest parameter (a bucket).
-    A reduction of a single number outside of micro-batches is taken for that of the gradient norm.
+    A reduction of a single number outside of micro-batches counts as a reduction of the norm of
+    the gradients.
     """
 
     def __init__(
@@ -59,7 +60,7 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def on_collective(self, call: Collective) -> None:
-        """Called when a collective is about to run."""
+        """Records the collective `call`, about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)

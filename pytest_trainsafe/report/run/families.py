@@ -144,7 +144,10 @@ def _is_size(value: str) -> bool:
 
 
 def _size(outcome: Outcome) -> tuple[int, str]:
-    """Sort key: the product of a Point's integer axis values, about its number of ranks."""
+    """Sort key: the product of a Point's integer axis values, then the node id.
+
+    The product approximates the number of ranks.
+    """
     size = 1
     for _, value in outcome.axes:
         size *= int(value) if _is_size(value) else 1

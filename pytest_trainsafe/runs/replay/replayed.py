@@ -18,12 +18,12 @@ from pytest_trainsafe.trace.schema import StepEvent
 
 
 def did_restart(later: Trace) -> bool:
-    """Whether every rank loaded the checkpoint."""
+    """Whether every rank of the replay `later` loaded the checkpoint."""
     return all(rank.events_of(RestartEvent) for rank in later.ranks)
 
 
 def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int) -> int:
-    """The number of a rank's events up to its last event of `kind` for step `first`, with it."""
+    """The number of a rank's events up to and including its last one of `kind` for step `first`."""
     events = rank.events
     return max(
         number + 1 for number, e in enumerate(events) if isinstance(e, kind) and e.step == first
@@ -31,10 +31,11 @@ def split_of(rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], 
 
 
 def verify(request: ReplayRequest, later: Trace) -> str:
-    """A line that says how far the replay `later` equals the original; it may be incomplete.
+    """Compares the replay `later` with the original Run; returns a line that reports the result.
 
-    Raises ReplayMismatchError, which names the first different random draw, if the first replayed
-    step draws other random numbers than the original.
+    The replay may be incomplete: only what it recorded is compared.  Raises ReplayMismatchError,
+    which names the first different random draw, if the first replayed step draws other random
+    numbers than the original.
     """
     earlier, first = request.trace, request.first
     draws = 0
@@ -79,6 +80,10 @@ def _same_tensors(earlier: Trace, later: Trace, first: int) -> str:
 def _first_step(
     rank: RankTrace, kind: type[ReplayCheckpointEvent | RestartEvent], first: int
 ) -> Iterator[msgspec.Struct]:
-    """The events of step `first` after the checkpoint before it, or after the restart from that."""
+    """The events of step `first` that follow the rank's last event of `kind` for this step.
+
+    In the original Run, events of `kind` record that a checkpoint was saved before the step; in the
+    replay, they record that the rank restarted from the checkpoint.
+    """
     events: Iterable[msgspec.Struct] = rank.events[split_of(rank, kind, first) :]
     return takewhile(lambda e: not (isinstance(e, StepEvent) and e.step == first), events)

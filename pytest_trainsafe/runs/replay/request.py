@@ -23,8 +23,8 @@ OPTION = "--trainsafe-replay"
 class ReplayRequest:
     """What to replay: the Run of `trace`, from step `first` to `step`.
 
-    `folder` is the checkpoint before `first`.  If there is none, it is None, the Run starts from
-    the beginning, and `why` says why.
+    `folder` is the folder of the checkpoint before `first`.  It is None if no checkpoint can be
+    used: the Run then starts from the beginning, and `why` gives the reason.
     """
 
     trace: Trace
@@ -34,7 +34,7 @@ class ReplayRequest:
     why: str
 
     def is_of(self, spec: RunSpec) -> bool:
-        """Whether a Run that a test requests is the one that recorded the trace."""
+        """Whether the Run of `spec`, which a test requests, is the Run that recorded the trace."""
         return spec.identity() == self.trace.manifest.spec.identity()
 
     @property
@@ -47,9 +47,9 @@ class ReplayRequest:
 def read_request(path: str, step: int | None) -> ReplayRequest:
     """Reads the trace at `path`, and chooses the checkpoint from which to replay it up to `step`.
 
-    If `step` is None, it is the step that failed: the one in which a rank ended, else the first
-    step whose loss or gradient norm is not finite, else the last step.  Raises TraceError for a
-    folder that is not a trace, and ArgumentError for a step that the trace does not have.
+    If `step` is None, the step that failed is replayed: the one in which a rank ended, else the
+    first step whose loss or gradient norm is not finite, else the last step.  Raises TraceError for
+    a folder that is not a trace, and ArgumentError for a step that the trace does not have.
     """
     trace = Trace.open(_folder_of(Path(path)), allow_incomplete=True)
     done = min(_steps_done(trace, rank) for rank in range(len(trace.ranks)))
@@ -85,7 +85,7 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder of the trace: `path` itself, or the folder "trace" in it if only that is one."""
+    """The folder of the trace: `path`, or `path / "trace"` if only that one has a manifest."""
     inside = path / "trace"
     whole = (path / "manifest.json").exists() or not (inside / "manifest.json").exists()
     return path if whole else inside

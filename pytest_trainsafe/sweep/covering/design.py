@@ -89,10 +89,12 @@ def _parts(row: Row, groups: Iterable[tuple[int, ...]]) -> Iterator[Part]:
 
 
 def _greedy(parts: Sequence[frozenset[Part]], total: int, random: Random) -> list[int]:
-    """The numbers of rows that together contain every tuple.
+    """Chooses rows that together contain every tuple, and returns their indexes.
 
-    The next row is always the one with the most new tuples, its gain.  Gains never grow, so a row
-    whose recomputed gain is at least the other rows' last known gains is the best one.
+    `parts` has the tuples of each row, and `total` is the number of different tuples.  The gain of
+    a row is the number of its tuples that no chosen row contains.  Each choice takes a row with the
+    largest gain.  Gains never grow, so a row has the largest gain if its recomputed gain is at
+    least as large as the last known gains of all other rows.
     """
     covered: set[Part] = set()
     queue = [(-len(each), random.random(), number) for number, each in enumerate(parts)]
@@ -187,7 +189,7 @@ def _best_with(
     base: Row,
     random: Random,
 ) -> Row | None:
-    """The best row found that contains `part`: valid, with many uncovered tuples; None if none."""
+    """A valid row with `part` and, if possible, many uncovered tuples; None if none is found."""
     best: tuple[int, Row] | None = None
     for _ in range(CANDIDATES):
         row = _towards(base, _filled(part, left, levels, groups, random), part, valid, random)

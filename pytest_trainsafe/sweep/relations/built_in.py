@@ -20,8 +20,9 @@ class Split(Relation):
     """Divides the samples of a step into micro-batches of another size.
 
     `batch` and `count` name the arguments or axes for the number of samples in a micro-batch and
-    the number of micro-batches in a step.  `into` is the number of micro-batches of the changed
-    Run: by default one for each dp rank or, if the Run has no more than that, one for each sample.
+    the number of micro-batches in a step.  `into` is the number of micro-batches in a step of the
+    changed Run.  By default, this is the number of dp ranks if the unchanged Run has more
+    micro-batches than dp ranks, and the number of samples in a step otherwise.
     `loss` says how the loss of several micro-batches together follows from the losses that the
     program reports for each: "mean", "sum", or "none" if they are not comparable.
 

@@ -89,7 +89,10 @@ class View(ABC):
     """How the recorded tensors of one Run are turned into tensors that the other Run records."""
 
     def place(self, id: TensorId) -> TensorId | None:
-        """The tensor of the other Run that a recorded one is a part of; None to leave it out."""
+        """The id of the tensor of the other Run to which the recorded tensor `id` contributes.
+
+        None if the recorded tensor is left out.
+        """
         return id
 
     @abstractmethod
@@ -101,8 +104,8 @@ class View(ABC):
         The result is a function that is called with the parts' tensors, KEEP if there is a single
         part that stays as it is, or None if the tensor has no counterpart and is left out.  `parts`
         are the events of the parts, with their shapes and hashes, in the order of their
-        micro-batches.  `like` is the tensor's shape in the other Run, None if that did not record
-        it.
+        micro-batches.  `like` is the tensor's shape in the other Run, or None if the other Run did
+        not record it.
         """
 
 
@@ -140,7 +143,7 @@ class Relation(ABC):
 
     @abstractmethod
     def change(self, setting: Setting) -> Change:
-        """The change that makes the changed Run.
+        """The change that turns the unchanged Run into the changed Run.
 
         Raises RelationError if the relation does not apply at the Point, and ArgumentError if the
         relation itself is wrong.
@@ -155,5 +158,10 @@ class Relation(ABC):
         return None, None
 
     def explain(self, pattern: Pattern) -> Pattern:
-        """The pattern of a wrong value, in words that fit the relation."""
+        """Returns the Pattern that the report shows in place of `pattern`.
+
+        A Pattern says how a wrong value relates to the right one, and what probably causes this.
+        The default returns `pattern` itself.  Override this method if a text about a candidate and
+        its reference does not fit the relation's two Runs.
+        """
         return pattern

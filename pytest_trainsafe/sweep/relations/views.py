@@ -23,11 +23,12 @@ _RAW = frozenset({"activation_grad", "param_grad"})
 
 @dataclass(frozen=True, slots=True)
 class Merged(View):
-    """Every `count` consecutive micro-batches as one.
+    """Merges every `count` consecutive micro-batches into one.
 
     Outputs, inputs and their gradients are joined along the dimension in which their shape differs
-    from that in the other Run.  If the shapes are the same, gradients are added, and other tensors
-    are compared once if all micro-batches have equal ones.  Gradients of parameters are added.
+    from that in the other Run.  If the shapes are the same, gradients are added; other tensors are
+    compared once if they are equal in all these micro-batches, and else left out.  Gradients of
+    parameters are added.
     Buffers of micro-batches are left out, because their values depend on how often the forward ran.
     """
 
@@ -68,10 +69,11 @@ class Merged(View):
 
 @dataclass(frozen=True, slots=True)
 class Cropped(View):
-    """The first `length` of `longer` entries, in each dimension that is longer by that ratio.
+    """Crops the tensors of a Run to the shapes that they have in the other Run.
 
-    A dimension of `k * longer` entries consists of k rows, each of which is cropped to `length`.
-    With `outermost`, the first `k * length` entries of the dimension are taken instead.
+    A dimension with `k * longer` entries, which has `k * length` entries in the other Run, consists
+    of k rows of `longer` entries.  Each row is cropped to its first `length` entries.  With
+    `outermost`, the dimension is cropped to its first `k * length` entries instead.
     """
 
     length: int
@@ -97,7 +99,10 @@ class Cropped(View):
 
 @dataclass(frozen=True, slots=True)
 class Scaled(View):
-    """Gradients of activations and parameters divided by `factor`; other tensors unchanged."""
+    """Divides micro-batches' gradients of activations and parameters by `factor`.
+
+    Other tensors are unchanged.
+    """
 
     factor: float
 
@@ -109,7 +114,7 @@ class Scaled(View):
 
 @dataclass(frozen=True, slots=True)
 class Folded(View):
-    """`count` copies of each row as one: the mean of the copies, or the sum of their gradients."""
+    """Folds `count` copies of each row into one: their mean, or the sum of their gradients."""
 
     count: int
 

@@ -138,10 +138,11 @@ class Space:
         return groups
 
     def meshes(self, parallel: Sequence[bool]) -> list[tuple[AxisValue, ...]]:
-        """The valid sizes of the mesh axes in which exactly these axes have several ranks.
+        """The valid combinations of sizes of the mesh axes with the given parallel axes.
 
-        If there are none, the last of these axes is made trivial, then the one before it, until
-        there are some.  If there are none at all, the result is the group with the fewest ranks.
+        `parallel` says for each mesh axis whether it has several ranks.  If there is no valid
+        combination, the last of the parallel axes gets size 1, then the one before it, and so on
+        until there is one.  If none is found, the result is the group with the fewest ranks.
         """
         wanted = list(parallel)
         for place in reversed(range(len(wanted))):
@@ -263,7 +264,11 @@ class Space:
         return None
 
     def drawn_at_random(self, count: int) -> Iterator[Values]:
-        """Yields random values as the strategy draws them, before `repaired`; always the same."""
+        """Yields `count` combinations of values, drawn at random with a fixed seed.
+
+        Each combination has one value for every axis.  The mesh axes have the sizes of a key of
+        `bases`; the combination need not be a valid Point, and `repaired` can make it one.
+        """
         random = Random(0)
         bases = list(self.bases)
         for _ in range(count):
@@ -289,7 +294,12 @@ def cheapest_first(axis: str, values: Sequence[AxisValue]) -> tuple[AxisValue, .
 
 
 def _trivial(point: Point) -> Point:
-    """A Point without its dtype and the axes that have their trivial value."""
+    """`point` without the axis dtype, and without every axis that has its trivial value.
+
+    The trivial value of an axis is its value at Points that do not name the axis: 1 for sizes, 0
+    for `zero`, and False for `sp`, `recompute` and `compile`.  `recompute` is also left out with
+    other values that recompute nothing.
+    """
     ones = {*point.mesh.names, "vpp", "ep"}
     off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
     if point.get("recompute", False) in NO_RECOMPUTE:

@@ -265,8 +265,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _always_kept(id: TensorId, host: torch.Tensor) -> bool:
     """Whether a tensor's values are kept whatever its size.
 
-    The values of a decision are needed by Runs that replay it.  Token inputs are compared with the
-    reference's in any layout, for which a judge needs their values.
+    A Run that replays a decision needs its values.  A judge needs the values of token inputs, to
+    find out whether they equal the reference's in some layout.
     """
     return id.kind == "decision" or (id.kind == "input" and not host.is_floating_point())
 

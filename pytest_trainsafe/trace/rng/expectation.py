@@ -1,4 +1,4 @@
-"""The expectations of a test on random numbers beyond the default rules: `expect_rng(...)`."""
+"""`expect_rng(...)`, by which a test changes the default checks of its program's random draws."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Expectation:
     reason: str
 
     def concerns(self, place: str) -> bool:
-        """Whether it applies to draws at this place: a module's path, or a line as "file.py:12"."""
+        """Whether the expectation applies to draws at `place`: a module's path, or "file.py:12"."""
         return fnmatchcase(place, self.where)
 
 

@@ -1,4 +1,4 @@
-"""Notes in a trace that name its local tensors: those without a counterpart in the reference.
+"""Notes that name the local tensors of a trace: those without a counterpart in the reference.
 
 The annotation `local` declares that a module's output is local at Points that use certain axes.
 The recorder writes the notes.  The judges read them, and do not report that these tensors lack a
@@ -22,12 +22,15 @@ def note_of(module: str, key_path: str) -> str:
 
 
 def is_local(id: TensorId, noted: Collection[str]) -> bool:
-    """Whether `noted`, the notes of the ranks, name a tensor as local."""
+    """Whether a tensor is local according to `noted`, the notes of the ranks."""
     return any(note in noted for note in _notes_of(id))
 
 
 def covers(key_path: str, name: str, gradient: bool) -> bool:
-    """Whether the local `key_path` includes the output `name`, or its gradient if `gradient`."""
+    """Whether the entry `key_path` of the annotation `local` includes the output `name`.
+
+    If `gradient` is true, returns whether it includes the gradient of this output.
+    """
     if _is_gradient(key_path):
         if not gradient:
             return False
@@ -40,7 +43,10 @@ def _is_gradient(key_path: str) -> bool:
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
-    """Yields each note that would name a tensor, or an output that contains it, as local."""
+    """Yields the notes of which any one makes a tensor local.
+
+    They name the tensor itself, or an output that contains it.
+    """
     if id.kind not in _FLOWS:
         yield f"{id.kind} {id.path}"
         return

@@ -1,4 +1,7 @@
-"""`expect_rng(...)`, by which a test changes the default checks of its program's random draws."""
+"""Defines `expect_rng(...)`, by which a test declares what it expects of random draws.
+
+`RNG_CHECKS` names the default checks, which such an expectation can replace or switch off.
+"""
 
 from __future__ import annotations
 

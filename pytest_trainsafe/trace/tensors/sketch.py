@@ -80,8 +80,8 @@ class _Place:
 
     A vector's part may consist of several contiguous ranges; `contiguous_ranges` holds the first
     index and the length of each (empty if the part is one matrix without padding).  `small` has the
-    signs of the rows and of the columns of a small matrix; it is None for larger matrices.  `bands`
-    maps the dtype in which sums are computed to the bands of each larger matrix.
+    signs of the rows and of the columns of a small matrix, else None.  For other matrices, `bands`
+    maps the dtype in which sums are computed to a list of bands for each matrix.
     """
 
     logical: tuple[int, ...]

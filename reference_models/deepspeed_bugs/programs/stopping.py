@@ -120,7 +120,7 @@ def _config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def _engine(ctx: Context, deepspeed: Any, model: nn.Module, **more: Any) -> Any:
-    """An engine around a model; its optimizer has separate groups for experts, as it must."""
+    """Returns an engine around a model; its optimizer has separate groups for experts."""
     named = {"params": list(model.parameters()), "name": "all"}
     groups = split_params_into_different_moe_groups_for_optimizer(named)
     engine, *_ = deepspeed.initialize(

@@ -109,8 +109,10 @@ def points(
 
 
 def clean(program: str, settings: Settings, dtype: str) -> Iterator[Case]:
-    """Yield the Cases of a program without a bug: at the Points of RANKS and of WAYS.
+    """Yield the Cases of a program without a bug.
 
+    RANKS has the sweep of the program's parallel axes, and WAYS has sweeps that also vary how it
+    trains, for example with recomputation.
     `dtype` is the value of the axis dtype, the narrowest dtype in which a Case is judged.
     """
     sweeps = [(RANKS[program], {}), *WAYS[program]]

@@ -50,7 +50,7 @@ def train(
 
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
-    """Returns the same GPT as a list of layers for a pipeline, its loss and its batch function."""
+    """Returns a GPT as a list of layers for a pipeline, a loss function and a batch function."""
     from pytest_trainsafe.reference_models.plain.gpt import Sizes, layers_of, mean_loss, text
 
     sizes = Sizes(layers, hidden, heads)
@@ -70,7 +70,7 @@ _ULYSSES = {
 def ulysses(
     ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
 ) -> Any:
-    """Returns the same GPT with Ulysses, sequence parallelism over cp, and its batch function."""
+    """Returns a GPT that uses Ulysses (sequence parallelism over cp), and its batch function."""
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, causal, text
 
     sizes = Sizes(layers, 32, heads, seq_len=seq_len)
@@ -94,7 +94,7 @@ def ulysses(
 @requires(divides("experts", "ep"))
 @deepspeed_program(CONFIG, microbatches=4, steps=2)
 def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
-    """Returns the same GPT, whose first layer has several experts, and its batch function.
+    """Returns a GPT whose first layer has several experts, and its batch function.
 
     Each expert is an MLP.  No token is dropped.
     """

@@ -1,6 +1,6 @@
-"""The marker's name and signature, and the parameter sets that have the marker.
+"""The name and signature of `@pytest.mark.trainsafe`, and its uses in `pytest.param`.
 
-Separate from the code that reads the marker, because the plugin needs this module in every run.
+The code that reads the marker is in another module, because the plugin needs this one in every run.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _ParameterSet = type(pytest.param())
 
 
 def param_marks(definition: pytest.Item) -> list[pytest.Mark]:
-    """The markers in `pytest.param(..., marks=...)` of a test's parameter sets, each once.
+    """The `trainsafe` markers in `pytest.param(..., marks=...)` of a test's parameters, each once.
 
-    `argvalues` that are an iterator are not read, because pytest could then not read them.
+    If `argvalues` is an iterator, it is not read, because pytest could then not read it.
     """
     found: dict[int, pytest.Mark] = {}
     for parametrize in definition.iter_markers("parametrize"):

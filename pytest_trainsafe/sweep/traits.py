@@ -27,7 +27,8 @@ class Traits:
     """The options of a program.
 
     `candidate` has arguments that only a candidate receives, unless the test overrides them.
-    `how` names parameters that say how to train, not what; as axes, they apply to candidates only.
+    `how` names parameters that change how the program trains, but not the result that is expected.
+    If a test uses one as an axis, only the candidate receives its value.
     `dtypes` limits the dtypes in which a candidate is judged; references are not limited.
     `inputs` are files that the program reads; they are part of the cache keys of its references.
     `unavailable` is called before a candidate runs and returns why this machine cannot run it, or

@@ -145,7 +145,10 @@ def _ep(point: Point, _arguments: Mapping[str, object]) -> str | None:
 
 
 def _overlaps(point: Point, _arguments: Mapping[str, object]) -> str | None:
-    """A mesh axis declared over other axes must divide the product of their sizes."""
+    """Why an axis of `Mesh(overlaps=...)` has an invalid size, or None.
+
+    The size must divide the product of the sizes of the axes that it overlaps.
+    """
     for entry in point.mesh.entries:
         ranks = math.prod(point.size(axis) for axis in entry.over)
         if entry.over and ranks % point.size(entry.name):

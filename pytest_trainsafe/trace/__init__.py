@@ -1,9 +1,15 @@
-"""The trace: the data that the ranks of a Run record, and how it is read back.
+"""The trace of a Run: the files that its ranks write, and the code that writes and reads them.
 
-run_spec      the complete description of a Run
-schema        the manifest, and the events of tensors, modules, inputs and steps
-facts, rng    the other events; `events` has the list of all types, to which judges add their own
-writer        writes one rank's part; `reader` opens a trace, `manifest` and `check` validate it
-tensors       tensors as payloads, snapshots and sketches
-local_key_paths, stand_ins  outputs without a logical counterpart, and placeholder modules
+run_spec         the complete description of a Run
+schema           the manifest, and the events of tensors, modules, inputs and steps
+facts            the events of other facts, such as casts and collectives
+rng              the events of random draws and replay checkpoints
+observed         the observed API calls and changes of state
+operators        the events of single operators
+events           the list of all event types, to which judges add their own
+writer           writes one rank's part of a trace
+reader           opens a trace; `manifest` and `check` validate its manifest and its events
+tensors          tensors as payloads, snapshots and sketches
+local_key_paths  names the tensors that have no counterpart in the reference
+stand_ins        finds placeholder modules of pipeline stages
 """

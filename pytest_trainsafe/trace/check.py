@@ -49,14 +49,17 @@ _MAX_KNOWN = 4096
 
 
 class TensorCheck:
-    """Checks tensor events against the mesh `sizes`; caches the few layouts that they share."""
+    """Checks tensor events; `sizes` are the sizes of the mesh axes.
+
+    Many events have the same layout, so the result of checking a layout is cached.
+    """
 
     def __init__(self, sizes: Sizes) -> None:
         self._sizes = sizes
         self._known: dict[Layout, _Facts] = {}
 
     def fault(self, event: TensorEvent) -> str | None:
-        """What is wrong with an event, checked without others; None if it is valid."""
+        """What is wrong with an event, regardless of other events; None if it is valid."""
         if event.dtype not in DTYPES:
             return f"{event.id} has the unknown dtype {event.dtype!r}"
         if event.id.kind == "update":
@@ -73,9 +76,10 @@ class TensorCheck:
         return f"{event.id}: {fault}" if fault else None
 
     def extent(self, event: TensorEvent) -> int:
-        """The most elements that the logical tensor can have, according to one valid part.
+        """The largest number of elements that the logical tensor of a valid event can have.
 
-        A dimension of length 0 counts as 1: otherwise the other lengths would not be bounded.
+        The event describes one rank's part, and its layout says how the tensor is divided.  A
+        dimension of length 0 counts as 1: otherwise the other lengths would not be bounded.
         """
         shape = event.shape
         own = _extent(shape) if 0 in shape else math.prod(shape)

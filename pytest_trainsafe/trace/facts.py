@@ -34,9 +34,10 @@ class Annotations(msgspec.Struct, frozen=True, tag="annotations", omit_defaults=
 
 
 class Cast(msgspec.Struct, frozen=True, tag="cast"):
-    """The program's cast to the narrowest dtype on a rank: to FP8 ("float8"), or out of float64.
+    """A cast in the program that limits the precision at which the Run can be judged.
 
-    `at` is the "file:line" of the cast.
+    `dtype` is "float8" for the rank's first cast to FP8.  Otherwise it is the narrowest dtype that
+    the rank casts a float64 tensor to.  `at` is the "file:line" of the cast.
     """
 
     dtype: CastDtype
@@ -69,7 +70,7 @@ _MOST = 2**20
 
 
 class StateEntry(msgspec.Struct, frozen=True, array_like=True):
-    """One piece of state that is not a tensor: a name ("StepLR.last_epoch") and its value."""
+    """One piece of state that is not a tensor: its kind, name ("StepLR.last_epoch") and value."""
 
     part: Part
     name: Text
@@ -87,7 +88,7 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
         return fault_of_fields((), states=self.of("rng").values())
 
     def of(self, part: Part) -> dict[str, str]:
-        """The values of one part by name."""
+        """The values of the entries of one kind, such as "lr_schedule", by name."""
         return {entry.name: entry.value for entry in self.entries if entry.part == part}
 
 
@@ -181,7 +182,7 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
 
 
 class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
-    """A line of the program, and in `what` what it does.
+    """A line of the program; `what` says what the line does.
 
     "model" calls the model; "loss" calls ctx.loss and "norm" ctx.grad_norm; "backward" starts a
     backward; "write" changes gradients in place after the backward; "step" calls the optimizer's

@@ -1,6 +1,8 @@
-"""Notes by which a trace names outputs without a logical counterpart at the trace's Point.
+"""Notes that name the local tensors of a trace: those without a counterpart in the reference.
 
-Written by the recorder from the annotation `local`, read by the compare judge.
+The annotation `local` declares that a module's output is local at Points that use certain axes.
+The recorder writes the notes.  The judges read them, and do not report that these tensors lack a
+counterpart.
 """
 
 from __future__ import annotations
@@ -13,19 +15,22 @@ _FLOWS = ("activation", "activation_grad")
 
 
 def note_of(module: str, key_path: str) -> str:
-    """The note for a key path in a module's output: "output", "output.0", "output_grad.0"."""
+    """The note for a key path of a module, such as "output", "output.0" or "output_grad.0"."""
     if key_path == "output":
         return f"activation {module}"
     return f"{'gradient' if _is_gradient(key_path) else 'place'} {module}.{key_path}"
 
 
 def is_local(id: TensorId, noted: Collection[str]) -> bool:
-    """Whether a tensor has no logical counterpart, according to the ranks' notes."""
+    """Whether a tensor is local according to `noted`, the notes of the ranks."""
     return any(note in noted for note in _notes_of(id))
 
 
 def covers(key_path: str, name: str, gradient: bool) -> bool:
-    """Whether a local key path includes the output `name`, or the gradient that reaches it."""
+    """Whether the entry `key_path` of the annotation `local` includes the output `name`.
+
+    If `gradient` is true, returns whether it includes the gradient of this output.
+    """
     if _is_gradient(key_path):
         if not gradient:
             return False
@@ -38,7 +43,10 @@ def _is_gradient(key_path: str) -> bool:
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
-    """The notes that make a tensor local: for the tensor, or for an output that contains it."""
+    """Yields the notes of which any one makes a tensor local.
+
+    They name the tensor itself, or an output that contains it.
+    """
     if id.kind not in _FLOWS:
         yield f"{id.kind} {id.path}"
         return

@@ -59,7 +59,11 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point; raises TraceError if its mesh sizes are invalid or contradict it."""
+    """The manifest's Point.
+
+    Raises TraceError if the manifest's mesh or the size of an axis is invalid, or if the Point and
+    the manifest have different numbers of ranks.
+    """
     try:
         mesh = Mesh.of(manifest.spec.mesh)
     except SweepError as error:

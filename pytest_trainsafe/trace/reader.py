@@ -108,9 +108,10 @@ class Trace:
 
     `point` is the Run's Point and `sizes` the size of each of its mesh axes.  `serial` is unique
     among the open traces of this process; caches use it as a key.
-    `permuted` has, by module and key path, the permutations that restore the logical order of
-    an output's dimensions, if a judge inferred one.  `renumbered` names the modules whose calls
-    have other numbers here than those that the ranks recorded.
+    `permuted` maps the module and key path of an output to the permutation that restores the
+    logical order of its dimensions.  It has the outputs for which a judge inferred a permutation.
+    `renumbered` names the modules whose calls got other numbers than those that the ranks recorded
+    (`align/calls.py`).
     """
 
     path: Path

@@ -105,8 +105,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         replay        the Run whose decisions, such as top-k choices, are used instead of its own
 
     What is recorded:
-        record       "full" for all values; "sketch" for sketches (random projections), except of
-                     small tensors and those in `keep`
+        record       "full" for all values; "sketch" for sketches (random projections) of most
+                     large tensors
+        keep         the ids of tensors that are recorded with all values even with "sketch"
         kinds        the kinds of tensors, empty for all
         modules      `fnmatch` patterns of modules whose activations are recorded
         watch_casts  whether casts out of float64 and casts to FP8 are recorded
@@ -192,11 +193,11 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def noisy_operations(self) -> bool:
-        """Whether noise is added to every operation instead of modules' outputs.
+        """Whether noise is added to the result of every operation instead of modules' outputs.
 
-        True for every other sample, except in low precision.  There, noise on a value changes it by
-        a whole rounding step, so noise on many operations would exceed their rounding errors.  Also
-        false for Runs that rewrite values between modules.
+        True if the number of the sample is odd, with two exceptions: in low precision, and for Runs
+        that rewrite values between modules.  In low precision, noise changes a value by a whole
+        rounding step, so noise on many operations would be larger than their rounding errors.
         """
         return bool(self.sample % 2 and self.perturbation < LOW_PRECISION and not self.rewrite)
 

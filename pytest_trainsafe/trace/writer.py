@@ -109,7 +109,8 @@ class RankWriter:
         """Records a rank-local tensor under `id`, which must be new, and returns its event.
 
         Takes any dtype, shape, stride and device.  Records the local tensor of a DTensor, and
-        the dense form of a sparse tensor.
+        the dense form of a sparse tensor.  `layout_source` and `master_copy` are explained in
+        `TensorEvent`.
         """
         snapshot = self.snapshot(id, tensor, layout)
         return self.add_snapshot(id, snapshot, layout, layout_source, master_copy)
@@ -178,7 +179,7 @@ class RankWriter:
         return _payload_name(self._files), key
 
     def _hold_sketch(self, snapshot: TensorSnapshot) -> tuple[str, int]:
-        """The file and the index of a sketch; equal tensors share one."""
+        """Returns the file of a sketch and its index in the file; equal tensors share a sketch."""
         assert snapshot.sketch is not None
         index = self._placed.setdefault(id(snapshot.sketch), len(self._sketches))
         if index == len(self._sketches):
@@ -265,8 +266,8 @@ def write_manifest(directory: Path, manifest: Manifest) -> None:
 def _always_kept(id: TensorId, host: torch.Tensor) -> bool:
     """Whether a tensor's values are kept whatever its size.
 
-    The values of a decision are needed by Runs that replay it.  Token inputs are compared with the
-    reference's in any layout, for which a judge needs their values.
+    A Run that replays a decision needs its values.  A judge needs the values of token inputs, to
+    find out whether they equal the reference's in some layout.
     """
     return id.kind == "decision" or (id.kind == "input" and not host.is_floating_point())
 

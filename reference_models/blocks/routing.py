@@ -66,8 +66,9 @@ class Balance(nn.Module):
 
 
 class Capacity(nn.Module):
-    """Replaces the choices of experts that are full by `experts`, which is no expert's number.
+    """Drops the choices of experts that are full.
 
+    The number of an expert that is full is replaced by the number of experts, which no expert has.
     An expert takes at most `capacity_factor` times its even share of a micro-batch's choices.  All
     first choices come before all second ones, and earlier tokens before later ones, row by row
     (Lepikhin et al. 2020, algorithm 1).  A factor of 0 drops nothing.

@@ -1,9 +1,10 @@
-"""Training data: source code of the running Python's standard library, and awkward tokens.
+"""Training data: source code of the running Python's standard library, and inserted tokens.
 
-A third of each sequence is real text, with one token per byte, which is present wherever the tests
-run.  Text uses only a third of the vocabulary, and never the first or last token of a vocabulary
-shard, so it would not show a mask that is wrong by one at a shard's boundary.  Therefore the other
-two thirds go through the whole vocabulary, and include the boundaries in every micro-batch.
+A third of each sequence is real text, with one token per byte: Python's own source code, which is
+present wherever the tests run.  Text uses only a third of the vocabulary, and never the first or
+last token of a vocabulary shard, so it would not show a mask that is wrong by one at a shard's
+boundary.  Therefore the other two thirds go through the whole vocabulary, and include the
+boundaries in every micro-batch.
 `gpt.train` calls `batch`.
 """
 

@@ -104,7 +104,10 @@ def reduce_before_the_last() -> None:
 
 
 def match_no_tensor_of_a_cpu() -> None:
-    """Sorts gradients by type names that tensors on the CPU do not have (fixed by #8382)."""
+    """Makes ZeRO without contiguous gradients reduce no gradient on a CPU (fixed by #8382).
+
+    The planted function selects gradients by type names that tensors on a CPU do not have.
+    """
     import deepspeed.runtime.zero.stage_1_and_2 as zero
     from deepspeed.accelerator import get_accelerator
 

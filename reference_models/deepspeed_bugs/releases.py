@@ -35,7 +35,11 @@ def start_release(folder: str) -> Any:
             f"DS_BUILD_OPS=0 pip install --no-deps --target {place} deepspeed==RELEASE"
         )
     if "deepspeed" in sys.modules:
-        raise RuntimeError(f"another deepspeed was already imported, not the one in {place}")
+        raise RuntimeError(
+            f"the DeepSpeed in {place} cannot be imported, because this process has already "
+            "imported a DeepSpeed; call start_release in a new process, before any import of "
+            "deepspeed"
+        )
     os.environ["DS_ACCELERATOR"] = "cpu"
     sys.path.insert(0, str(place))
     early = _version(place) < (0, 14, 1)

@@ -1,7 +1,7 @@
 """The values of axes that a fuzz test leaves open: `parallel_points(program, tp=..., layers=...)`.
 
-Values of a size are awkward on purpose: 1, odd, one more and one less than the default, so that
-they divide by some axes and not by others.
+An integer parameter such as `layers` gets 1, 2, 3 and values around its default.  The sizes of the
+parallel axes divide some of these values and not others.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ _BUILT_IN: dict[str, tuple[AxisValue, ...]] = {
 
 
 def open_values(program: Program, name: str, max_world_size: int) -> tuple[AxisValue, ...]:
-    """The values that `...` stands for.  Raises SweepError if the axis has no obvious values."""
+    """Returns the values of the axis `name`, which a fuzz test gives as `...`.
+
+    Raises SweepError for an axis whose values cannot be derived.
+    """
     mesh = program.traits.mesh
     if name in mesh.names or name == "ep":
         return tuple(range(1, max_world_size + 1))

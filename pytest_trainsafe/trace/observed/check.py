@@ -72,7 +72,11 @@ def _calls(table: Table) -> str:
 
 
 def _slices(table: Table, first: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> str:
-    """Checks that no two calls have the same values, and that values of calls have a place."""
+    """Checks the rows of values of the calls; returns a fault, or "".
+
+    Each call has `counts` rows, beginning with the row `first`.  No row may belong to two calls,
+    and each must have a place: the name of the argument or result, such as "arg.lr".
+    """
     owners = np.zeros(len(table.values["type"]) + 1, np.int64)
     np.add.at(owners, first, 1)
     np.add.at(owners, first + counts, -1)
@@ -129,7 +133,11 @@ def _values(table: Table) -> str:
 
 
 def _numbers(table: Table) -> str:
-    """Checks that an int is a whole number or the digits of one, and that a bool is 0 or 1."""
+    """Checks the values of the types int and bool; returns a fault, or "".
+
+    An int is stored in the column `number` as a whole number, or in the column `text` as its
+    digits.  A bool is stored as the number 0 or 1.
+    """
     values, texts = table.values, table.texts
     kinds, held = _long(values, "type"), _long(values, "text")
     numbers = values["number"].astype(np.float64)
@@ -148,7 +156,7 @@ def _numbers(table: Table) -> str:
 
 
 def _positions(table: Table) -> str:
-    """Checks that the positions of events are 0, 1, 2 and so on, without gaps or duplicates."""
+    """Checks that the positions of events are 0, 1, 2 and so on; returns a fault, or ""."""
     exits = _long(table.calls, "exit")
     every = [
         _long(table.calls, "entry"),

@@ -103,7 +103,7 @@ class TableWriter:
         self._builder.entered(call)
 
     def left(self, call: Call) -> None:
-        """Adds the end of a call."""
+        """Adds the end of a call; writes a part if it is large enough."""
         self._builder.left(call)
         if self._builder.waiting >= MANY:
             self.flush()
@@ -119,7 +119,7 @@ class TableWriter:
             self.flush()
 
     def flush(self) -> None:
-        """Writes the data that no part has yet as a part."""
+        """Writes one part, with all data that was added since the previous part."""
         data = encode(self._builder.take_part())
         if self.full or self._bytes + _HEADER.size + len(data) > MAX_FILE or len(data) > MAX_PART:
             self.full = True
@@ -128,7 +128,7 @@ class TableWriter:
         self._parts += 1
 
     def close(self) -> ObservedEvent | None:
-        """Writes the rest.  Returns the event that seals the file; None if it is not complete."""
+        """Writes the last part.  Returns the file's final event; None if the file is full."""
         self.flush()
         if self.full:
             return None
@@ -166,10 +166,12 @@ def encode(part: Part) -> bytes:
 def read_table(
     path: Path, rank: int, *, below: Path | None = None, sealed: ObservedEvent | None = None
 ) -> Table:
-    """Reads a table from a file.
+    """Reads the table of one rank from its file.
 
-    With `sealed`, the file must be complete and as this event says.  Without it, all complete parts
-    are read.  Raises TraceError if the file is missing, damaged, or not as `sealed` says.
+    `below` is a folder above `path`, such as the trace's: no folder between them may be a link.
+    With `sealed`, the file must be complete and have the size and the hash in this event.  Without
+    it, all complete parts are read.  Raises TraceError if the file is missing, damaged, or not as
+    `sealed` says.
     """
     try:
         descriptor = open_file(path, below=below, max_bytes=MAX_FILE)

@@ -1,4 +1,7 @@
-"""The expectations of a test on random numbers beyond the default rules: `expect_rng(...)`."""
+"""Defines `expect_rng(...)`, by which a test declares what it expects of random draws.
+
+`RNG_CHECKS` names the default checks, which such an expectation can replace or switch off.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ class Expectation:
     reason: str
 
     def concerns(self, place: str) -> bool:
-        """Whether it applies to draws at this place: a module's path, or a line as "file.py:12"."""
+        """Whether the expectation applies to draws at `place`: a module's path, or "file.py:12"."""
         return fnmatchcase(place, self.where)
 
 

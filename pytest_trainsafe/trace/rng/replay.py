@@ -22,9 +22,10 @@ _MOST = 4096
 
 
 class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One generator, state or regenerated function in a checkpoint: its name and size in bytes.
+    """The name and the size in bytes of one part of a checkpoint.
 
-    `calls` is the number of calls that `fast_forward` can repeat.
+    A part is a generator, a state, or a function that `ReplayCheckpoint.regenerates` wraps.
+    `calls` is the number of the function's calls that `fast_forward` can repeat.
     """
 
     name: Text
@@ -61,7 +62,11 @@ class ReplayCheckpointEvent(
 
 
 class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):
-    """The program loaded a ReplayCheckpoint, or then used `fast_forward`; `step` comes next."""
+    """The program continues from a ReplayCheckpoint: `step` is the number of the next step.
+
+    Written when the program loads the checkpoint, and after each `fast_forward` that follows.
+    `hash` is the hash of the rank's file in the checkpoint.
+    """
 
     step: Step
     hash: str

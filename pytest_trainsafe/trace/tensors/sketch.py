@@ -80,7 +80,8 @@ class _Place:
 
     A vector's part may consist of several contiguous ranges; `contiguous_ranges` holds the first
     index and the length of each (empty if the part is one matrix without padding).  `small` has the
-    signs of a small matrix, `bands` those of each larger one, by the dtype of the sums.
+    signs of the rows and of the columns of a small matrix, else None.  For other matrices, `bands`
+    maps the dtype in which sums are computed to a list of bands for each matrix.
     """
 
     logical: tuple[int, ...]
@@ -123,8 +124,8 @@ class Sketcher:
         sketches.
         Returns None if the layout does not fit the part, or the part has no elements.
         Integers are exact up to 2**53; a NaN or an infinity makes entries NaN or infinite.
-        Half-precision values of large tensors are summed in float32, unless `exact` is set; its
-        rounding errors are negligible compared to those of half precision.
+        Half-precision values of large tensors are summed in float32, whose rounding errors are
+        negligible compared to those of half precision.  With `exact`, all sums are in float64.
         `array` is the part as an array of its bits, if the caller has it.
         """
         if layout:
@@ -222,7 +223,11 @@ class Sketcher:
 
 
 def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
-    """The part as real matrices: one, or one for each range of a vector, with padding."""
+    """The part as matrices of real numbers, which the signs of `place` multiply.
+
+    A complex number becomes two columns.  A vector becomes one matrix for each of its contiguous
+    ranges, padded with zeros to whole rows; any other part becomes one matrix.
+    """
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     if not place.contiguous_ranges:
         return [real.reshape(-1, len(place.columns))]
@@ -268,7 +273,10 @@ def _pairs(columns: Indices) -> Indices:
 
 
 def _flat(arrays: Sequence[Indices], shape: Sequence[int]) -> Indices:
-    """The row-major indices of the product of index arrays."""
+    """The row-major indices in a tensor of `shape` of all combinations of indices.
+
+    `arrays` has the indices along each dimension.
+    """
     flat = arrays[0]
     for array, length in zip(arrays[1:], shape[1:], strict=True):
         flat = (flat[:, None] * length + array).reshape(-1)

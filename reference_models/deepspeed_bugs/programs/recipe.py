@@ -47,9 +47,9 @@ class Recipe:
     def warmth(self, step: int) -> float:
         """The fraction of its full learning rate that a parameter group has in a step.
 
-        With a warm-up it is 0 in the first two steps: DeepSpeed sets the rate of the first step
-        before it counts any, and the second step is number 0 of its count.  Then it grows
-        linearly.  Without a warm-up it is 1.
+        `step` is counted from 0.  With a warm-up the fraction is 0 in steps 0 and 1, and then grows
+        linearly: DeepSpeed's scheduler starts to count, from 0, at step 1.  Without a warm-up the
+        fraction is 1.
         """
         return max(0, step - 1) / WARM_UP if self.schedule else 1.0
 

@@ -1,6 +1,7 @@
-"""The trainings that stop, each as a user would write it.  `stuck.train` runs them in the ranks.
+"""Trainings that a bug of DeepSpeed makes hang or crash, each as a user would write it.
 
-With `sound`, each function runs the most similar training that does not stop.
+`stuck.train` runs them in the ranks.  With `sound`, each function runs the most similar training
+that does not trigger the bug.
 """
 
 from __future__ import annotations
@@ -119,7 +120,7 @@ def _config(stage: int, **more: Any) -> dict[str, Any]:
 
 
 def _engine(ctx: Context, deepspeed: Any, model: nn.Module, **more: Any) -> Any:
-    """An engine around a model with experts, which must have optimizer groups of their own."""
+    """Returns an engine around a model; its optimizer has separate groups for experts."""
     named = {"params": list(model.parameters()), "name": "all"}
     groups = split_params_into_different_moe_groups_for_optimizer(named)
     engine, *_ = deepspeed.initialize(

@@ -68,7 +68,7 @@ STUCK = (
 
 
 def train(ctx: Context, bug: str = "", sound: bool = False, release: str = "") -> None:
-    """Runs the training of a user's bug report: of the entry of `STUCK` with the name `bug`.
+    """Runs the training that a bug stops; `bug` is the name of an entry of `STUCK`.
 
     With `sound`, runs the most similar training that does not trigger the bug.  `release` is the
     folder of an old release to train with, "" for the installed one.

@@ -39,7 +39,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class SequenceParallelEmbedding(Embedding):
-    """The sum of both embeddings; each tp rank returns its shard along the sequence."""
+    """The embeddings of tokens and positions; each tp rank returns its shard of the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -50,7 +50,7 @@ class SequenceParallelEmbedding(Embedding):
 
 
 class SequenceParallelTokenEmbedding(TokenEmbedding):
-    """The token embedding; each tp rank returns its shard along the sequence."""
+    """The token embedding; each tp rank returns its shard of the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)

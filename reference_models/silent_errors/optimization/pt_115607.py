@@ -58,7 +58,7 @@ class TracedAdam(torch.optim.Adam):
 
 
 class UnguardedAdam(TracedAdam):
-    """The behaviour of the compiler: it guards on gradients, but not on missing gradients."""
+    """TracedAdam with the error: its guards do not check that missing gradients are missing."""
 
     def guarded(self, trace: list[bool], present: list[bool]) -> bool:
         """Whether every parameter that the trace updates has a gradient."""

@@ -61,5 +61,5 @@ class ParallelCapacity(Capacity):
 
 
 def _shards(axes: Axes) -> Axis:
-    """The axis over which a cp rank's part of the sequence is split once more: tp with sp."""
+    """Returns the axis that splits a cp rank's part of the sequence: tp with sp, otherwise none."""
     return axes.tp if axes.sp else Axis()

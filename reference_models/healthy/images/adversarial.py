@@ -10,7 +10,7 @@ from torch.nn import functional as F
 def attacked(
     model: nn.Module, picture: torch.Tensor, kind: torch.Tensor, far: float
 ) -> torch.Tensor:
-    """Return the pictures, moved by `far` along the sign of the loss's gradient in the pictures.
+    """Return the pictures plus `far` times the sign of the loss's gradient in each pixel.
 
     `kind` has the correct classes.  The model's parameters get no gradients here.
     """
@@ -25,9 +25,10 @@ def attacked(
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 8, far: float = 0.05, lr: float = 0.1
 ) -> list[float]:
-    """Classify pictures by the place of a bright row; train on them and on `attacked` ones.
+    """Learn to classify pictures by the place of a bright row.
 
-    The learning rate rises from zero.  Gradients are cleared at the start and the end of a step.
+    Each batch is used as it is, and perturbed by `far` with `attacked`.  The learning rate rises
+    from zero.  Gradients are cleared at the start and the end of a step.
     """
     torch.manual_seed(seed)
     model = nn.Sequential(

@@ -1,4 +1,4 @@
-"""Routing of tokens to experts if cp and sp divide the sequences of a micro-batch over ranks.
+"""Routing of tokens to experts when cp and sp divide the sequences of a micro-batch over ranks.
 
 Each expert's choices are counted over the whole micro-batch, and its capacity is given to the
 tokens of the whole micro-batch in order, as on a single device.
@@ -61,5 +61,8 @@ class ParallelCapacity(Capacity):
 
 
 def _shards(axes: Axes) -> Axis:
-    """Returns the axis that splits a cp rank's part of the sequence: tp with sp, otherwise none."""
+    """Returns the axis that splits a cp rank's part of the sequence: tp if sp is on.
+
+    Without sp, the axis has one rank.
+    """
     return axes.tp if axes.sp else Axis()

@@ -58,7 +58,7 @@ class TracedAdam(torch.optim.Adam):
 
 
 class UnguardedAdam(TracedAdam):
-    """TracedAdam with the error: a trace is used for more gradients than it was made with."""
+    """TracedAdam with the error: a trace made without some gradients is used when they exist."""
 
     def guarded(self, trace: list[bool], present: list[bool]) -> bool:
         """Whether every parameter that the trace updates has a gradient."""

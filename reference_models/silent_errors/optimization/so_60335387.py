@@ -16,7 +16,7 @@ def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
     """Train a perceptron.
 
     In the Outcome, `facts["carried"]` has, for each step, the sum of the norms of the gradients
-    that earlier steps left when the backward begins.
+    that exist before its backward.
     """
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))

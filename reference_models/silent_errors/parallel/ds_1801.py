@@ -1,8 +1,8 @@
 """DeepSpeed 1801 (TrainCheck's B3): gradients are clipped on one tensor-parallel rank only.
 
-https://github.com/deepspeedai/DeepSpeed/pull/1801, found while BLOOM-176B was trained: only on the
-first tp rank does BF16_Optimizer clip the gradients of replicated parameters.  The replicas of
-layer norms then drift apart.
+https://github.com/deepspeedai/DeepSpeed/pull/1801, found while BLOOM-176B was trained:
+BF16_Optimizer clips the gradients of replicated parameters, but only on the first tp rank.  The
+replicas of layer norms then drift apart.
 """
 
 from __future__ import annotations

@@ -60,9 +60,9 @@ def train(
 
     On one rank it trains the plain single-device model.  Axes: dp, zero, compile, microbatches
     and dtype.  `channels` must be even; pictures have `size` by `size` pixels.  `clip` is the
-    maximum gradient norm; 0 turns clipping off.  `bucket` and the arguments from there to
-    `compile_backend` are explained in `parallel/techniques.py`.  `bug` plants one of `bugs.NAMES`
-    that concerns dp or zero.
+    maximum gradient norm; 0 turns clipping off.  `Techniques` in
+    `parallel/techniques.py` explains `bucket`, `overlap_grad_reduce`, `overlap_param_gather` and
+    `compile_backend`.  `bug` plants one of `bugs.NAMES` that concerns dp or zero.
     """
     from pytest_trainsafe.reference_models.datasets import images
     from pytest_trainsafe.reference_models.networks.cnn import CNN

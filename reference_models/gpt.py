@@ -74,9 +74,9 @@ def train(
     recompute, compile, microbatches and dtype.  `clip` is the maximum gradient norm; 0 turns
     clipping off.  `vocabulary` is the number of tokens, at most 256.  `tied` shares the weight of
     the embedding with the output layer.  `schedule` is a pipeline schedule of
-    `parallel/pipeline/schedules.py`.  `cp_method` ("all_gather" or "ring") and the arguments from
-    there to `compile_backend` are explained in `parallel/techniques.py`.  `bug` plants one of
-    `bugs.NAMES`.
+    `parallel/pipeline/schedules.py`.  `Techniques` in `parallel/techniques.py` explains
+    `cp_method`, `tp_overlap`, `recompute_num_layers`, `fp8`, `bucket`, `overlap_grad_reduce`,
+    `overlap_param_gather` and `compile_backend`.  `bug` plants one of `bugs.NAMES`.
     """
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes

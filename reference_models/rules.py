@@ -25,7 +25,7 @@ _TRIVIAL: dict[str, tuple[object, ...]] = {
 
 
 def only_axes(*axes: str) -> Rule:
-    """Return the rule of a program that supports only these axes, and zero up to 1."""
+    """Return the rule of a program that supports only the given axes, and no ZeRO stage above 1."""
 
     *first, last = axes
     known = f"{', '.join(first)} and {last}"

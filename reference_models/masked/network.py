@@ -15,7 +15,7 @@ from pytest_trainsafe.record.per_example.dropout import per_example_dropout
 
 
 class Attention(nn.Module):
-    """Attention to the real tokens of a sequence; maps [batch, sequence, hidden] to that shape."""
+    """Attention that masks padded keys; maps [batch, sequence, hidden] to the same shape."""
 
     def __init__(self, hidden: int, heads: int, fault: str) -> None:
         super().__init__()
@@ -36,7 +36,7 @@ class Attention(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask depends only on the sample and the position."""
+    """Dropout whose mask depends only on the sample's key, `stream` and the position."""
 
     def __init__(self, rate: float, stream: str, fault: str) -> None:
         super().__init__()
@@ -82,7 +82,8 @@ class Layer(nn.Module):
 class Masked(nn.Module):
     """The model: `model(tokens, mask, keys)` returns the logits [batch, sequence, ids].
 
-    `mask` is True for real tokens, and `keys` has the key of each sample.
+    `mask` [batch, sequence] is True for tokens that are not padding.  `keys` [batch] has a key for
+    each sample; `per_example_dropout` draws the sample's dropout masks from it.
     """
 
     def __init__(

@@ -49,9 +49,10 @@ class Recipe:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch: tokens and targets [batch, sequence], `mask` and `keys`.
+    """A micro-batch: tokens and targets, both [batch, sequence], with a mask and keys.
 
-    `mask` says which tokens are real, and `keys` has a key for each sample.
+    `mask` [batch, sequence] is True for tokens that are not padding.  `keys` [batch] has a key for
+    each sample, from which its dropout is drawn.
     """
 
     tokens: Tensor

@@ -41,7 +41,8 @@ def _chunk(layers: Sequence[nn.Module], axes: Axes, entered: Tensor, *tables: Te
 def recompute_in_backward(module: nn.Module) -> None:
     """Makes a module keep only its inputs and compute its forward again in the backward.
 
-    For its callers it stays the same module, and it is called once.
+    Replaces `module.forward`, so callers keep the same module.  The backward calls only the former
+    `forward` again, and not the module's own hooks.
     """
     forward = partial(checkpoint, module.forward, use_reentrant=True)
     module.forward = forward

@@ -1,7 +1,7 @@
 """Techniques: choices of a training that do not distribute work over ranks.
 
-The programs make it from their arguments; only `recompute` and `compile` come from axes.  Every
-module reads it as `axes.techniques`.
+A program creates a `Techniques` from its arguments, except `recompute` and `compile`, which are
+axes of the Point.  The modules of the model read it as `axes.techniques`.
 """
 
 from __future__ import annotations
@@ -73,14 +73,14 @@ class Techniques:
 
 
 def recompute_of(value: object) -> str:
-    """The name of a value of the axis `recompute`: True is "full", False is "none"."""
+    """Returns the name of a value of the axis `recompute`: True is "full", False is "none"."""
     return {True: "full", False: "none"}[value] if isinstance(value, bool) else str(value)
 
 
 def compiled(model: nn.Module, axes: Axes) -> None:
-    """Compiles the model if the techniques say so.
+    """Compiles the model if `axes.techniques.compile` is set.
 
-    Requires that it compiles as a single graph, unless tp or cp put collectives into the model.
+    The model must compile as a single graph, unless tp or cp put collectives into it.
     """
     techniques = axes.techniques
     if techniques.compile:
@@ -89,5 +89,5 @@ def compiled(model: nn.Module, axes: Axes) -> None:
 
 
 def microbatches_of(ctx: Context, default: int) -> int:
-    """The number of micro-batches of a step: the Point's axis `microbatches`, else the default."""
+    """Returns the micro-batches per step: the Point's axis `microbatches`, or else `default`."""
     return int(ctx.point.get("microbatches", default))

@@ -125,8 +125,8 @@ class Block(nn.Module):
 class PlainGPT(nn.Module):
     """The model; with `tied`, the output layer shares the weight of the embedding.
 
-    The input may be a part of a sequence that starts at position `first`, if `mix` attends to the
-    whole sequence.
+    The input can be a part of each sequence if `mix` attends to the whole sequence; `first` is then
+    the position of the part's first token.
     """
 
     def __init__(

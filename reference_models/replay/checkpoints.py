@@ -1,4 +1,8 @@
-"""The checkpoints of these programs: model and optimizer, and a ReplayCheckpoint beside them."""
+"""Saves and loads checkpoints of the programs in this folder.
+
+Each rank writes its model and optimizer to one file; its ReplayCheckpoint writes the states of the
+random generators to another file in the same folder.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +17,10 @@ from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
 
 @dataclass(frozen=True, slots=True)
 class Checkpoints:
-    """Saves after every `every` steps (0: never), and restarts from the checkpoint pytest names."""
+    """Saves checkpoints, and loads the one from which pytest replays this Run.
+
+    Saves after every `every` steps; 0 saves none.
+    """
 
     replay: ReplayCheckpoint
     model: nn.Module
@@ -21,7 +28,10 @@ class Checkpoints:
     every: int
 
     def restart(self) -> dict[str, int]:
-        """Load the checkpoint to continue from; returns the counters, empty for a first start."""
+        """Load the checkpoint from which this Run is replayed; return its counters and "step".
+
+        If this Run is not a replay, load nothing and return {}.
+        """
         folder = self.replay.resume_folder()
         if folder is None:
             return {}
@@ -31,7 +41,10 @@ class Checkpoints:
         return self.replay.load(folder)
 
     def after(self, step: int, **counters: int) -> None:
-        """Save a checkpoint if one is due. `step` is the number of the next step."""
+        """Save a checkpoint if `step`, the number of the next step, is a multiple of `every`.
+
+        `counters` are further loop counters that `restart` returns.
+        """
         if not self.every or step % self.every:
             return
         folder = self.replay.folder(step)

@@ -20,7 +20,10 @@ def train(
     learning_rate: float = 0.5,
     checkpoint_every: int = 4,
 ) -> None:
-    """Train for `steps` steps; raises FloatingPointError in the first with a loss not finite."""
+    """Train for `steps` steps, and save a checkpoint after every `checkpoint_every` of them.
+
+    Raises FloatingPointError in the first step whose loss is not finite.
+    """
     import torch
     from torch import nn
     from torch.nn.functional import one_hot

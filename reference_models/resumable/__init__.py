@@ -1,8 +1,9 @@
 """Training programs of different kinds that save all of their state and resume from it.
 
-Most are small programs of their own, in `single` (networks and their data), `games` (two losses
-that work against each other) and `parallel` (torch's data parallelism); `training` is the loop
-that they share.  The others are reference models, whose state functions in `files` save and load.
+Most are small programs in this folder: `single` (networks on one device), `games` (adversarial
+training and a GAN) and `parallel` (torch's data parallelism).  They share the training loop in
+`training`.  The others are reference models of other folders, which have no code that saves their
+state; the functions in `files` save and load it.
 
 This module does not import torch; the modules that it names do.
 """

@@ -1,4 +1,7 @@
-"""Saves and loads a program that does neither: `assert_resumable(..., save=save, load=load)`."""
+"""Saves and loads the state of programs that have no code for it.
+
+Pass the functions to the check: `assert_resumable(..., save=save, load=load)`.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,16 @@ from torch import nn
 
 
 def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Save what this rank holds of the model and the optimizer.
+    """Save this rank's model and optimizer, and the tensors that the optimizer updates.
 
-    An optimizer over masters updates tensors of its own, which no state dict has.
+    If the optimizer updates master weights instead of the model's parameters, no state dict
+    contains the master weights, so they are saved separately.
     """
     torch.save([model.state_dict(), optimizer.state_dict(), _updated(optimizer)], _file(folder))
 
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """Load what the same rank saved."""
+    """Load the file that `save` wrote on the same rank."""
     weights, state, updated = torch.load(_file(folder))
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)

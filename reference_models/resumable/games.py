@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 
 
 def adversarial(ctx: Context, steps: int = STEPS, attack_steps: int = 2) -> None:
-    """Train on examples that gradients have moved, from noise of a generator of its own."""
+    """Train a classifier on examples perturbed by `attack_steps` steps of gradient ascent (PGD).
+
+    The perturbation starts from noise, which has its own random generator.
+    """
     torch.manual_seed(ctx.seed)
     noise = torch.Generator().manual_seed(ctx.seed + 1)
     model = nn.Sequential(nn.Linear(16, 24), nn.ReLU(), nn.Dropout(0.2), nn.Linear(24, 3))
@@ -46,7 +49,7 @@ def adversarial(ctx: Context, steps: int = STEPS, attack_steps: int = 2) -> None
 
 
 def gan(ctx: Context, steps: int = STEPS, latent: int = 8, channels: int = 4) -> None:
-    """Imitate pictures of crosses.  The watched optimizer is the generator's."""
+    """Train a GAN to imitate pictures of stripes.  `ctx` watches the generator's optimizer only."""
     torch.manual_seed(ctx.seed)
     generator = nn.Sequential(
         nn.ConvTranspose2d(latent, channels, 4, bias=False),

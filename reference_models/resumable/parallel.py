@@ -1,4 +1,4 @@
-"""torch's data parallelism, over replicas and over shards."""
+"""Programs with torch's data parallelism: DistributedDataParallel and `fully_shard`."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ def _train(ctx: Context, model: nn.Module, steps: int) -> None:
 
 
 def ddp(ctx: Context, steps: int = STEPS) -> None:
-    """Replicas whose gradients DistributedDataParallel averages."""
+    """Train a regression with DistributedDataParallel, each rank on its own data."""
     _train(ctx, DistributedDataParallel(_network(ctx), process_group=ctx.group("dp")), steps)
 
 
 def fsdp2(ctx: Context, steps: int = STEPS) -> None:
-    """Shards that `fully_shard` gathers, layer by layer."""
+    """Train the same regression with `fully_shard`, applied to each layer and to the model."""
     model = _network(ctx)
     mesh = ctx.mesh["dp"]
     for layer in model:

@@ -1,4 +1,4 @@
-"""Networks of different kinds, on one device."""
+"""Programs that train networks of different kinds on one device."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def mlp(ctx: Context, steps: int = STEPS, width: int = 16) -> None:
-    """A regression with dropout: every batch is drawn."""
+    """Train a regression with dropout, on batches from torch's default random generator."""
     torch.manual_seed(ctx.seed)
     hidden = [nn.Linear(8, width), nn.ReLU(), nn.Dropout(0.3), nn.Linear(width, width), nn.ReLU()]
     model = nn.Sequential(*hidden, nn.Dropout(0.3), nn.Linear(width, 1)).to(ctx.dtype)
@@ -41,7 +41,10 @@ def mlp(ctx: Context, steps: int = STEPS, width: int = 16) -> None:
 
 
 class Pictures(Dataset[tuple[Tensor, int]]):
-    """Pictures of bars, upright or not: moved by torch, mirrored by Python, noisy by NumPy."""
+    """Pictures of a vertical or a horizontal bar, with random augmentation.
+
+    Three generators are used: torch's for the shift, Python's for mirroring, NumPy's for noise.
+    """
 
     def __len__(self) -> int:
         return 18
@@ -58,7 +61,7 @@ class Pictures(Dataset[tuple[Tensor, int]]):
 
 
 def cnn(ctx: Context, steps: int = STEPS, channels: int = 4) -> None:
-    """Tell bars apart, in an order that each epoch shuffles."""
+    """Classify `Pictures` as vertical or horizontal; each epoch shuffles them."""
     torch.manual_seed(ctx.seed)
     random.seed(ctx.seed)
     np.random.seed(ctx.seed)
@@ -91,7 +94,7 @@ def cnn(ctx: Context, steps: int = STEPS, channels: int = 4) -> None:
 
 
 def resnet(ctx: Context, steps: int = STEPS, depth: int = 2) -> None:
-    """Tell textures apart, with batch statistics and a schedule."""
+    """Classify textures, with batch normalisation and a learning-rate schedule."""
     torch.manual_seed(ctx.seed)
     stem = nn.Conv2d(3, 8, 3, padding=1)
     blocks = [Block(8) for _ in range(depth)]

@@ -1,4 +1,4 @@
-"""The loop of the resumable programs: it loads, trains, and saves where it is asked to."""
+"""The loop of the resumable programs, which loads and saves checkpoints as `ctx` requests."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 
 
 class Data:
-    """Where a training is in its data: the epoch, and the batches of it that were read.
+    """A training's position in its data: the epoch, and how many of its batches were read.
 
-    `open_epoch` starts to read an epoch and returns its batches.
+    `open_epoch` takes the number of an epoch and returns an iterator over its batches.
     """
 
     def __init__(self, open_epoch: Callable[[int], Any]) -> None:
@@ -26,7 +26,7 @@ class Data:
         self._state = {"epoch": 0, "batch": 0}
 
     def next(self) -> Any:
-        """The next batch, of the next epoch where this one is over."""
+        """Return the next batch; after the last one of an epoch, the next epoch's first batch."""
         if self._batches is None:
             self._batches = self._open(self._state["epoch"])
         batch = next(self._batches, None)
@@ -38,11 +38,15 @@ class Data:
         return batch
 
     def state_dict(self) -> dict[str, int]:
-        """The epoch and the batch."""
+        """Return the number of the epoch, and how many of its batches were read."""
         return dict(self._state)
 
     def load_state_dict(self, state: dict[str, int]) -> None:
-        """Go to where `state_dict` was: what reading draws is drawn again."""
+        """Go to the position of a saved state.
+
+        Opens the epoch and reads the batches before the position again, which also repeats the
+        random draws that reading them makes.
+        """
         self._state = dict(state)
         self._batches = self._open(state["epoch"])
         for _ in range(state["batch"]):
@@ -60,7 +64,10 @@ def train(
     per_rank: Mapping[str, Any] | None = None,
     generators: Mapping[str, torch.Generator] | None = None,
 ) -> None:
-    """Take `steps` steps; the other arguments are those of `TrainingCheckpoint`."""
+    """Run a training of `steps` steps; `step` is called to take one of them.
+
+    The other arguments are passed to `TrainingCheckpoint`.
+    """
     checkpoint = TrainingCheckpoint(
         model, optimizer, shared=shared, per_rank=per_rank, generators=generators
     )

@@ -5,7 +5,7 @@ in Deep Learning Training with Automated Proactive Checks" (OSDI 2025).  Every p
 with `faulty=False`.  A program of one process is `train(*, faulty, seed=0, steps=...)`; a program
 of two ranks is `train(ctx, faulty=False, steps=...)`.  Both return an `Outcome`.
 
-Nothing here imports torch; `program` does.
+Importing this package does not import torch; a call of `program` does.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ NAMES = tuple(error.name for error in ERRORS)
 
 
 def find(name: str) -> SilentError:
-    """The error of this name. Raises ValueError, which lists the names, if there is none."""
+    """Return the error of this name. Raises ValueError, which lists all names, if none has it."""
     for error in ERRORS:
         if error.name == name:
             return error
@@ -34,6 +34,9 @@ def find(name: str) -> SilentError:
 
 
 def program(error: SilentError) -> Callable[..., Any]:
-    """The function `train` of the error's program; its argument `faulty` switches the error on."""
+    """Import the error's program; return its function `train`.
+
+    The argument `faulty` of `train` switches the error on.
+    """
     train: Callable[..., Any] = import_module(f"{__name__}.{error.module}").train
     return train

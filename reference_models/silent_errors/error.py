@@ -17,14 +17,17 @@ Trigger = int | Literal["start", "end"]
 class SilentError:
     """One silent error: where it was reported, what goes wrong, and how it can be recognised.
 
-    `name` is its identifier, and `number` its number in TrainCheck's Table 3, such as "B1"; ""
-    for an error of Table 5. `sources` are public descriptions. `causes` are `fnmatch` patterns of
-    APIs and variables, by their names in observed tables: a report that names one of these has
-    named the true cause. `judges` are the judges that should find the error, the best one first;
-    "launch" is the comparison of collectives between the ranks of a Run. `axis` is "" for a
-    program of one process; otherwise the program takes a context and runs on two ranks along this
-    axis. `raises` is the exception in which the faulty program ends; if its ranks wait for each
-    other, after `patience` seconds.
+    `name` is its identifier, and `number` its number in TrainCheck's Table 3, such as "B1"; "" for
+    an error of Table 5. `sources` are public descriptions. `module` is the module of its program,
+    relative to this package. `trigger` is when the error first acts: "start" (before the first
+    step), the number of a step, or "end" (after the last step). `causes` are `fnmatch` patterns of
+    the names of APIs and variables, as the learner of invariants records them: a report with one of
+    these names has found the true cause. `judges` are the judges that should find the error, the
+    best one first; "launch" is the comparison of collectives between the ranks of a Run. `axis` is
+    "" for a program of one process; otherwise the program takes a context and runs on two ranks
+    along this axis. `raises` is the exception that ends the faulty program, or "". If the error
+    makes ranks wait for each other, the exception comes after the number of seconds that the
+    program's argument `patience` gives.
     """
 
     name: str
@@ -40,5 +43,5 @@ class SilentError:
     raises: Literal["", "KeyError", "RuntimeError"] = ""
 
     def named(self, text: str) -> bool:
-        """Whether this is the name of an API or a variable that counts as the true cause."""
+        """Return whether `text` names an API or a variable that counts as the true cause."""
         return any(fnmatchcase(text, cause) for cause in self.causes)

@@ -7,7 +7,7 @@ from pytest_trainsafe.reference_models.silent_errors.error import SilentError
 _TORCH = "https://github.com/pytorch/pytorch"
 _TRANSFORMERS = "https://github.com/huggingface/transformers"
 
-#: The names of the model's parameters and their gradients in observed tables.
+#: The names under which the learner of invariants records parameters and their gradients.
 _WEIGHTS = ("model.*",)
 
 REPRODUCED = (

@@ -10,7 +10,11 @@ from torch import Tensor, nn
 
 
 def write_tensors(tensors: Mapping[str, Tensor], path: Path, total: int) -> int:
-    """Write tensors to a file and return their number.  `total` is how many the model has."""
+    """Write tensors to a file and return their number.
+
+    `total`, the number of tensors that the model has, does not affect the file.  It is an argument
+    so that learned invariants can compare it with the number of tensors written.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     save_file({name: tensor.detach().clone() for name, tensor in tensors.items()}, path)
     return len(tensors)

@@ -86,4 +86,7 @@ class Trainer:
         self.steps += 1
 
     def finished(self, batches: int, expected: int) -> None:
-        """Called at the end; `batches` is the number of batches trained on, of `expected`."""
+        """Do nothing; `train` calls this at its end, so that a recorder sees the two numbers.
+
+        `batches` is the number of batches trained on, and `expected` the number in all epochs.
+        """

@@ -1,4 +1,4 @@
-"""Reads the annotations of a model's activations (`gpt.yaml`, ...), and puts its sizes in."""
+"""Reads the annotations of a model's activations from `gpt.yaml`, `llama.yaml` or `moe.yaml`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pytest_trainsafe.reference_models.config import AnyConfig, fc1_blocks, qkv_
 
 
 def activation_annotations(model: str, config: AnyConfig) -> dict[str, Any]:
-    """Return the annotations for `ctx.watch`, from the file that is named after the model.
+    """Return the annotations for `ctx.watch`, read from the file `{model}.yaml`.
 
-    The blocks of the fused projections depend on sizes, so they are taken from `config`.
+    The blocks of the fused projections depend on the model's sizes.  The file has them for the
+    default sizes; they are replaced by those for the sizes of `config`.
     """
     file = Path(__file__).parents[1] / f"{model}.yaml"
     read: dict[str, Any] = yaml.safe_load(file.read_text(encoding="utf-8"))

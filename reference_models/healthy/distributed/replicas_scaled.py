@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, epochs: int = 2, width: int = 12, batch: int = 6, enabled: bool = True
 ) -> Outcome:
-    """After each step the schedule moves on, the loss is averaged and the next batch is read."""
+    """Classify noisy points into three kinds, in epochs of three batches for each rank.
+
+    A step also advances the warm-up schedule, averages the loss over the ranks for the outcome and
+    reads the next batch.  With `enabled`=False there is neither autocast nor loss scaling.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F

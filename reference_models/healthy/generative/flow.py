@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models.toolkit.checkpoint import Checkpointer
 
 
 class Velocity(nn.Module):
-    """The velocity of a point at a time."""
+    """A network that predicts the velocity of points from their positions and the flow's time."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -21,7 +21,7 @@ class Velocity(nn.Module):
         self.norm, self.last = nn.LayerNorm(width), nn.Linear(width, 2)
 
     def forward(self, points: Tensor, time: Tensor) -> Tensor:
-        """One velocity for each point."""
+        """Return a velocity [points, 2] for points [points, 2] and times [points, 1]."""
         hidden = F.gelu(self.first(torch.cat([points, time], dim=1)))
         velocity: Tensor = self.last(self.norm(hidden + F.gelu(self.second(hidden))))
         return velocity
@@ -50,7 +50,10 @@ def _steps(model: nn.Module, steps: int, lr: float, batch: int) -> list[float]:
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 32, lr: float = 1e-2, batch: int = 64
 ) -> list[float]:
-    """Train half of the steps, save, load into a new model, train the rest, integrate."""
+    """Train for half of the steps, save, load into a new model, and train it for the other half.
+
+    Then sample points by integrating the velocities.
+    """
     torch.manual_seed(seed)
     model = Velocity(width)
     losses = _steps(model, steps // 2, lr, batch)

@@ -1,4 +1,4 @@
-"""A denoising autoencoder whose loss is scaled; it is evaluated between epochs, in float16 too."""
+"""A denoising autoencoder, trained and evaluated under float16 autocast, with a gradient scaler."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ def train(
     batch: int = 16,
     enabled: bool = True,
 ) -> list[float]:
-    """Two epochs of `steps` / 2 steps; restores points on a curve."""
+    """Learn to restore noisy points of a curve, in two epochs of `steps` / 2 steps.
+
+    Each epoch ends with an evaluation.  With `enabled`=False there is neither autocast nor scaling.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Linear(6, hidden), nn.Tanh(), nn.Linear(hidden, hidden), nn.Tanh(), nn.Linear(hidden, 6)

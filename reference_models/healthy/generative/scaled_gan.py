@@ -10,7 +10,11 @@ from torch.nn import functional as F
 def train(
     *, seed: int = 0, steps: int = 6, width: int = 16, latent: int = 4, lr: float = 2e-3
 ) -> list[float]:
-    """The discriminator's step comes first; the scaler is updated once for both."""
+    """Imitate points on a circle.
+
+    In each step the optimizer of the discriminator updates first, then that of the generator, and
+    then the scaler updates its scale.
+    """
     torch.manual_seed(seed)
     generator = nn.Sequential(nn.Linear(latent, width), nn.ReLU(), nn.Linear(width, 2))
     critic = nn.Sequential(nn.Linear(2, width), nn.LeakyReLU(0.2), nn.Linear(width, 1))

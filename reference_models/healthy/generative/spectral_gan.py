@@ -11,7 +11,7 @@ from torch.nn.utils import spectral_norm
 def train(
     *, seed: int = 0, steps: int = 6, width: int = 32, iterations: int = 1, lr: float = 2e-3
 ) -> list[float]:
-    """Imitate points on a ring; the discriminator takes two steps for each of the generator."""
+    """Imitate points on a circle; each step updates the discriminator twice, the generator once."""
     torch.manual_seed(seed)
     critic = nn.Sequential(
         spectral_norm(nn.Linear(2, width), n_power_iterations=iterations),

@@ -1,4 +1,4 @@
-"""Adversarial training: each batch is also moved along the sign of its own gradient."""
+"""Adversarial training with the fast gradient sign method, on original and perturbed pictures."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from torch.nn import functional as F
 def attacked(
     model: nn.Module, picture: torch.Tensor, kind: torch.Tensor, far: float
 ) -> torch.Tensor:
-    """Pictures that the model is less sure of.  Its parameters need no gradients for this."""
+    """Return the pictures plus `far` times the sign of the loss's gradient in each pixel.
+
+    `kind` has the correct classes.  The model's parameters get no gradients here.
+    """
     model.requires_grad_(False)
     moved = picture.clone().requires_grad_(True)
     F.cross_entropy(model(moved), kind).backward()  # type: ignore[no-untyped-call]
@@ -22,7 +25,11 @@ def attacked(
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 8, far: float = 0.05, lr: float = 0.1
 ) -> list[float]:
-    """Warm-up from a rate of zero.  Gradients are cleared before the batch and after the step."""
+    """Learn to classify pictures by the place of a bright row.
+
+    Each batch is used as it is, and perturbed by `far` with `attacked`.  The learning rate rises
+    from zero.  Gradients are cleared at the start and the end of a step.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Conv2d(1, width, 3, stride=2, padding=1),

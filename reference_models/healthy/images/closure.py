@@ -1,4 +1,4 @@
-"""A regression on small pictures by LBFGS: the optimizer calls a closure that has the backward."""
+"""A regression on small pictures by LBFGS; its closure runs the forward and the backward."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch.nn import functional as F
 def train(
     *, seed: int = 0, steps: int = 6, width: int = 6, lr: float = 0.5, iterations: int = 3
 ) -> list[float]:
-    """Find the centre of a blob; every step evaluates the closure several times."""
+    """Find the centre of a blob; a step of LBFGS has at most `iterations` iterations."""
     torch.manual_seed(seed)
     model = nn.Sequential(
         nn.Conv2d(1, 3, 3, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(27, width), nn.Tanh()

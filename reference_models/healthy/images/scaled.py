@@ -10,7 +10,11 @@ from torch.nn import functional as F
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 8, lr: float = 0.05, growth: int = 3
 ) -> list[float]:
-    """The first scale is too large: the scaler leaves out steps until it fits."""
+    """Classify pictures by the place of a bright band.
+
+    The initial loss scale is so large that gradients overflow; the scaler skips these steps and
+    reduces the scale.  `growth` is the scaler's growth interval.
+    """
     torch.manual_seed(seed)
     net = nn.Sequential(
         nn.Conv2d(1, width, 3, stride=2, padding=1),

@@ -13,7 +13,12 @@ from torch.utils.data import DataLoader, TensorDataset
 def train(
     *, seed: int = 0, steps: int = 6, width: int = 16, weight: float = 0.1, warm_up: int = 2
 ) -> list[float]:
-    """Two epochs; the labelled set is read in order, and the head is clipped by itself."""
+    """Classify pictures by the brightness of their upper half, in two epochs of `steps` / 2 steps.
+
+    The loss is the cross entropy of the labelled pictures, plus `weight` times the entropy of the
+    predictions for the unlabelled ones.  The gradients of the head and of the other layers are
+    clipped separately.  `warm_up` is the number of warm-up steps.
+    """
     torch.manual_seed(seed)
     half = steps // 2
     pictures = torch.randn(24 * half, 1, 6, 6)

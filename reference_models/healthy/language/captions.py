@@ -1,4 +1,4 @@
-"""A vision-language model that answers questions on images; the initialisation of `toolkit`."""
+"""A vision-language model for questions about images; `toolkit` initialises its parameters."""
 
 from __future__ import annotations
 

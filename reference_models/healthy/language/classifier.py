@@ -1,4 +1,4 @@
-"""A text classifier trained by the trainer of `toolkit`; an epoch ends in an incomplete window."""
+"""A text classifier trained by the trainer of `toolkit`, with gradient accumulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A character model with a GRU: SGD, states carried from chunk to chunk, regular samples."""
+"""A character model with a GRU: SGD, states carried from chunk to chunk, generated texts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CharModel(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 8, width: int = 32, length: int = 16, lr: float = 1.0
 ) -> list[float]:
-    """Read the sentence again and again in chunks of `length` characters."""
+    """Learn the repeated sentence in chunks of `length` characters; generate every fourth step."""
     torch.manual_seed(seed)
     text = SENTENCE * (steps * length // len(SENTENCE) + 2)
     offsets = (0, 7, 19, 31)

@@ -23,7 +23,7 @@ class Bag(nn.Module):
 def train(
     *, seed: int = 0, steps: int = 7, width: int = 16, accumulate: int = 2, clip: float = 1.0
 ) -> list[float]:
-    """Tell sentences with more words of the first half of the vocabulary."""
+    """Classify sentences by whether most of their words are in the first half of the vocabulary."""
     torch.manual_seed(seed)
     model = Bag(width)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-2, weight_decay=0.01)

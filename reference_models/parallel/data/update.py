@@ -46,7 +46,10 @@ class Update:
             self.optimizer = adamw(self.parameters, learning_rate)
 
     def annotated(self, annotations: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The given annotations, and the one that gradients are means if they are in buckets."""
+        """Returns `annotations` with the declaration that gradients are means over dp and cp.
+
+        Without buckets, gradients are sums, and `annotations` are returned unchanged.
+        """
         if self.buckets is None:
             return annotations
         return {**annotations, "gradients": {"mean": ["dp", "cp"]}}

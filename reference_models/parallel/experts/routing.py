@@ -1,4 +1,8 @@
-"""Routing over ranks: counts and places are those of the whole micro-batch, over cp and sp."""
+"""Routing of tokens to experts when cp and sp divide the sequences of a micro-batch over ranks.
+
+Each expert's choices are counted over the whole micro-batch, and its capacity is given to the
+tokens of the whole micro-batch in order, as on a single device.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,10 @@ class SequenceParallelRouter(Router):
 
 
 class ParallelBalance(Balance):
-    """The balancing loss, with counts summed over cp and, with sp, over the shards of the sequence.
+    """The balancing loss, with each expert's choices counted over cp and, with sp, also over tp.
 
-    The result has all tokens of this cp rank; with sp, the results of the shards are joined.
+    The result [batch, sequence / cp] has the part of the loss of each token of this cp rank.  With
+    sp, each tp rank computes the parts of its shard, and the shards' parts are all-gathered.
     """
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
@@ -40,7 +45,10 @@ class ParallelBalance(Balance):
 
 
 class ParallelCapacity(Capacity):
-    """Gives out experts' places in the order of the whole sequence, which is spread over ranks."""
+    """Gives experts' free places to tokens in the order of the whole sequence.
+
+    The choices of all ranks are gathered; each rank returns those of its own tokens.
+    """
 
     def __init__(self, config: MoEConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -53,5 +61,8 @@ class ParallelCapacity(Capacity):
 
 
 def _shards(axes: Axes) -> Axis:
-    """The axis over which a cp rank's part of the sequence is split once more: tp with sp."""
+    """Returns the axis that splits a cp rank's part of the sequence: tp if sp is on.
+
+    Without sp, the axis has one rank.
+    """
     return axes.tp if axes.sp else Axis()

@@ -1,4 +1,4 @@
-"""Embeddings over tp: the vocabulary is split, and with sp the result along the sequence too."""
+"""Embeddings over tp: the table is split by rows; with sp, the result is split by positions."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from pytest_trainsafe.reference_models.parallel.regions import reduce_out, split
 
 
 class VocabParallelEmbedding(nn.Module):
-    """An embedding of which each tp rank holds some rows, one row for each of its tokens.
+    """An embedding of which each tp rank holds the rows of some tokens of the vocabulary.
 
-    Maps tokens [batch, sequence] to vectors [batch, sequence, hidden].  A rank computes the vectors
-    of its own tokens, and zeros for other tokens; the sum over tp has the vectors of all tokens.
+    Maps tokens [batch, sequence] to vectors [batch, sequence, hidden].  A rank looks up the tokens
+    whose rows it holds, and takes zeros for all others; the sum over tp has the vectors of all.
     """
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
@@ -39,7 +39,7 @@ class VocabParallelEmbedding(nn.Module):
 
 
 class SequenceParallelEmbedding(Embedding):
-    """The sum of both embeddings; each tp rank returns its shard along the sequence."""
+    """The embeddings of tokens and positions; each tp rank returns its shard of the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)
@@ -50,7 +50,7 @@ class SequenceParallelEmbedding(Embedding):
 
 
 class SequenceParallelTokenEmbedding(TokenEmbedding):
-    """The token embedding; each tp rank returns its shard along the sequence."""
+    """The token embedding; each tp rank returns its shard of the sequence."""
 
     def __init__(self, config: TransformerConfig, axes: Axes) -> None:
         super().__init__(config)

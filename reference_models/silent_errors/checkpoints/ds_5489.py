@@ -20,17 +20,21 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class SavingItsOwn(Engine):
-    """The engine as it was released."""
+    """An engine with the error: it saves only the parameters that the optimizer manages."""
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that the optimizer manages."""
+        """Return the weights that the optimizer manages, by name."""
         managed = set(self.names)
         state = self.model.state_dict()
         return {name: tensor for name, tensor in state.items() if name in managed}
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Fine-tune the upper layers and save; `missing` has the parameters that were not written."""
+    """Fine-tune the upper layers and save the model.
+
+    In the Outcome, `facts["written"]` is the number of tensors written, and `facts["missing"]` has
+    the names of the parameters that were not written.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Linear(16, 24), nn.GELU(), nn.Linear(24, 24), nn.Linear(24, 1))
     model[0].requires_grad_(False)

@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Crops(Dataset[tuple[Tensor, Tensor]]):
-    """Random crops of one recording, each with the sample that follows."""
+    """Random crops of one signal, each with the sample that follows it."""
 
     def __init__(self, length: int, width: int, seed: int) -> None:
         self.signal = torch.sin(torch.arange(256) / 5) + torch.cos(torch.arange(256) / 17)
@@ -42,7 +42,10 @@ def reseed(worker: int) -> None:
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Predict the next sample; `repeated` counts batches that are equal to the previous one."""
+    """Predict the sample that follows a crop.
+
+    In the Outcome, `facts["repeated"]` is the number of batches equal to the batch before them.
+    """
     torch.manual_seed(seed)
     dataset = Crops(length=8 * steps, width=12, seed=seed)
     loader = DataLoader(

@@ -16,10 +16,10 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Whisper(Generator):
-    """Generation as it was released."""
+    """A generator with the error: its limit counts the tokens that are trimmed off the prompt."""
 
     def fit(self, prompt: Tensor, max_new_tokens: int) -> tuple[Tensor, int]:
-        """The end of the prompt, and a length limit computed with the whole prompt."""
+        """Return the last part of the prompt, and a length limit that counts the whole prompt."""
         kept, _ = super().fit(prompt, max_new_tokens)
         return kept, prompt.shape[1] + max_new_tokens
 
@@ -44,7 +44,11 @@ LONGEST, GROWTH = 8, 4
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 5) -> Outcome:
-    """Train and sample after every step; `generated` has the number of tokens of each sample."""
+    """Train, and generate a sample after every step with a limit of 3 new tokens.
+
+    In the Outcome, `facts["generated"]` has the number of new tokens of each sample, and
+    `facts["limit"]` is 3.
+    """
     torch.manual_seed(seed)
     model = Decoder(vocabulary=12, width=24)
     generator = (Whisper if faulty else Generator)(model, window=2 * LONGEST)

@@ -19,10 +19,10 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class PixtralProcessor(ImageTextProcessor):
-    """The processor as it was released."""
+    """A processor with the error: it returns only the first example of a batch."""
 
     def pair(self, images: Tensor, texts: list[str]) -> list[tuple[str, Tensor]]:  # type: ignore[override]
-        """Every text with the first image of its list."""
+        """Return a single pair: the first text and the first image."""
         gathered = [list(images)]
         return [(text, each[0]) for text, each in zip(texts, gathered, strict=False)]
 
@@ -49,7 +49,11 @@ WORDS = ("dark", "light", "stripe", "spot")
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 5) -> Outcome:
-    """Caption images; `rows` has the number of examples that each step trained on."""
+    """Train a model to caption images, in batches of 6.
+
+    In the Outcome, `facts["rows"]` has the number of examples that each step really trained on, and
+    `facts["examples"]` is 6.
+    """
     torch.manual_seed(seed)
     processor = PixtralProcessor() if faulty else ImageTextProcessor()
     model = Captioner(width=24)

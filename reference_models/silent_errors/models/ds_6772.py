@@ -17,10 +17,10 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class Overwriting(Engine):
-    """The engine as it was released."""
+    """An engine with the error: it overwrites the attribute `id` of the user's modules."""
 
     def number_modules(self, model: nn.Module) -> None:
-        """Number the modules in `id`."""
+        """Set the attribute `id` of each module to the module's number."""
         for number, module in enumerate(model.modules()):
             module.id = number  # type: ignore[assignment]
 
@@ -45,7 +45,7 @@ class Experts(nn.Module):
         self.gate, self.head = nn.Linear(width, devices), nn.Linear(width, 4)
 
     def places(self) -> list[int]:
-        """The device of every expert."""
+        """Place every expert on the device of its `id`; return the experts' devices."""
         return [place(each, int(str(each.id)) % self.devices) for each in self.experts]
 
     def forward(self, inputs: Tensor) -> Tensor:
@@ -57,7 +57,10 @@ class Experts(nn.Module):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Train experts by an engine; `places` has the device of each."""
+    """Train a mixture of experts with an engine.
+
+    In the Outcome, `facts["places"]` has the device of each expert.
+    """
     torch.manual_seed(seed)
     model = Experts(width=12, devices=3)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

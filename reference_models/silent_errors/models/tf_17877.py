@@ -56,15 +56,18 @@ class Model(PretrainedModel):
 
 
 class Repeating(Model):
-    """The model as it was released."""
+    """A model with the error: it initialises the weights of `c_proj` more than once."""
 
     def is_residual_projection(self, name: str) -> bool:
-        """Whether `c_proj` is anywhere in the name."""
+        """Return whether `name` is a weight and contains "c_proj" anywhere."""
         return "c_proj" in name and "weight" in name
 
 
 class _Counting:
-    """Counts how often each parameter of a model was written while it was built."""
+    """Counts how often the initialisation of a model wrote each of its parameters.
+
+    `fresh` is the same model without that initialisation.
+    """
 
     def __init__(self, model: nn.Module, fresh: nn.Module) -> None:
         versions = {name: each._version for name, each in fresh.named_parameters()}
@@ -74,14 +77,18 @@ class _Counting:
 
 
 class _Uninitialised(Model):
-    """The model without the initialisation of the recipe."""
+    """The model without the initialisation of `PretrainedModel`."""
 
     def post_init(self) -> None:
         """Leave every parameter as its layer made it."""
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Build the model and train it; `writes` counts the initialisations of every parameter."""
+    """Build the model and train it.
+
+    In the Outcome, `facts["writes"]` maps each parameter's name to the number of times that it was
+    initialised.
+    """
     torch.manual_seed(seed)
     model = (Repeating if faulty else Model)(vocabulary=16, width=24)
     writes = dict(_Counting(model, _Uninitialised(vocabulary=16, width=24)).writes)

@@ -40,7 +40,7 @@ class Attention(nn.Module):
 
 
 class AlwaysDropping(Attention):
-    """The class as it was released."""
+    """Attention with the error: it applies dropout in evaluation mode too."""
 
     def probability(self) -> float:
         """The configured probability, in every mode."""
@@ -68,7 +68,11 @@ EVERY = 2
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 4) -> Outcome:
-    """Train and evaluate; `spread` has how far two evaluations of the same data differ."""
+    """Train, and evaluate the same data twice after every `EVERY` steps.
+
+    In the Outcome, `facts["spread"]` has, for each evaluation, the largest difference of the two
+    results.
+    """
     torch.manual_seed(seed)
     model = LanguageModel(AlwaysDropping if faulty else Attention, vocabulary=17, width=32)
     optimizer = torch.optim.AdamW(model.parameters(), lr=5e-3)

@@ -21,7 +21,10 @@ class Tracer:
     """Runs operators by name, "torch.linear" or "prims.linear"."""
 
     def linear(self, symbol: str, inputs: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        """A linear layer in the precision that autocast asks for."""
+        """Return the output of a linear layer.
+
+        It is computed in autocast's dtype if autocast is on and applies to the operator `symbol`.
+        """
         if torch.is_autocast_enabled("cpu") and self.casts(symbol):
             dtype = torch.get_autocast_dtype("cpu")
             inputs, weight = inputs.to(dtype), weight.to(dtype)
@@ -30,20 +33,20 @@ class Tracer:
             return F.linear(inputs.to(weight.dtype), weight, bias)
 
     def casts(self, symbol: str) -> bool:
-        """Whether autocast applies to an operator."""
+        """Return whether autocast applies to the operator `symbol`."""
         return True
 
 
 class TorchSymbolsOnly(Tracer):
-    """The tracer after the change: operators outside of the torch namespace are not cast."""
+    """A tracer with the error: autocast does not apply to operators outside of "torch."."""
 
     def casts(self, symbol: str) -> bool:
-        """Whether an operator is one of torch's."""
+        """Return whether the operator's name begins with "torch."."""
         return symbol.startswith("torch.")
 
 
 class TracedLinear(nn.Linear):
-    """A linear layer that calls the primitive."""
+    """A linear layer that calls the tracer's operator "prims.linear"."""
 
     def __init__(self, tracer: Tracer, inputs: int, outputs: int) -> None:
         super().__init__(inputs, outputs)
@@ -55,7 +58,10 @@ class TracedLinear(nn.Linear):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train under autocast; `dtypes` has the dtype of the logits in every step."""
+    """Train a classifier under bfloat16 autocast.
+
+    In the Outcome, `facts["dtypes"]` has the dtype of the logits in every step.
+    """
     torch.manual_seed(seed)
     tracer = TorchSymbolsOnly() if faulty else Tracer()
     model = nn.Sequential(TracedLinear(tracer, 16, 32), nn.ReLU(), TracedLinear(tracer, 32, 4))

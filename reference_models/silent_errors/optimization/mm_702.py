@@ -52,7 +52,7 @@ class Backbone(nn.Module):
 
 
 class LateFreezing(Backbone):
-    """The backbone as it was released: nothing is frozen until `train` is called."""
+    """A backbone with the error: nothing is frozen until `train` is called."""
 
     def built(self) -> None:
         """Do nothing."""

@@ -58,7 +58,7 @@ class TracedAdam(torch.optim.Adam):
 
 
 class UnguardedAdam(TracedAdam):
-    """The behaviour of the compiler: it guards on gradients, but not on missing gradients."""
+    """TracedAdam with the error: a trace made without some gradients is used when they exist."""
 
     def guarded(self, trace: list[bool], present: list[bool]) -> bool:
         """Whether every parameter that the trace updates has a gradient."""

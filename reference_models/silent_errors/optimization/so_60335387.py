@@ -13,7 +13,11 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train a perceptron; `carried` has the norm of the gradients left over in each step."""
+    """Train a perceptron.
+
+    In the Outcome, `facts["carried"]` has, for each step, the sum of the norms of the gradients
+    that exist before its backward.
+    """
     torch.manual_seed(seed)
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10))
     criterion = nn.CrossEntropyLoss()

@@ -17,10 +17,10 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 class RoundingDown(Trainer):
-    """The trainer as it was released."""
+    """A trainer with the error: it does not count the steps of incomplete accumulation windows."""
 
     def total_steps(self, batches: int) -> int:
-        """The number of complete accumulation windows in all epochs."""
+        """Return the number of complete accumulation windows in all epochs."""
         return batches // self.accumulation * self.epochs
 
 
@@ -43,7 +43,11 @@ class Bag(nn.Module):
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 9) -> Outcome:
-    """Train for `steps` / 3 epochs of 5 batches: 3 steps each, of two, two and one batches."""
+    """Train for `steps` / 3 epochs; the 3 steps of an epoch use two, two and one batches.
+
+    In the Outcome, `facts["batches"]` is the number of batches trained on, and `facts["max_steps"]`
+    the trainer's total number of steps.
+    """
     torch.manual_seed(seed)
     labels = torch.arange(9) % 3
     tokens = torch.randint(8, (9, 6)) + 8 * labels[:, None]

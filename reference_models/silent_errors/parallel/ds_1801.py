@@ -1,7 +1,7 @@
 """DeepSpeed 1801 (TrainCheck's B3): gradients are clipped on one tensor-parallel rank only.
 
 https://github.com/deepspeedai/DeepSpeed/pull/1801, found while BLOOM-176B was trained:
-BF16_Optimizer clips the gradients of parameters that tp replicates on the first rank only.  The
+BF16_Optimizer clips the gradients of replicated parameters, but only on the first tp rank.  The
 replicas of layer norms then drift apart.
 """
 
@@ -18,7 +18,11 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4, clip: float = 0.05) -> Outcome:
-    """Train a tensor-parallel block in bfloat16; `replicated` has the layer norm of this rank."""
+    """Train a tensor-parallel block in bfloat16.
+
+    In the Outcome, `facts["replicated"]` has this rank's float32 weight and bias of the layer norm,
+    which all ranks should hold alike.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F
@@ -27,7 +31,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 4, clip: float = 0.05
     from pytest_trainsafe.reference_models.toolkit.sharded import ShardedMLP, replicated
 
     class BF16Optimizer(MixedOptimizer):
-        """The optimizer as it was released: it clips only gradients that count in the norm."""
+        """An optimizer with the error: a rank clips only gradients that it counts in the norm."""
 
         def clippable(self) -> list[Tensor]:
             pairs = zip(self.parameters, self.masters, strict=True)

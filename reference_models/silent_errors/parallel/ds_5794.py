@@ -21,10 +21,11 @@ TRIGGER = 1
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a mixture of experts, one on each rank; `capacities` has this rank's in every step.
+    """Train a mixture of experts, with one expert on each rank.
 
-    With the error the ranks wait for each other, and RuntimeError is raised after `patience`
-    seconds.
+    In the Outcome, `facts["capacities"]` has, for every step, the capacity of an expert as it
+    follows from this rank's tokens alone.  With the error the ranks wait for each other, and
+    RuntimeError is raised after `patience` seconds.
     """
     import torch
     import torch.distributed as dist
@@ -34,7 +35,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
     from pytest_trainsafe.reference_models.toolkit.experts import ExpertsLayer
 
     class LocalCapacity(ExpertsLayer):
-        """The layer as it was released."""
+        """A layer with the error: the capacity follows from this rank's tokens alone."""
 
         def capacity(self, tokens: int, counts: Tensor) -> int:
             return self.local_capacity(tokens, counts)

@@ -2,8 +2,8 @@
 
 https://github.com/deepspeedai/DeepSpeed/issues/6809: a mixture-of-experts layer that must not drop
 tokens hangs in its all-to-all.  Its capacity is what the fullest expert needs, and every rank
-computes that from its own tokens.  Table 5 gives the number 6089; the report whose cause is the
-one that it describes is 6809.
+computes that from its own tokens.  Table 5 gives the number 6089, but it describes the error of
+report 6809.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a regression with experts; `capacities` has the capacity that this rank's tokens need.
+    """Train a regression with a mixture of experts.
 
-    The ranks need different capacities from the first step on. With the error, the ranks wait
-    for each other, and RuntimeError is raised after `patience` seconds.
+    In the Outcome, `facts["capacities"]` has, for every step, the capacity that this rank's tokens
+    need.  From the first step on, the ranks need different capacities.  With the error, the ranks
+    wait for each other, and RuntimeError is raised after `patience` seconds.
     """
     import torch
     import torch.distributed as dist
@@ -32,7 +33,7 @@ def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 
     from pytest_trainsafe.reference_models.toolkit.experts import ExpertsLayer
 
     class Unreduced(ExpertsLayer):
-        """The layer as it was released."""
+        """A layer with the error: the capacity follows from this rank's tokens alone."""
 
         def capacity(self, tokens: int, counts: Tensor) -> int:
             return self.local_capacity(tokens, counts)

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 3, patience: float = 60.0) -> Outcome:
-    """Train a pipeline of two stages; `reductions` has the all-reduces of this rank in each step.
+    """Train a pipeline of two stages.
 
-    With the error the ranks wait for each other, and RuntimeError is raised after `patience`
-    seconds.
+    In the Outcome, `facts["reductions"]` has the number of all-reduces that this rank completed in
+    each step.  With the error the ranks wait for each other, and RuntimeError is raised after
+    `patience` seconds.
     """
     from datetime import timedelta
 

@@ -19,9 +19,10 @@ TRIGGER = 2
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train with DDP and evaluate in float64 once; `weights` has the sums of the final weights.
+    """Train with DDP, and evaluate in float64 once, before step `TRIGGER`.
 
-    Without the error, a copy of the model is cast to float64.
+    Without the error, a copy of the model is cast to float64; with it, the model itself.  In the
+    Outcome, `facts["weights"]` has the sum of the elements of each of this rank's final parameters.
     """
     import copy
 

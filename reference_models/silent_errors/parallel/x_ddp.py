@@ -16,7 +16,11 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train an autoencoder with DDP; `weights` has the sums of this rank's final weights."""
+    """Train an autoencoder with DDP; with the error, call the module inside of DDP.
+
+    In the Outcome, `facts["weights"]` has the sum of the elements of each of this rank's final
+    parameters.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -15,7 +15,7 @@ class LossyLink(Link):
         self.after, self.share, self.copies = after, share, 0
 
     def carry(self, tensor: Tensor) -> Tensor:
-        """Move the bytes of one tensor, or lose them."""
+        """Move a tensor to the other device; from copy number `after` on, lose a part of it."""
         arrived = super().carry(tensor)
         self.copies += 1
         if self.copies > self.after:

@@ -18,7 +18,11 @@ from pytest_trainsafe.reference_models.training.outcome import Outcome
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:
-    """Train two replicas, each on half of the batch; `arrived` has the second half's norms."""
+    """Train two replicas, each on half of the batch.
+
+    In the Outcome, `facts["arrived"]` has, for each step, the norm of the second half of the inputs
+    after their copy to the second device.
+    """
     torch.manual_seed(seed)
     link = LossyLink() if faulty else Link()
     model = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 4))

@@ -19,7 +19,11 @@ TRIGGER = 1
 
 
 def train(ctx: Context, faulty: bool = False, steps: int = 4) -> Outcome:
-    """Train two replicas on different data; `weights` has the sums of this rank's final weights."""
+    """Train two replicas on different data.
+
+    In the Outcome, `facts["weights"]` has the sum of the elements of each of this rank's final
+    parameters.
+    """
     import torch
     from torch import nn
     from torch.nn import functional as F

@@ -11,7 +11,10 @@ if TYPE_CHECKING:
 
 
 def train(ctx: Context, steps: int = 6, width: int = 16, lr: float = 0.1) -> Outcome:
-    """Each linear layer is a group of its own; ranks see different data."""
+    """Classify vectors by the largest of their first four entries.
+
+    `fully_shard` is applied to each linear layer separately.  Each rank draws different data.
+    """
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh

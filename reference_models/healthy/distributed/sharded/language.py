@@ -13,7 +13,11 @@ if TYPE_CHECKING:
 def train(
     ctx: Context, steps: int = 5, width: int = 16, accumulate: int = 2, max_norm: float = 1.0
 ) -> Outcome:
-    """Gradients are reduced in the last backward of a step only."""
+    """Learn a function of each token; each rank draws different tokens.
+
+    A step accumulates the gradients of `accumulate` micro-batches, and reduces them over the ranks
+    in its last backward only.
+    """
     import torch
     from torch import nn
     from torch.distributed.device_mesh import DeviceMesh

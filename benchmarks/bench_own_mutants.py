@@ -18,7 +18,9 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -56,8 +58,11 @@ MUTATED = (
 #: The tests that must notice a mutant. They start no ranks.
 TESTS = ("tests/judge/compare", "tests/align")
 
-#: A mutant is hung if its tests take this many times as long as those of the unchanged package.
-PATIENCE = 6.0
+#: A mutant is hung if its tests take this many times the CPU time of the unchanged package's.
+PATIENCE = 4.0
+
+#: And after this many seconds of any kind, for tests that wait for nothing.
+LONGEST = 3600.0
 
 NOTICED = ("failed", "hung")
 
@@ -101,12 +106,15 @@ def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
     done = {row["id"] for row in read(asked.rows)}
     with tempfile.TemporaryDirectory(prefix="trainsafe-own-mutants-") as folder:
         clean = Copy(Path(folder) / "clean")
-        outcome, seconds, text = clean.test(None)
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        outcome, _, text = clean.test()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if outcome != "survived":
             raise SystemExit(f"the tests fail on the unchanged package:\n{text}")
         broken = Copy(Path(folder) / "broken")
         broken.write(MUTATED[0], "raise RuntimeError('this file is not imported')\n")
-        if broken.test(None)[0] != "failed":
+        if broken.test()[0] != "failed":
             raise SystemExit("the tests do not import the copy of the package")
 
         def judge(pair: tuple[int, Mutation]) -> Row:
@@ -114,7 +122,7 @@ def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
             copy = Copy(Path(folder) / f"mutant{number}")
             original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
             copy.write(mutation.file, mutation.applied(original))
-            outcome, taken, text = copy.test(PATIENCE * seconds)
+            outcome, taken, text = copy.test(int(PATIENCE * seconds) + 1)
             shutil.rmtree(copy.folder)
             named = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
             row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
@@ -140,10 +148,11 @@ class Copy:
         """Replace the text of a file of the package."""
         (self.folder / PACKAGE.name / file).write_text(text, encoding="utf-8")
 
-    def test(self, patience: float | None) -> tuple[str, float, str]:
+    def test(self, cpu: int = resource.RLIM_INFINITY) -> tuple[str, float, str]:
         """Run the tests until one fails: the outcome, the seconds, and the output of pytest.
 
-        The outcome is "survived" if all pass, "failed", or "hung" after `patience` seconds.
+        The outcome is "survived" if all pass, "failed", or "hung" if they use more than `cpu`
+        seconds of CPU time, or take too long.
         """
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         command = [Path(sys.executable).with_name("pytest"), "-x", "-q", "-p", "no:cacheprovider"]
@@ -156,12 +165,13 @@ class Copy:
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
-                timeout=patience,
+                timeout=LONGEST,
+                preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_CPU, (cpu, cpu)),
             )
         except subprocess.TimeoutExpired:
             return "hung", time.perf_counter() - began, ""
-        outcome = "failed" if done.returncode else "survived"
-        return outcome, time.perf_counter() - began, done.stdout
+        outcomes = {0: "survived", -signal.SIGXCPU: "hung", -signal.SIGKILL: "hung"}
+        return outcomes.get(done.returncode, "failed"), time.perf_counter() - began, done.stdout
 
 
 def show_rows(rows: Sequence[Row]) -> list[str]:
@@ -196,7 +206,7 @@ def only(id: str, found: Sequence[Mutation]) -> int:
         copy = Copy(Path(folder) / "mutant")
         original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
         copy.write(mutation.file, mutation.applied(original))
-        outcome, _, text = copy.test(None)
+        outcome, _, text = copy.test()
     print(text)
     return int(outcome not in NOTICED)
 

@@ -26,7 +26,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -39,24 +39,31 @@ Row = dict[str, Any]
 
 PACKAGE = ROOT / "pytest_trainsafe"
 
-#: The mutated files: what decides whether a tensor is wrong, and which known error it looks like.
-MUTATED = (
-    "align/merge.py",
-    "judge/compare/errors.py",
-    "judge/compare/tensor.py",
-    *(f"judge/compare/tolerance/{name}.py" for name in ("allowance", "gradient_norm", "loosen")),
-    *(f"judge/compare/tolerance/{name}.py" for name in ("reference_tolerances", "resample")),
-    *(
-        f"judge/compare/patterns/{name}.py"
+_TENSOR = "judge/compare/test_compare_tensor.py"
+_TOLERANCE = "judge/compare/test_compare_tolerance.py"
+
+#: The mutated files, and the tests of each that run first: what decides whether a tensor is wrong,
+#: and which known error it looks like.
+MUTATED: Mapping[str, tuple[str, ...]] = {
+    "align/merge.py": ("align/test_align_merge.py",),
+    "judge/compare/errors.py": (_TENSOR, "judge/compare/test_compare_odd_tensors.py"),
+    "judge/compare/tensor.py": (_TENSOR, "judge/compare/test_compare_odd_tensors.py"),
+    "judge/compare/tolerance/allowance.py": (_TOLERANCE, _TENSOR),
+    "judge/compare/tolerance/gradient_norm.py": ("judge/compare/test_compare_gradient_norm.py",),
+    "judge/compare/tolerance/loosen.py": (_TOLERANCE,),
+    "judge/compare/tolerance/reference_tolerances.py": (_TOLERANCE,),
+    "judge/compare/tolerance/resample.py": ("judge/compare/test_compare_resample.py",),
+    **{
+        f"judge/compare/patterns/{name}.py": ("judge/compare/test_compare_patterns.py",)
         for name in (
             *("catalogue", "mask", "microbatches", "narrow", "partial_sum", "rows", "scale"),
             *("shard", "stale", "uneven", "zero"),
         )
-    ),
-)
+    },
+}
 
 #: The tests that must notice a mutant. They start no ranks.
-TESTS = ("tests/judge/compare", "tests/align")
+TESTS = ("judge/compare", "align")
 
 #: A mutant is hung if its tests take this many times the CPU time of the unchanged package's.
 PATIENCE = 4.0
@@ -107,14 +114,14 @@ def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
     with tempfile.TemporaryDirectory(prefix="trainsafe-own-mutants-") as folder:
         clean = Copy(Path(folder) / "clean")
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        outcome, _, text = clean.test()
+        outcome, _, text = clean.test(TESTS)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         seconds = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         if outcome != "survived":
             raise SystemExit(f"the tests fail on the unchanged package:\n{text}")
         broken = Copy(Path(folder) / "broken")
-        broken.write(MUTATED[0], "raise RuntimeError('this file is not imported')\n")
-        if broken.test()[0] != "failed":
+        broken.write(next(iter(MUTATED)), "raise RuntimeError('this file is not imported')\n")
+        if broken.test(TESTS)[0] != "failed":
             raise SystemExit("the tests do not import the copy of the package")
 
         def judge(pair: tuple[int, Mutation]) -> Row:
@@ -122,7 +129,7 @@ def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
             copy = Copy(Path(folder) / f"mutant{number}")
             original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
             copy.write(mutation.file, mutation.applied(original))
-            outcome, taken, text = copy.test(int(PATIENCE * seconds) + 1)
+            outcome, taken, text = copy.judged(mutation.file, int(PATIENCE * seconds) + 1)
             shutil.rmtree(copy.folder)
             named = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
             row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
@@ -148,8 +155,18 @@ class Copy:
         """Replace the text of a file of the package."""
         (self.folder / PACKAGE.name / file).write_text(text, encoding="utf-8")
 
-    def test(self, cpu: int = resource.RLIM_INFINITY) -> tuple[str, float, str]:
-        """Run the tests until one fails: the outcome, the seconds, and the output of pytest.
+    def judged(self, file: str, cpu: int = resource.RLIM_INFINITY) -> tuple[str, float, str]:
+        """As `test`, with the tests of a mutated file first, and then with all."""
+        found = self.test(MUTATED[file], cpu)
+        if found[0] != "survived":
+            return found
+        outcome, seconds, text = self.test(TESTS, cpu)
+        return outcome, found[1] + seconds, text
+
+    def test(
+        self, tests: Sequence[str], cpu: int = resource.RLIM_INFINITY
+    ) -> tuple[str, float, str]:
+        """Run tests until one fails: the outcome, the seconds, and the output of pytest.
 
         The outcome is "survived" if all pass, "failed", or "hung" if they use more than `cpu`
         seconds of CPU time, or take too long.
@@ -159,7 +176,7 @@ class Copy:
         began = time.perf_counter()
         try:
             done = subprocess.run(
-                [*command, "--tb=short", *TESTS],
+                [*command, "--tb=short", *(f"tests/{each}" for each in tests)],
                 cwd=ROOT,
                 env=environment,
                 stdout=subprocess.PIPE,
@@ -206,7 +223,7 @@ def only(id: str, found: Sequence[Mutation]) -> int:
         copy = Copy(Path(folder) / "mutant")
         original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
         copy.write(mutation.file, mutation.applied(original))
-        outcome, _, text = copy.test()
+        outcome, _, text = copy.judged(mutation.file)
     print(text)
     return int(outcome not in NOTICED)
 

@@ -172,11 +172,12 @@ class Copy:
         seconds of CPU time, or take too long.
         """
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
-        command = [Path(sys.executable).with_name("pytest"), "-x", "-q", "-p", "no:cacheprovider"]
+        pytest = str(Path(sys.executable).with_name("pytest"))
+        command = [pytest, "-x", "-q", "-p", "no:cacheprovider", "--tb=short"]
         began = time.perf_counter()
         try:
             done = subprocess.run(
-                [*command, "--tb=short", *(f"tests/{each}" for each in tests)],
+                [*command, *(f"tests/{each}" for each in tests)],
                 cwd=ROOT,
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -18,7 +18,7 @@ QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests
 	tests/judge tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-slow coverage test-oldest test-newest test-numerics \
-	test-third-party lint types bench packs mutants nightly fuzz gpu clean
+	test-third-party lint types bench packs mutants own-mutants nightly fuzz gpu clean
 
 setup: $(VENV)/.installed
 
@@ -131,8 +131,13 @@ packs: setup
 	$(BIN)/python benchmarks/learn_packs.py $(ARGS)
 
 # Hours on two cores: `make mutants ARGS=--quick` for a first look, and ARGS=--resume to go on.
+# First the parallel models, then the comparison's own code, which alone takes less than an hour.
 mutants: setup
 	$(BIN)/python benchmarks/bench_mutants.py $(ARGS)
+	$(MAKE) own-mutants
+
+own-mutants: setup
+	$(BIN)/python benchmarks/bench_own_mutants.py $(OWN)
 
 # Random clean Points: each that does not pass is a false alarm.  Another SEED draws other Points.
 SEED ?= 0

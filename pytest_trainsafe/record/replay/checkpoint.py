@@ -375,7 +375,11 @@ def _require_step(method: str, step: object) -> None:
 def _parts(
     group: str, names: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[HeldPart, ...]:
-    """The number of bytes of the tensors below each name of a group."""
+    """The size in bytes of each part in `names`.
+
+    `tensors` has all tensors of the checkpoint.  Those of a part have keys that begin with
+    "GROUP.NAME", where the group is "generators", "states" or "regenerated".
+    """
     return tuple(
         HeldPart(
             name,

@@ -86,10 +86,11 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
 
 
 def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
-    """The axis values that all failing Points share and no passing Point has together.
+    """A condition on axes, such as "tp >= 2", that all failing Points meet and no passing one.
 
-    Starts with all values that the failing Points share, and drops each one without which the
-    passing Points are still excluded.
+    Starts with all values that the failing Points share, and with lower bounds of sizes.  Drops the
+    parts that are not needed to exclude the passing Points.  Returns "" if there is no passing
+    Point, a Point without axes, no such condition, or only one that is too long.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""

@@ -1,4 +1,4 @@
-"""The protocol Launcher, which starts ranks, and protocols of what only some launchers can do.
+"""Launcher, the protocol of classes that start ranks, and protocols of their optional features.
 
 Code outside of a launcher's own folder checks for these protocols, never for the launcher's class.
 """

@@ -58,7 +58,7 @@ class Noise:
         next to other outputs is not perturbed, because the program may use the input or the
         output, and gradients must reach both.  An output from which another output is computed
         is perturbed in place.  For example, a router returns logits, and weights computed from
-        the logits.  The gradient of the weights reaches the logits, but not a copy of them.
+        the logits.  The gradient of the weights reaches the logits, but would not reach a copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}

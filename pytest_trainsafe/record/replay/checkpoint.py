@@ -377,8 +377,8 @@ def _parts(
 ) -> tuple[HeldPart, ...]:
     """The size in bytes of each part in `names`.
 
-    `tensors` has all tensors of the checkpoint.  Those of a part have keys that begin with
-    "GROUP.NAME", where the group is "generators", "states" or "regenerated".
+    `group` is the kind of the parts: "generators", "states" or "regenerated".  The tensors of a
+    part are those whose keys in `tensors` begin with "GROUP.NAME".
     """
     return tuple(
         HeldPart(

@@ -86,11 +86,11 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
 
 
 def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
-    """A condition on axes, such as "tp >= 2", that all failing Points meet and no passing one.
+    """A condition on axes, such as "tp >= 2", that all failing and no passing Points meet.
 
-    Starts with all values that the failing Points share, and with lower bounds of sizes.  Drops the
-    parts that are not needed to exclude the passing Points.  Returns "" if there is no passing
-    Point, a Point without axes, no such condition, or only one that is too long.
+    Its parts are values that all failing Points share, and lower bounds of sizes that differ.  A
+    part is dropped if the others exclude the passing Points without it.  Returns "" if there is no
+    such condition or no passing Point, if a Point has no axes, or if the text is too long.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""

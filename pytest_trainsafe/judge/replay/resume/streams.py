@@ -39,7 +39,7 @@ _OTHER_RANK = (
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """A generator of one rank that has another state in the resumed Run than in the uninterrupted.
+    """A generator of one rank whose state differs between the resumed and the uninterrupted Run.
 
     `wanted` is a state of the generator in the uninterrupted Run, and `expected` has the draws from
     it up to this state.  `found` and `made` are the same for the resumed Run.  The states are those

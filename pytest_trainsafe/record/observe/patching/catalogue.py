@@ -24,18 +24,18 @@ class Role:
     """What the observer does around a call.
 
     `phase` is the phase in which the code inside the call runs; "" stands for the phase of the
-    caller.  If `compares` is true, the state is compared before and after the call.  In the
-    comparison after the call, tensors of the kinds in `exact` are read even if nothing seems to
-    have written to them.  `always` says that the function is patched in every observation, since it
-    shows phases, steps or new objects.
+    caller.  If `compares` is true, the state of all followed objects is compared before and after
+    the call.  In the comparison after the call, tensors of the kinds in `exact` are read even if
+    nothing seems to have written to them.  `always` says that the function is patched in every
+    observation, since it shows phases, steps or new objects.
 
     `kind` says what else the observer does:
 
     - "made", for a constructor: follows the new object;
     - "used", for a method: follows the object of the method;
     - "step", for a step of an optimizer: follows the optimizer, and may end the training step;
-    - "module", for a call of a module: follows the model, and finds the phase of the forward;
-    - "checkpoint", for the checkpointing of activations: finds the phase of the forward;
+    - "module", for a call of a module: follows the model, and determines the phase inside the call;
+    - "checkpoint", for activation checkpointing: determines the phase inside the call;
     - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
     - "": nothing else.
     """

@@ -217,10 +217,10 @@ class Variables:
         )
 
     def _refresh(self, changed: Changed) -> None:
-        """Collect the slots of all followed objects again, if objects may have been added.
+        """Collect the followed attributes (`Slot`) of all objects again, if some may be new.
 
-        Reads the slots that are new.  If a new slot is a part of an optimizer's state, reports it
-        as a change, except in the first collection.
+        Reads the new attributes.  Reports a new part of an optimizer's state as a change, except in
+        the first collection.
         """
         if not self._stale:
             return

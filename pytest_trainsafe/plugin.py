@@ -89,7 +89,7 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any) -> None:
-    """Shows live lines of the workers' Points, once a worker has trainsafe tests."""
+    """Starts to show the progress of the workers' Points, once a worker has trainsafe tests."""
     from pytest_trainsafe.report.run.live_workers import start_for_workers
 
     start_for_workers(node.config)
@@ -140,7 +140,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtestloop(session: pytest.Session) -> None:
-    """Shows live lines of running Points, before pytest captures the output of tests."""
+    """Starts to show the progress of running Points, before pytest begins to capture output."""
     if _in_use(session.config):
         from pytest_trainsafe.report.run.live import start
 

@@ -155,7 +155,11 @@ def _evidence(rank: RankResult) -> list[str]:
 
 
 def _others(result: GroupResult) -> list[str]:
-    """One line for each rank but the first failed; ranks that raised its error share one line."""
+    """Lines on the ranks other than the one that failed first.
+
+    Ranks that raised the same error as that rank share a line.  Ranks whose stacks are reported
+    have no line.
+    """
     lines = []
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     same = [

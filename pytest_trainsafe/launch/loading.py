@@ -39,9 +39,9 @@ def run_script(script: Script) -> None:
 def load_function(target: Function) -> Callable[..., Any]:
     """Returns the function that `target` names.
 
-    Imports the function's module by name if this imports `target.file`, or if no file is given.
-    Otherwise, and for `__main__`, loads the module from the file.  Raises ArgumentTypeError if the
-    name does not denote a function.
+    If `target.file` is empty, imports the function's module by name.  It also does so if the module
+    of this name is the file `target.file`.  Otherwise, and for `__main__`, loads the module from
+    the file.  Raises ArgumentTypeError if the name does not denote a function.
     """
     module_name, _, path = target.name.partition(":")
     found: Any = _module(module_name, target.file)

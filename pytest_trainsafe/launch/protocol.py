@@ -1,6 +1,6 @@
-"""Launcher: the protocol of every way to start ranks, and of optional abilities.
+"""Launcher, the protocol of classes that start ranks, and protocols of their optional features.
 
-Code outside of a launcher's own folder checks for these protocols and never for its class.
+Code outside of a launcher's own folder checks for these protocols, never for the launcher's class.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pytest_trainsafe.launch.task import Task
 
 @dataclass(frozen=True, slots=True)
 class LaunchSetup:
-    """The arguments for creating a launcher.  Each pytest process that needs it creates its own.
+    """The arguments for creating a launcher.  Each pytest process creates its own launchers.
 
     `network` is the value of `--trainsafe-network`. All processes of a pytest run, such as the
     workers of pytest-xdist, have the same `folder` and the same process id `controller`. `tell`

@@ -128,7 +128,8 @@ class Adapter:
     def find_wrappers(self, watched: Watched) -> None:
         """Finds the wrappers that average gradients over ranks, such as DistributedDataParallel.
 
-        Called by `ctx.watch` if the model has no Engine.
+        Stores the axes over which they average in `watched.annotations`.  Called by `ctx.watch` if
+        the model has no Engine.
         """
 
     def listen_to_unsharded(

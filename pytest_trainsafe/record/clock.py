@@ -119,7 +119,7 @@ class Clock:
         return True
 
     def forward(self, part: str) -> None:
-        """Called when the model, or this part of it, runs forward in the open micro-batch.
+        """Notes that the model, or the part `part` of it, runs forward in the open micro-batch.
 
         Raises ProgramError if the part already ran when this micro-batch was entered before.
         """
@@ -129,11 +129,11 @@ class Clock:
             raise self._twice(self.open, "and the model ran forward each time")
 
     def backward(self, microbatch: int, *, sure: bool = True) -> None:
-        """Called when a gradient of a micro-batch arrives.
+        """Notes that a gradient of a micro-batch has arrived.
 
-        `sure` says whether the autograd graph identifies the micro-batch; otherwise it is only the
-        one that was current.  A backward that reaches several micro-batches belongs to none of
-        them.
+        `sure` says whether the autograd graph identifies the micro-batch.  If it does not,
+        `microbatch` is only the micro-batch that was current.  A backward that reaches several
+        micro-batches belongs to none of them.
         """
         self._seen.with_backward.add(microbatch)
         self._notice_recomputation()

@@ -30,12 +30,18 @@ def numbers_of(
 ) -> Sequence[int]:
     """The numbers of the micro-batches that dp rank `rank` of `ranks` computes one after another.
 
-    `total` is the number of micro-batches of a step over all dp ranks.  `order` divides them among
-    the ranks: "contiguous" gives each rank one block of consecutive numbers, and "strided" every
-    `ranks`-th number.  A sequence of all numbers is cut into one block per rank.  A function
-    `order(dp_rank, dp_ranks)` returns the numbers of a rank.  With "split", every rank computes a
-    slice of every micro-batch, so all numbers are returned.  In the other cases, raises
-    ProgramError if the ranks would not compute each number exactly once.
+    `total` is the number of micro-batches of a step over all dp ranks.  `order` says how they are
+    divided among the ranks:
+
+    - "contiguous": each rank computes one block of consecutive numbers;
+    - "strided": rank r computes r, r + `ranks`, r + 2 * `ranks` and so on;
+    - "split": every rank computes a slice of every micro-batch, so all numbers are returned;
+    - a sequence of all numbers, which is cut into one block per rank;
+    - a function, whose result `order(dp_rank, dp_ranks)` has the numbers of a rank.
+
+    Raises ProgramError if `total` or `order` is invalid, or if a sequence or a function does not
+    give each number to exactly one rank.  Except for "split" and a function, also raises it if
+    `total` is not a multiple of `ranks`.
     """
     given: Any = total
     if not isinstance(given, int) or total < 1:

@@ -372,7 +372,7 @@ class Recorder:
         self._report("grad_norm", value, None)
 
     def on_collective(self, call: Collective) -> None:
-        """Called when the program is about to call a collective."""
+        """Records the collective `call`, which the program is about to make."""
         self.collectives.on_collective(call)
         if self.reductions is not None:
             self.reductions.on_collective(call)
@@ -389,7 +389,7 @@ class Recorder:
             self.observation.meta(**given)
 
     def before_clip(self, clip: Clip) -> None:
-        """Called when the program is about to clip its gradients."""
+        """Takes snapshots of the gradients, which the program is about to clip."""
         if self.parameters is not None:
             self.parameters.before_clip(clip)
 

@@ -89,7 +89,8 @@ def fuzz_message(
 def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:
     """The report on a program whose failure is not reproducible, so that it is no finding.
 
-    `why` says how its Runs differ, `cause` why they do, and `failure` is the report of the failure.
+    `why` describes the difference between the program's Runs, and `cause` names the reason for this
+    difference.  `failure` is the report of the failure.
     """
     lines = [
         *head(f"trainsafe: {program} is flaky at {point}, so its failure is not a finding"),

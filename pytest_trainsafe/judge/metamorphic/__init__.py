@@ -5,7 +5,7 @@ definition train in the same way as the unchanged one.
 
 judge      asks for the two Runs, compares their training, and checks that the change had an effect
 change     applies a relation's change to a RunSpec, and raises errors for changes that do not fit
-varied     the Traces of the two Runs, as the ladder takes them
+varied     executes one of the two Runs, and translates its traces for the comparison
 translate  turns a trace's tensors into those of the other Run, so that they can be compared
 kept       the file of relations that were found on healthy Runs
 find       tries relations on healthy Runs, or asserts those that the file keeps

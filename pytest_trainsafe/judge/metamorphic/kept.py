@@ -1,6 +1,7 @@
-"""Reads and writes the file of relations, found on healthy Runs and asserted on later ones.
+"""Reads and writes the file of relations, which are found on healthy Runs and asserted later.
 
-A text file for review, with one line for each program and relation below its format:
+The file is text, so that users can review it.  Its first line names the format.  After comments,
+it has one line for each program and relation:
 
     # pytest-trainsafe relations, format 1
     package.module:train | order | holds | dp=2 microbatches=4; a single device

@@ -222,7 +222,7 @@ def _digest(view: View, id: TensorId, trace: Trace | None, parts: Sequence[Tenso
 
 
 def _is_cut(trace: Trace, event: TensorEvent) -> bool:
-    """Whether a rank's event is a part or a term of the logical tensor."""
+    """Whether the tensor of an event is only a shard or a partial sum of the logical tensor."""
     sizes = trace.sizes
     return any(sizes[axis] > 1 for placement in event.layout for axis in axes_of(placement))
 
@@ -235,7 +235,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
-    """Raises RelationError if ranks of dp hold parts of one micro-batch of the other Run."""
+    """Raises RelationError if several dp ranks hold parts of a micro-batch of the other Run."""
     owners: dict[int, int] = {}
     for rank in ranks:
         at = rank.coordinates["dp"]
@@ -244,8 +244,8 @@ def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
                 continue
             if owners.setdefault(id.microbatch, at) != at:
                 raise RelationError(
-                    f"the relation {relation.name} does not apply: micro-batches that together "
-                    f"are micro-batch {id.microbatch} of the other Run are on dp ranks "
-                    f"{owners[id.microbatch]} and {at}; let ctx.microbatches give each dp rank a "
-                    "contiguous block, which is the default"
+                    f"the relation {relation.name} does not apply: micro-batch {id.microbatch} of "
+                    "the other Run consists of micro-batches that different dp ranks compute "
+                    f"(ranks {owners[id.microbatch]} and {at}); let ctx.microbatches give each dp "
+                    "rank a contiguous block, which is the default"
                 )

@@ -1,4 +1,4 @@
-"""The Traces of a relation's two Runs, as the ladder takes a candidate and its reference."""
+"""Executes one of a relation's two Runs, and translates its traces for the comparison."""
 
 from __future__ import annotations
 

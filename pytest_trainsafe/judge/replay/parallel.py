@@ -123,8 +123,8 @@ def data_parallel(
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
     """Whether the reference also draws equal numbers for the micro-batches of these two draws.
 
-    If the reference has no such draws: whether one rank of the candidate draws these numbers
-    for several micro-batches.
+    If the reference did not record both draws, or if they are at different places of the model,
+    returns whether the rank of `left` draws its numbers for several micro-batches of the step.
     """
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:

@@ -1,4 +1,4 @@
-"""Determines the axes over which a tensor that dropout masks is sharded: its region.
+"""Determines the region of a dropout mask: the axes over which the masked tensor is sharded.
 
 There are two sources. The first compares sizes: a rank draws a mask for its own shard, and the
 reference draws one for the whole tensor. The ratio of these sizes is the product of the sizes of

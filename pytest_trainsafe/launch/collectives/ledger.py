@@ -133,8 +133,7 @@ def calling_lines() -> tuple[str, str]:
 
     The first is the innermost caller outside of torch, this package, frameworks' wrappers of
     `torch.distributed` and the standard library (`contextlib`).  The second is "" if the caller is
-    the user's own code, or if none of it is on the stack: autograd runs backwards in its own
-    threads.
+    the user's own code, or if no user code is on the stack, as in autograd's own threads.
     """
     frame: FrameType | None = sys._getframe(1)
     site = last = ""

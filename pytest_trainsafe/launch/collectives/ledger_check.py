@@ -94,7 +94,10 @@ def _first_mismatch(
 
 
 def _pairs(ranks: list[int]) -> Iterator[tuple[int, int]]:
-    """Pairs of the first rank with every other; enough, because the calls of all must be equal."""
+    """Yields the first rank paired with every other rank.
+
+    Other pairs need no comparison, because the calls of all ranks must be equal.
+    """
     return ((ranks[0], other) for other in ranks[1:])
 
 
@@ -120,7 +123,11 @@ def _disagree(a: Collective, b: Collective, a_at: int, b_at: int) -> str:
 
 
 def _parts_disagree(giver: Collective, taker: Collective, giver_at: int, taker_at: int) -> str:
-    """Why the part that one rank sends is not what the other receives; "" if it is, or unknown."""
+    """How the part that `giver` sends differs from the part that `taker` receives.
+
+    Returns "" if the parts agree, or if a call does not record its parts.  `giver_at` and
+    `taker_at` are the positions of the two ranks in their group.
+    """
     if giver.gives is None or taker.takes is None:
         return ""
     if max(giver_at, taker_at) >= min(len(giver.gives), len(taker.takes)):

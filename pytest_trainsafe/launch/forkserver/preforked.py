@@ -62,8 +62,8 @@ class PreforkedGroup:
         """Runs the task and returns every rank's outcome; see `Launcher.run`.
 
         `env` holds the environment variables of the group's lease, which the ranks get.  It is
-        ignored for ranks that `begin` started: they train on the CPU, and were started with LEASED,
-        the only variable of a lease on the CPU.
+        ignored for ranks that `begin` started.  They train on the CPU, where a lease has only one
+        variable, and their environment already contains it.
         """
         begun, self._begun = self._begun, None
         if begun is not None:

@@ -93,7 +93,10 @@ def connect(address: str) -> socket.socket:
     """
     found = os.stat(address)
     if found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise PermissionError(f"{address} is not a private directory of this user")
+        raise PermissionError(
+            f"{address}, the folder of the fork server, is not a private directory of this user; "
+            "it must belong to this user and have mode 700"
+        )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _short(address) as folder:

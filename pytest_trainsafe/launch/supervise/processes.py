@@ -34,7 +34,10 @@ class Processes(Protocol):
         ...
 
     def death_reason(self) -> str:
-        """A clause that says how the reaper ended, although it was not asked to."""
+        """A clause that says how the reaper ended.
+
+        Called only if the reaper ended without being asked to end.
+        """
         ...
 
 

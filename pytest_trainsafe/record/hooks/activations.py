@@ -196,8 +196,8 @@ class ActivationRecorder:
     ) -> object:
         """Returns the value that the module returns: `output`, unless this Run rewrites outputs.
 
-        In a Run with a Rewriter, returns the result of `Rewriter.outputs`, which explains the
-        parameters.
+        In a Run with a Rewriter, returns the result of `Rewriter.outputs`.  The docstring of that
+        method explains the parameters.
         """
         if self.rewriter is None:
             return output

@@ -1,4 +1,4 @@
-"""Finds out whether the axes recompute and compile took effect; no tensor of a trace shows it.
+"""Finds out whether the axes "recompute" and "compile" took effect.  No recorded tensor shows it.
 
 Called when a program has returned.  `judge/compare/guards/in_effect.py` reads the results from the
 trace.

@@ -41,11 +41,12 @@ class Sites:
     def note(
         self, what: What, when: object = None, name: str = "", site: Site | None = None
     ) -> None:
-        """Records a line of the kind `what`: `site`, by default the program's innermost line.
+        """Records the line `site`, or by default the program's innermost line on the stack.
 
-        `when` identifies a time, such as a step.  Only the first call with the same `what` and the
-        same `when` records a line, unless `when` is None.  `name` is stored with the line: the
-        class, the operation or the module that the line concerns.
+        `what` is the kind of the line.  `when` identifies a time, such as a step.  Only the
+        first call with the same `what` and the same `when` records a line, unless `when` is None.
+        `name` is stored with the line: the class, the operation or the module that the line
+        concerns.
         """
         if self._counts[what] >= MAX_SITES or (what, when) in self._seen:
             return
@@ -64,14 +65,17 @@ class Sites:
         return Site(what, at, user, name)
 
     def write_constructed(self) -> None:
-        """Records the lines that have constructed optimizers and wrappers so far."""
+        """Records the lines that `constructions` has noted since the last call of this method."""
         for site in self._constructed:
             self.add(site)
         self._constructed.clear()
 
     @contextlib.contextmanager
     def constructions(self) -> Iterator[None]:
-        """Detects constructions of optimizers, and of torch's wrappers that reduce gradients."""
+        """Notes the lines of a `with` block that construct optimizers or torch's wrappers.
+
+        The wrappers are those that reduce gradients.  `write_constructed` records the noted lines.
+        """
         classes: list[tuple[Any, What]] = [
             (torch.optim.Optimizer, "optimizer"),
             (DistributedDataParallel, "wrapper"),

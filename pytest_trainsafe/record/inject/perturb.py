@@ -51,13 +51,14 @@ class Noise:
         return torch.where(noisy.isfinite(), noisy, values)
 
     def output(self, name: str, value: T, given: object = ()) -> T:
-        """Returns a module's output with noise on every tensor and on the gradients that reach it.
+        """Returns a module's output with noise on every tensor and on every tensor's gradient.
 
-        Usually a tensor is replaced by a noisy one.  There are two exceptions.  An input (in
-        `given`) that the module returns next to other outputs is not perturbed, because the
-        program may use the input or the output, and gradients must reach both.  An output from
-        which other outputs are computed (the logits next to a router's weights) is perturbed in
-        place, because gradients that reach it through the others would not reach a noisy copy.
+        `name` is the module's name, `value` its output, and `given` its inputs.  Usually a tensor
+        is replaced by a noisy copy.  There are two exceptions.  An input that the module returns
+        next to other outputs is not perturbed, because the program may use the input or the
+        output, and gradients must reach both.  An output from which another output is computed
+        is perturbed in place.  For example, a router returns logits, and weights computed from
+        the logits.  The gradient of the weights reaches the logits, but would not reach a copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}

@@ -88,9 +88,9 @@ def _shown(tensor: Any) -> str:
 def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
     """Maps each mesh dimension that shards the tensor to its Shard, outermost first.
 
-    The axis of a Shard is the name of the mesh dimension (`_own_axis`).  If a mesh dimension
-    shards several blocks separately, its Shard has the sizes of the blocks, which add up to one
-    shard of the mesh dimensions before it.
+    The axis of a Shard is the name of the mesh dimension (`_own_axis`).  A mesh dimension may
+    divide what it gets from outer mesh dimensions into blocks, and shard each block separately.
+    Its Shard then has the sizes of these blocks.
     """
     mesh = tensor.device_mesh
     cuts: dict[int, Shard] = {}
@@ -145,12 +145,12 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
 def _outermost_first(tensor: Any) -> list[tuple[int, int]]:
     """The mesh dimensions that shard a DTensor, outermost first, each with its number of blocks.
 
-    Mesh dimensions are ordered from left to right, except for a `_StridedShard`.  It is inside the
-    next mesh dimensions that shard the same dimension of the tensor, as many of them as have its
-    split factor as the product of their sizes (FSDP2 over tensor parallelism).  If even all of them
-    have a smaller product, the split factor divided by this product is the number of blocks.  Each
-    block is sharded separately, as in a fused projection, or in a flattened view of a tensor that
-    is sharded in another dimension.
+    Mesh dimensions are ordered from left to right, except for one with a `_StridedShard`, as in
+    FSDP2 over tensor parallelism.  This one is moved to the right, past mesh dimensions that shard
+    the same dimension of the tensor, until the product of their sizes equals its split factor.  If
+    the product of all of them is smaller, the split factor divided by this product is the number
+    of blocks; in all other cases it is 1.  Each block is sharded separately, as in a fused
+    projection, or in a flattened view of a tensor that is sharded in another dimension.
     """
     placements, mesh = tensor.placements, tensor.device_mesh
     order: list[tuple[int, int]] = []

@@ -43,10 +43,11 @@ def parameter_layout(
 
 
 def _of_experts(point: Point) -> tuple[str, ...]:
-    """The axes over which ranks are numbered for experts with their own tensor-parallel size.
+    """The axes of the ranks among which experts with their own tensor-parallel size are divided.
 
-    The axis that varies fastest comes first: first the mesh axes of tensor parallelism (by default
-    tp), then the mesh axes whose ranks ep reuses (by default cp, then dp).
+    Ranks are numbered by their coordinates along these axes (see `Owned`).  The axis that varies
+    fastest comes first.  The axes are the mesh axes of tensor parallelism (by default tp), followed
+    by the mesh axes whose ranks ep reuses (by default cp, then dp).
     """
     mesh = point.mesh
     return (*reversed(mesh.members("tp")), *reversed(mesh.overlaps["ep"]))
@@ -72,8 +73,9 @@ def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> 
     """The axes of tensor parallelism that split a parameter, outermost first.
 
     This is tp alone, unless the parameter has its own tensor-parallel size (`_expert_tp_size`).
-    Then the parameter is split over the first axes of `_of_experts`, as many of them as have this
-    size as the product of their sizes.  Raises LayoutError if the size is no such product.
+    Then the parameter is split over the first axes of `_of_experts`.  The product of the sizes of
+    these axes is the parameter's tensor-parallel size; there are none for size 1.  Raises
+    LayoutError if no number of first axes gives this product.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:

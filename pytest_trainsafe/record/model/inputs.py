@@ -45,10 +45,10 @@ class ModelInputs:
         self._entered = None
 
     def start_microbatch(self) -> None:
-        """Called when the program enters a micro-batch.
+        """Forgets which part of the model took the inputs of the previous micro-batch.
 
-        If the program enters the micro-batch inside the model's forward, the inputs of that forward
-        are written now.
+        If the program enters the new micro-batch inside the model's forward, also writes the inputs
+        of that forward.
         """
         self._fed = ""
         if self._entered is not None:

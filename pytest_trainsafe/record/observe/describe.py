@@ -1,4 +1,8 @@
-"""Describes arguments, results and attributes as the Values of a table."""
+"""Describes the arguments, results and attributes of observed API calls.
+
+Each object is described by a `Value` (`trace.observed.events`).  A Value names the class of the
+object.  It also has the content of a number or a text, or facts on a tensor.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +32,7 @@ Put = Callable[[str, Value], None]
 
 
 class Describer:
-    """Describes objects as Values.
+    """Makes Values, which describe objects (see the top of this file).
 
     `name_of` gives the name of a module in its model, "" if it has none, and `is_known` says
     whether a parameter belongs to a model that is followed.
@@ -61,7 +65,11 @@ class Describer:
         return Value(public_name(type(thing)), None, None, self._objects.identity(thing))
 
     def put(self, place: str, thing: object, values: dict[str, Value], depth: int = DEPTH) -> None:
-        """Put an argument or a result into `values`, with its items below its place."""
+        """Put the Value of an argument or a result into `values`, under the key `place`.
+
+        Items of a tuple, a list or a dict have keys such as "PLACE.0" or "PLACE.NAME".  Items of
+        items are put up to the depth `depth`.
+        """
         if isinstance(thing, tuple | list):
             if type(thing) is not tuple or place != "result" or not thing:
                 values[place] = self.value(thing)
@@ -85,9 +93,9 @@ class Describer:
     ) -> None:
         """Put the object of a method call into `values`, with some of its attributes.
 
-        A module has its training mode and its name.  For an optimizer, `groups` adds the settings
-        of its groups, and `holds` adds facts on its parameters (`_put_held`).  Any other object but
-        a tensor has its `plain_attributes`.
+        For a module, adds its training mode and its name.  For an optimizer, `groups` adds the
+        settings of its groups, and `holds` adds facts on its parameters (`_put_held`).  For any
+        other object except a tensor, adds its `plain_attributes`.
         """
         values["self"] = self.value(thing)
         if isinstance(thing, nn.Module) and "training" in vars(thing):
@@ -252,8 +260,8 @@ _COUNTERS = frozenset({"_step_count", "_last_lr"})
 def group_attributes(optimizer: Optimizer) -> dict[str, Plain]:
     """The settings of an optimizer's groups that are numbers, bools or texts.
 
-    The keys are names of settings if all groups are equal; else each has its group's index before
-    it, as in "0.lr".
+    If all groups are equal, the keys are the names of the settings.  Otherwise each key begins with
+    the index of the group, as in "0.lr".
     """
     groups: list[dict[str, Plain]] = [
         {name: plain for name, item in group.items() if (plain := _scalar(item)) is not None}
@@ -265,7 +273,10 @@ def group_attributes(optimizer: Optimizer) -> dict[str, Plain]:
 
 
 def _scalar(item: object) -> Plain:
-    """Like `as_plain`, and the number in a tensor of one element (`lr=torch.tensor(0.1)`)."""
+    """The result of `as_plain` or, for a tensor with one element on the CPU, its number.
+
+    None for any other tensor.  A learning rate may be such a tensor: `lr=torch.tensor(0.1)`.
+    """
     if isinstance(item, torch.Tensor):
         return item.item() if item.numel() == 1 and item.is_cpu else None
     return as_plain(item)

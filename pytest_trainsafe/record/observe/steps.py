@@ -82,10 +82,10 @@ class Steps:
         return self._first() is optimizer
 
     def epoch_of(self, loader: Any, epoch: int) -> int | None:
-        """The program's epoch from now on, when `loader` begins its own epoch number `epoch`.
+        """Returns `epoch` if `loader` counts the epochs of the program, else None.
 
-        The loader that is iterated first counts the program's epochs.  Returns None for any other
-        loader, or if the program sets the epoch itself.
+        `epoch` is the number of the epoch that the loader begins.  The loader that is iterated
+        first counts the epochs of the program, unless the program sets the epoch itself.
         """
         if not self.counts_epochs:
             return None

@@ -375,7 +375,11 @@ def _require_step(method: str, step: object) -> None:
 def _parts(
     group: str, names: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
 ) -> tuple[HeldPart, ...]:
-    """The number of bytes of the tensors below each name of a group."""
+    """The size in bytes of each part in `names`.
+
+    `group` is the kind of the parts: "generators", "states" or "regenerated".  The tensors of a
+    part are those whose keys in `tensors` begin with "GROUP.NAME".
+    """
     return tuple(
         HeldPart(
             name,

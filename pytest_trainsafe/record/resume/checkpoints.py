@@ -95,9 +95,9 @@ class Checkpoints:
             yield folder
 
     def watched(self, model: Any, optimizer: Any) -> None:
-        """Called by `ctx.watch` with its arguments.
+        """Stores the model and the optimizer that the program passed to `ctx.watch`.
 
-        If a checkpoint is to be loaded by a function of the test, this calls the function.
+        If a function of the test is to load a checkpoint, calls this function.
         """
         self._watched = model, optimizer
         if self._loads and self._by_function:
@@ -114,7 +114,7 @@ class Checkpoints:
             )
 
     def after_step(self) -> None:
-        """Called after each step: calls the test's save function, if it has one and save is due."""
+        """Calls the test's save function after a step, if the test has one and a save is due."""
         resume = self._resume
         due = resume is not None and resume.step == self._clock.steps_done
         if due and self._saves and self._by_function:
@@ -123,7 +123,7 @@ class Checkpoints:
                 self._function()(str(folder), *self._watched)
 
     def finish(self) -> None:
-        """Called when the program has returned: raises ProgramError if a save is still missing."""
+        """Raises ProgramError if the program has returned without saving the due checkpoint."""
         if not self._saves or self._done or self._resume is None:
             return
         step = self._resume.step

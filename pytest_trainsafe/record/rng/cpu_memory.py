@@ -56,8 +56,9 @@ class _Layout(NamedTuple):
 class CpuMemory:
     """The memory of one CPU generator, which must outlive this object. Made by `memory_of`.
 
-    `read` returns the position in the block and the numbers that identify the block, as bytes:
-    equal bytes are equal states. No other thread may draw meanwhile.
+    The generator computes blocks of 624 random numbers. `read` returns its position in the current
+    block and the first numbers of this block, as bytes. Equal bytes mean equal states. No other
+    thread may draw from the generator during a call.
     """
 
     def __init__(self, generator: torch.Generator, layout: _Layout) -> None:
@@ -71,7 +72,7 @@ class CpuMemory:
         self._float, self._double = layout.aside
 
     def read(self) -> bytes | None:
-        """The state; None while a normal number is cached, since that is a part of the state."""
+        """The state; None while a normal number is cached, which the bytes do not contain."""
         if self._aside[self._float] or self._aside[self._double]:
             return None
         return bytes(self._named)
@@ -141,9 +142,10 @@ def _layout() -> _Layout | None:
         return None
 
     def changed(state: torch.Tensor) -> list[int]:
-        """Changes the state of `probe` from `clear` to `state`, and back.
+        """The offsets, from the engine's end, of bytes that are 0 for `clear` and 1 for `state`.
 
-        Returns the offsets of the bytes that change from 0 to 1, counted from the engine's end.
+        `clear` is a state of the generator `probe` in which no normal number is cached. `probe` is
+        set to each of the two states, its memory is read, and `clear` is restored.
         """
         probe.set_state(clear)
         without = ctypes.string_at(address + begin + size, _ASIDE)

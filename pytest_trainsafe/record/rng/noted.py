@@ -1,7 +1,7 @@
-"""Notes draws when they happen, and makes events of them later, of many at a time.
+"""Notes draws when they happen. Later, makes the events of many draws at a time.
 
 In the middle of a step, the code and data of the ledger are not in the processor's caches, so it
-runs slowly. When something draws, only what cannot be found out later is therefore noted.
+runs slowly. Therefore only what cannot be found out later is noted at the time of a draw.
 """
 
 from __future__ import annotations
@@ -76,7 +76,8 @@ class TeeSink(NamedTuple):
 class NotedDraws:
     """Holds the draws of a rank, and passes them to `sink` as events, in their order.
 
-    It makes the states of torch's default CPU generator after these draws known to `last`.
+    For each draw from torch's default CPU generator, the state after the draw is passed to
+    `last.know`, because the program may restore this state later.
     """
 
     def __init__(self, sink: EventSink, last: LastState) -> None:

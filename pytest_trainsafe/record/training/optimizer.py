@@ -40,7 +40,10 @@ class Listener(Protocol):
         """Called when an optimizer's step has ended."""
 
     def enter_wrapper(self) -> None:
-        """Called when a wrapper's step begins, which need not call the optimizers inside."""
+        """Called when the step of a wrapper begins.
+
+        The wrapper's step may or may not call the steps of the optimizers inside.
+        """
 
     def leave_wrapper(self, wrapper: str) -> None:
         """Called when the step of a wrapper has ended; `wrapper` is the name of its class."""

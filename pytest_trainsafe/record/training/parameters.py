@@ -383,9 +383,10 @@ class ParameterRecorder:
         whole: bool = False,
         flat_range: Flat | None = None,
     ) -> tuple[Layout, str]:
-        """The layout of a tensor of a parameter and its source: its own or the parameter's.
+        """The layout of a tensor that belongs to the parameter `name`, and the layout's source.
 
-        The tensor is also a partial sum over the axes `partial`.
+        A DTensor has its own layout, any other tensor that of the parameter (with `whole`, only
+        its owners).  `partial` adds partial sums, and `flat_range` a range of the flat tensor.
         """
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners

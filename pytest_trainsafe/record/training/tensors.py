@@ -53,11 +53,11 @@ def on_gradient(
 def on_output_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
 ) -> RemovableHandle:
-    """Calls `hook` with the gradient of an output, as if the output were never changed in place.
+    """Calls `hook` with the gradient of an output as it is now, before any in-place operation.
 
-    An in-place operation on a view gives the view's base a new history that does not include
-    the view's own node (`nn.Linear` returns views of its results for 3-d inputs).
-    Then `hook` gets the view's part of the base's gradient.
+    An output may be a view; for example, `nn.Linear` returns a view for 3-d inputs.  After an
+    in-place operation on a view, the gradient no longer passes through the autograd node that made
+    the view.  In this case, `hook` gets the view's part of the gradient of the view's base.
     """
     base = tensor._base
     if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:

@@ -53,7 +53,7 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """Called when a clip begins: takes the snapshots, unless the step has been clipped before.
+        """Takes the snapshots when a clip begins, unless the step has been clipped before.
 
         Also takes the norm, if the clip has one and covers all gradients of this rank.
         """
@@ -68,17 +68,17 @@ class Unclipped:
             self._take_norm(clip.norm, clip.limit)
 
     def forget(self) -> None:
-        """Called when a gradient arrives: discards the snapshots.
+        """Discards the snapshots when a further gradient arrives.
 
-        An earlier clip did not have the gradients of the whole step.
+        The gradients at the earlier clip were not those of the whole step.
         """
         if self._taken:
             self.end_step()
 
     def write(self) -> None:
-        """Called when the optimizer's step begins: writes the snapshots.
+        """Writes the snapshots when the optimizer's step begins.
 
-        The optimizer uses the clipped gradients, so the clip was one of the whole step.
+        The optimizer uses the clipped gradients, so these were the gradients of the whole step.
         """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)

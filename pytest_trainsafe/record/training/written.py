@@ -44,7 +44,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return list(self._found)
 
     def forget(self) -> None:
-        """Called at the end of a step: forgets the lines that changed parameters in it.
+        """Forgets the lines that changed parameters in the step that ends now.
 
         These changes are the optimizer's update.
         """

@@ -86,10 +86,11 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
 
 
 def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
-    """The axis values that all failing Points share and no passing Point has together.
+    """A condition on axes, such as "tp >= 2", that all failing and no passing Points meet.
 
-    Starts with all values that the failing Points share, and drops each one without which the
-    passing Points are still excluded.
+    Its parts are values that all failing Points share, and lower bounds of sizes that differ.  A
+    part is dropped if the others exclude the passing Points without it.  Returns "" if there is no
+    such condition or no passing Point, if a Point has no axes, or if the text is too long.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""

@@ -16,11 +16,12 @@ from pytest_trainsafe.sweep.validity import invalid
 
 @dataclass(frozen=True, slots=True)
 class Resumption:
-    """How a training is interrupted and resumed: after `at_step` of `steps` steps, at `point`.
+    """How a training is interrupted and resumed.
 
-    `steps` is None for the program's own number, and `resume_point` None to resume only at the
-    test's own Point. `save` and `load` are the import paths and files of the functions that
-    save and load; "" if the program does so itself.
+    The training runs at `point` and is interrupted after `at_step` of its `steps` steps. If `steps`
+    is None, the program determines the number of steps. The training is resumed at `point`, and
+    also at `resume_point` if that is not None. `save` and `load` are the import paths and files of
+    the functions that save and load; "" if the program does so itself.
     """
 
     point: Point

@@ -132,7 +132,11 @@ def not_compared(resumed: Trace) -> list[str]:
 
 
 def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
-    """Why the agreement of the Runs proves nothing; None if a lost checkpoint would show."""
+    """A Difference with the code "nothing" if equal results of the Runs prove nothing; else None.
+
+    They prove nothing if no tensor was recorded after the checkpoint, or if no parameter changed
+    before it. In the second case, a training that loads nothing has the same results.
+    """
     ids = [id for rank in resumed.ranks for id in rank.tensors if id.step >= at_step]
     moved, watched = False, False
     for rank in whole.ranks:
@@ -158,7 +162,7 @@ def _nothing(whole: Trace, resumed: Trace, at_step: int) -> Difference | None:
 
 
 def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -> list[Difference]:
-    """Differences in state that do not show in the results of these steps, but may show later."""
+    """Differences in state that change no result of the `last` steps, but may change later ones."""
     parts = ("lr_schedule", "scaler")
     causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
     causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
@@ -166,7 +170,8 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
         replace(
             each,
             message=f"{each.message}; no result of {last} steps differs because of it",
-            cause=f"{each.cause}. Or take more steps (steps=), so that a result depends on it",
+            cause=f"{each.cause}. To see whether results depend on this state, take more steps "
+            "(steps=)",
             verdict="inconclusive",
         )
         for each in causes

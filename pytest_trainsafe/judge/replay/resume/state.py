@@ -168,8 +168,9 @@ def _compared(now: str, was: str) -> str:
 def _value(trace: Trace, rank: int, id: TensorId) -> str:
     """A short text for a tensor of a rank.
 
-    It is "absent" if the tensor was not recorded. Otherwise it is the value of a tensor with one
-    element, and "all zeros" or "some values" for any other, or if no values were kept.
+    It is "absent" if the tensor was not recorded, and "some values" if its values were not kept.
+    For a tensor with one element it is the value of this element. For any other tensor it is "all
+    zeros" or "some values".
     """
     event = trace.ranks[rank].tensors.get(id)
     if event is None:

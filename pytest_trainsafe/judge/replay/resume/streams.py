@@ -39,11 +39,11 @@ _OTHER_RANK = (
 
 @dataclass(frozen=True, slots=True)
 class _Stream:
-    """One generator of one rank: the first draw that differs between two Runs.
+    """A generator of one rank whose state differs between the resumed and the uninterrupted Run.
 
-    `wanted` and `found` are the states of the generator before this draw, in the uninterrupted and
-    in the resumed Run; `expected` and `made` are its earlier draws in these Runs.  If no draw
-    differs, the states are those at the end of the training, and the draws are all draws.
+    `wanted` is a state of the generator in the uninterrupted Run, and `expected` has the draws from
+    it up to this state.  `found` and `made` are the same for the resumed Run.  The states are those
+    before the first draw that differs or, if no draw differs, those at the end of the training.
     """
 
     rank: int

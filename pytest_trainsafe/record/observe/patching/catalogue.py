@@ -23,15 +23,21 @@ from pytest_trainsafe.record.observe.names import public_name
 class Role:
     """What the observer does around a call.
 
-    `phase` is the phase of the code inside the call, "" for the phase around the call.  `compares`
-    says whether the state is compared before and after the call.  After it, tensors of the kinds in
-    `exact` are read even if nothing seems to have written to them.  `always` says that the function
-    is patched in every observation, since it shows phases, steps or new objects.
+    `phase` is the phase in which the code inside the call runs; "" stands for the phase of the
+    caller.  If `compares` is true, the state of all followed objects is compared before and after
+    the call.  In the comparison after the call, tensors of the kinds in `exact` are read even if
+    nothing seems to have written to them.  `always` says that the function is patched in every
+    observation, since it shows phases, steps or new objects.
 
-    `kind` says what else the observer does.  "made" (a constructor) and "used" (a method) make it
-    follow the object of the call, and so does "step", which may end the training step.  "module"
-    is the call of a module.  "iter" and "next" count the epochs and the batches of a loader.
-    "checkpoint" is the checkpointing of activations.  "" stands for nothing else.
+    `kind` says what else the observer does:
+
+    - "made", for a constructor: follows the new object;
+    - "used", for a method: follows the object of the method;
+    - "step", for a step of an optimizer: follows the optimizer, and may end the training step;
+    - "module", for a call of a module: follows the model, and determines the phase inside the call;
+    - "checkpoint", for activation checkpointing: determines the phase inside the call;
+    - "iter" and "next", for an iteration over a loader: counts the epochs and the batches;
+    - "": nothing else.
     """
 
     kind: str = ""

@@ -200,7 +200,8 @@ _CODE = next(each for each in _wrap.__code__.co_consts if isinstance(each, CodeT
 def _never_compiled() -> None:
     """Keep torch.compile from compiling wrappers; it compiles the functions that they call.
 
-    The import here makes the compiler note torch's own `nn.Module.__call__` before it is exchanged.
+    Must be called before `nn.Module.__call__` is exchanged for a wrapper: this function imports the
+    compiler, which stores the `nn.Module.__call__` that it finds when it is imported.
     """
     import torch._dynamo.eval_frame as frames
 

@@ -147,7 +147,11 @@ class Variables:
         self._program[name] = value
 
     def loader_counts(self, loader: Any) -> dict[str, int]:
-        """The number of a loader's epoch, -1 before the first, and of its batches in the epoch."""
+        """The counts of a loader, a dict that the observer updates.
+
+        "epoch" is the index of the current epoch, or -1 before the first epoch.  "batches" is how
+        many batches of this epoch were read.
+        """
         return self._loaders.setdefault(loader, {"epoch": -1, "batches": 0})
 
     # What changes.
@@ -175,8 +179,8 @@ class Variables:
     ) -> None:
         """At the end of a step, report unnoticed changes, then call `sampled` for every attribute.
 
-        `fresh` says that nothing ran since the last comparison: content read then is not read
-        again.
+        `fresh` says that nothing ran since the last comparison.  Content that this comparison read
+        is then not read again.
         """
         if not self.following:
             return
@@ -213,7 +217,11 @@ class Variables:
         )
 
     def _refresh(self, changed: Changed) -> None:
-        """Collect the slots again.  New ones are read; a new state is reported as a change."""
+        """Collect the followed attributes (`Slot`) of all objects again, if some may be new.
+
+        Reads the new attributes.  Reports a new part of an optimizer's state as a change, except in
+        the first collection.
+        """
         if not self._stale:
             return
         self._stale = False
@@ -300,7 +308,7 @@ def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> It
 
 
 class _Same:
-    """Reads nothing: returns an object that is already known."""
+    """A reader for a Slot that returns the object with which it was created."""
 
     __slots__ = ("_thing",)
 
@@ -312,7 +320,7 @@ class _Same:
 
 
 class _Attribute:
-    """Reads an attribute."""
+    """A reader for a Slot that returns the present value of an object's attribute."""
 
     __slots__ = ("_name", "_thing")
 
@@ -324,7 +332,7 @@ class _Attribute:
 
 
 class _Item:
-    """Reads an item of a dict."""
+    """A reader for a Slot that returns an item of a dict; None if the dict has no such item."""
 
     __slots__ = ("_held", "_key")
 

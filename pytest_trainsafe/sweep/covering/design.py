@@ -180,8 +180,8 @@ def _rows_around(
 def _next_part(left: dict[Part, None]) -> Part:
     """Returns the uncovered tuple around which the next row is built.
 
-    `left` has the uncovered tuples.  The result is the first of them that contains the axis value
-    that most of them contain.
+    `left` has the uncovered tuples.  The result is the first tuple that has the axis value that
+    occurs in the largest number of these tuples.
     """
     counts = Counter(pair for part in left for pair in zip(*part, strict=True))
     most = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]))

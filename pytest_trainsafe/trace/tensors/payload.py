@@ -94,8 +94,8 @@ class Payload:
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
             if length > min(size, MAX_HEADER):
                 raise PayloadError(
-                    f"the header of the payload file cannot be read (its length is given as "
-                    f"{length} bytes, but the file has {size} bytes, and a header has at most "
+                    "the header of the payload file cannot be read (its length is given as "
+                    f"{length} bytes, but the file has {size} bytes, and a header may have at most "
                     f"{MAX_HEADER})"
                 )
             try:

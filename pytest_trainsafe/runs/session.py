@@ -160,7 +160,7 @@ class Session:
                         self._schedule(spec, following.launch_environment, behind=own)
 
     def group(self, case: Case | None) -> Group:
-        """A Group that runs functions at the Case's Point, if there is one."""
+        """Returns the Group of a test; it runs functions at the Point of `case`, if one is given."""
         return Group(self, case)
 
     def close(self) -> None:

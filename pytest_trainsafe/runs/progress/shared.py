@@ -46,7 +46,7 @@ def share_folder(node: Any) -> None:
 
 
 def shared_folder(config: pytest.Config) -> Path | None:
-    """The folder of this run's workers; None outside of a controller."""
+    """The folder that this run's workers write to; None in a process that is no controller."""
     return config.stash.get(_FOLDER, None)
 
 

@@ -246,9 +246,9 @@ def _filled(
 
 
 def _towards(base: Row, row: Row, part: Part, valid: Valid, random: Random) -> Row | None:
-    """The first valid row when axes of `row` outside of `part` take the values of `base` in turn.
+    """Changes `row` to the values of `base`, one axis after the other, until it is valid.
 
-    None if none of these rows is valid.
+    The axes of `part` keep their values.  Returns the valid row, or None if there is none.
     """
     if valid(row):
         return row

@@ -280,7 +280,7 @@ class LossScale(Relation):
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0:
             raise RelationError(
                 f"the relation loss-scale does not apply to {setting.program}: "
-                f"{self.argument}={shown(scale)} is not a positive number"
+                f"{self.argument}={shown(scale)} is not a positive number; give it a positive value"
             )
         return Change({self.argument: scale * self.factor})
 

@@ -67,7 +67,7 @@ class Interaction:
     def undecided(self) -> tuple[str, ...]:
         """The axes whose effect is unknown.
 
-        The search ran no Point that differs from `point` in one of these axes alone.
+        For each of them, the search ran no Point that differs from `point` in that axis only.
         """
         alone = (e for e in self.effects if not e.needed and not e.differs and not e.implied)
         return tuple(effect.axis for effect in alone if len(effect.fails) == 1)

@@ -125,7 +125,9 @@ class Payload:
         name = NAMES.get(dtype)
         stored = ("U8", (size,)) if name is None else (name, shape)
         if end - start != size or (entry.dtype, entry.shape) != stored:
-            raise PayloadError(f"entry {key} is not a {dtype} tensor of shape {list(shape)}")
+            raise PayloadError(
+                f"entry {key} of the payload file is not a {dtype} tensor of shape {list(shape)}"
+            )
 
     def sketches(self, shape: tuple[int, ...]) -> int:
         """The number of sketches of `shape` in the file."""
@@ -146,11 +148,13 @@ class Payload:
         entry = self._entries[key]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
-            raise PayloadError(f"entry {key} does not have its recorded hash")
+            raise PayloadError(f"entry {key} of the payload file does not have its recorded hash")
         try:
             return self._bytes[start:end].view(dtype).view(shape)
         except RuntimeError as error:
-            message = f"entry {key} is not a {dtype} tensor of shape {list(shape)}"
+            message = (
+                f"entry {key} of the payload file is not a {dtype} tensor of shape {list(shape)}"
+            )
             raise PayloadError(message) from error
 
     def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:

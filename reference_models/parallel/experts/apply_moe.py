@@ -1,4 +1,4 @@
-"""Makes the single-device mixture of experts parallel, where it differs from the Llama."""
+"""Makes the single-device mixture-of-experts model parallel; `apply.py` has the common steps."""
 
 from __future__ import annotations
 

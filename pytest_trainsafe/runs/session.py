@@ -160,7 +160,7 @@ class Session:
                         self._schedule(spec, following.launch_environment, behind=own)
 
     def group(self, case: Case | None) -> Group:
-        """Returns the Group of a test; it runs functions at the Point of `case`, if one is given."""
+        """Returns a test's Group, which runs functions at the Point of `case`, if it is given."""
         return Group(self, case)
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ def train(
     batch_size: int = 2,
     tied: bool = False,
 ) -> Any:
-    """Builds a GPT; the decorator makes this function a program that trains the GPT.
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
 
     Returns the model and a function `batch(step, index)` that returns the tokens and targets of
     micro-batch `index`, both [batch_size, seq_len].  With `tied`, the output layer shares the
@@ -55,7 +55,7 @@ def train(
 
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
-    """Builds a GPT for a pipeline; the decorator makes this function a program that trains it.
+    """Builds a GPT for a pipeline; `deepspeed_program` makes this a program that trains the GPT.
 
     Returns the list of layers, a function `loss(logits, targets)`, and a function
     `batch(step, index)` that returns the tokens and targets of micro-batch `index`, which has
@@ -80,7 +80,7 @@ _ULYSSES = {
 def ulysses(
     ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
 ) -> Any:
-    """Builds a GPT; the decorator makes this function a program that trains the GPT.
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
 
     Each cp rank gets a part of each sequence.  If `framework` is "deepspeed" and there are several
     cp ranks, attention is Ulysses, DeepSpeed's sequence parallelism; otherwise (for the reference,
@@ -111,7 +111,7 @@ def ulysses(
 @requires(divides("experts", "ep"))
 @deepspeed_program(CONFIG, microbatches=4, steps=2)
 def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
-    """Builds a GPT; the decorator makes this function a program that trains the GPT.
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
 
     The first layer is a mixture of `experts` MLPs that drops no token: DeepSpeed's MoE layer if
     `framework` is "deepspeed", or a layer of plain PyTorch if it is "torch" (for the reference).

@@ -301,7 +301,7 @@ def _is_read(entry: Path) -> bool:
 def _make_way(lock_file: Path) -> None:
     """Removes a folder, link or device that has the lock file's path.
 
-    Only a regular file can be locked, so a regular file stays.
+    A regular file stays, because it can be locked; nothing else can.
     """
     with contextlib.suppress(FileNotFoundError):
         mode = lock_file.lstat().st_mode

@@ -25,7 +25,7 @@ CONFIG = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "gradient_clippin
 
 @deepspeed_program(CONFIG, microbatches=2, steps=3)
 def train(used: str = "always") -> Any:
-    """Builds a model with two branches; the decorator makes this function a program that trains it.
+    """Builds a model with two branches; `deepspeed_program` makes this a program that trains it.
 
     `used` is a key of USES and says which micro-batches use the second branch; the others use the
     first.  Returns the model and a function `batch(step, index)` that returns the inputs of

@@ -105,7 +105,10 @@ class MoEConfig(LlamaConfig):
     def __post_init__(self) -> None:
         LlamaConfig.__post_init__(self)
         if self.top_k > self.experts:
-            raise ValueError(f"top_k={self.top_k} is greater than experts={self.experts}")
+            raise ValueError(
+                f"top_k={self.top_k} is greater than experts={self.experts}; choose a top_k of at "
+                f"most {self.experts}, or more experts"
+            )
 
 
 @dataclass(frozen=True, slots=True)

@@ -109,11 +109,11 @@ def points(
 
 
 def clean(program: str, settings: Settings, dtype: str) -> Iterator[Case]:
-    """Yield the Cases of a program without a bug.
+    """Yield the Cases at which a program is judged without a bug.
 
-    RANKS has the sweep of the program's parallel axes, and WAYS has sweeps that also vary how it
-    trains, for example with recomputation.
-    `dtype` is the value of the axis dtype, the narrowest dtype in which a Case is judged.
+    These are the valid Points of the program's sweep in RANKS, over the parallel axes, and of its
+    sweeps in WAYS, which vary how it trains, for example with recomputation.  At every Point, the
+    axis dtype has the value `dtype`.
     """
     sweeps = [(RANKS[program], {}), *WAYS[program]]
     for axes, arguments in sweeps:

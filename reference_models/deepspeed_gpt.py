@@ -40,7 +40,12 @@ def train(
     batch_size: int = 2,
     tied: bool = False,
 ) -> Any:
-    """Returns a GPT and its batch function; a micro-batch has `batch_size` samples."""
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
+
+    Returns the model and a function `batch(step, index)` that returns the tokens and targets of
+    micro-batch `index`, both [batch_size, seq_len].  With `tied`, the output layer shares the
+    weight of the embedding.
+    """
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
 
     sizes = Sizes(layers, hidden, heads, seq_len=seq_len)
@@ -50,7 +55,12 @@ def train(
 
 @deepspeed_program(CONFIG, microbatches=4, steps=3)
 def pipeline(layers: int = 2, hidden: int = 32, heads: int = 4, batch_size: int = 2) -> Any:
-    """Returns a GPT as a list of layers for a pipeline, a loss function and a batch function."""
+    """Builds a GPT for a pipeline; `deepspeed_program` makes this a program that trains the GPT.
+
+    Returns the list of layers, a function `loss(logits, targets)`, and a function
+    `batch(step, index)` that returns the tokens and targets of micro-batch `index`, which has
+    `batch_size` samples.
+    """
     from pytest_trainsafe.reference_models.plain.gpt import Sizes, layers_of, mean_loss, text
 
     sizes = Sizes(layers, hidden, heads)
@@ -70,7 +80,14 @@ _ULYSSES = {
 def ulysses(
     ctx: Context, framework: str, layers: int = 2, heads: int = 4, seq_len: int = 16
 ) -> Any:
-    """Returns a GPT that uses Ulysses (sequence parallelism over cp), and its batch function."""
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
+
+    Each cp rank gets a part of each sequence.  If `framework` is "deepspeed" and there are several
+    cp ranks, attention is Ulysses, DeepSpeed's sequence parallelism; otherwise (for the reference,
+    `framework` is "torch") it is plain attention.
+    Returns the model and a function `batch(step, index)` that returns this rank's part of the
+    tokens and targets of micro-batch `index`.
+    """
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, causal, text
 
     sizes = Sizes(layers, 32, heads, seq_len=seq_len)
@@ -94,9 +111,12 @@ def ulysses(
 @requires(divides("experts", "ep"))
 @deepspeed_program(CONFIG, microbatches=4, steps=2)
 def moe(ctx: Context, framework: str, experts: int = 4, hidden: int = 32) -> Any:
-    """Returns a GPT whose first layer has several experts, and its batch function.
+    """Builds a GPT; `deepspeed_program` makes this function a program that trains the GPT.
 
-    Each expert is an MLP.  No token is dropped.
+    The first layer is a mixture of `experts` MLPs that drops no token: DeepSpeed's MoE layer if
+    `framework` is "deepspeed", or a layer of plain PyTorch if it is "torch" (for the reference).
+    Returns the model and a function `batch(step, index)` that returns the tokens and targets of
+    micro-batch `index`.
     """
     from pytest_trainsafe.reference_models.plain.gpt import MLP, Experts, PlainGPT, Sizes, text
 

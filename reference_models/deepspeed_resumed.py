@@ -26,11 +26,13 @@ SAVED, UNIVERSAL = "saved", "universal"
 def train(
     ctx: Context, steps: int = 4, universal: bool = False, lost: str = "", heads: int = 2
 ) -> None:
-    """Trains a small GPT for `steps` steps.
+    """Trains a small GPT with DeepSpeed until `steps` steps are done.
 
-    With `universal` the saved checkpoint is converted to a universal one, which is the one that is
-    loaded.  `lost` plants a fault: the name of files of the universal checkpoint whose values are
-    set to zero.
+    The context decides whether this Run saves a checkpoint after a step (`ctx.save`), or first
+    loads one and continues from its step (`ctx.load`).  With `universal`, the Run that saves also
+    converts DeepSpeed's checkpoint to a universal one, and the Run that resumes loads the universal
+    one.  `lost` plants a fault: after the conversion, the values in all files of the universal
+    checkpoint that match this pattern are set to zero; "" plants none.
     """
     from pytest_trainsafe.fixtures.deepspeed.engine import initialize
     from pytest_trainsafe.reference_models.plain.gpt import PlainGPT, Sizes, text
@@ -64,7 +66,10 @@ give_traits(train, Traits(dtypes=("float32", "bfloat16")))  # master weights are
 
 
 def _convert(folder: Path, rank: int, lost: str) -> None:
-    """Converts the checkpoint that all ranks have saved to a universal one, on rank 0."""
+    """Converts the checkpoint in `folder` to a universal one; rank 0 does so, the others wait.
+
+    The values in files of the universal checkpoint that match the pattern `lost` are set to zero.
+    """
     import argparse
 
     import torch

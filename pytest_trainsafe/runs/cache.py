@@ -299,7 +299,10 @@ def _is_read(entry: Path) -> bool:
 
 
 def _make_way(lock_file: Path) -> None:
-    """Removes the lock file if it is not a regular file, since nothing else can be locked."""
+    """Removes a folder, link or device that has the lock file's path.
+
+    A regular file stays, because it can be locked; nothing else can.
+    """
     with contextlib.suppress(FileNotFoundError):
         mode = lock_file.lstat().st_mode
         if stat.S_ISDIR(mode):

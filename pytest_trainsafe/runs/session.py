@@ -160,7 +160,7 @@ class Session:
                         self._schedule(spec, following.launch_environment, behind=own)
 
     def group(self, case: Case | None) -> Group:
-        """A Group that runs functions at the Case's Point, if there is one."""
+        """Returns a test's Group, which runs functions at the Point of `case`, if it is given."""
         return Group(self, case)
 
     def close(self) -> None:
@@ -176,10 +176,11 @@ class Session:
             self.cache.close()
 
     def run(self, spec: RunSpec) -> Future[Run]:
-        """The Run of a spec: reused if already launched in the current environment, else new.
+        """Returns a Future of the Run of a spec; launches the Run if there is none to reuse.
 
-        If a test changes the environment, its later requests start new Runs; a Run that it has
-        already requested is not repeated.
+        Reuses the Run that was launched for this spec, if the environment has not changed since
+        then, or if the current test has requested the spec before.  Otherwise discards that Run and
+        launches a new one.
         """
         now = LaunchEnvironment.now()
         with self._lock:
@@ -377,10 +378,13 @@ class Session:
             workdir = self._replayed(spec.resume.of).parent
         return str(workdir / "checkpoint")
 
-    def _replayed(self, spec: RunSpec) -> Path:
-        """The folder of the trace of a Run that another Run continues or replays; waits for it."""
-        order = self._scheduled.get(spec)
-        return (order.run if order else self.run(spec)).result().trace.path
+    def _replayed(self, earlier: RunSpec) -> Path:
+        """Waits for the Run `earlier` to end, and returns the folder of its trace.
+
+        A later Run continues from the checkpoint of this Run, or uses its recorded decisions.
+        """
+        order = self._scheduled.get(earlier)
+        return (order.run if order else self.run(earlier)).result().trace.path
 
     def _record(self, order: _ScheduledRun, device: Device, workdir: Path, trace: Path) -> Recorded:
         spec = order.spec

@@ -43,9 +43,9 @@ def _is_gradient(key_path: str) -> bool:
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
-    """Yields the notes of which any one makes a tensor local.
+    """Yields the notes that can declare a tensor local; one of them is enough.
 
-    They name the tensor itself, or an output that contains it.
+    Each note names the tensor itself or an output that contains the tensor.
     """
     if id.kind not in _FLOWS:
         yield f"{id.kind} {id.path}"

@@ -65,8 +65,8 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):
     """A module of the watched model: its class and where the class is defined.
 
-    `forward` is the "file:line" of a forward that replaces the class's own, on the instance or the
-    class.
+    `forward` is the "file:line" of the function that runs instead of the class's own `forward`,
+    because other code has assigned it to the instance or to the class; "" if there is none.
     """
 
     module: str

@@ -20,7 +20,8 @@ class RotaryTables(nn.Module):
     """Maps positions [1, sequence] to the cosines and sines of their angles.
 
     Both results have the shape [1, sequence, pairs]; all layers share them.  They are float64 in
-    every model, because an angle of some thousands has no digits left in bfloat16.
+    every model: in bfloat16, adjacent numbers above 1024 are at least 8 apart, and an angle rounded
+    by several radians is useless.
     """
 
     def __init__(self, config: LlamaConfig) -> None:

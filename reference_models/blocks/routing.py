@@ -68,10 +68,12 @@ class Balance(nn.Module):
 class Capacity(nn.Module):
     """Drops the choices of experts that are full.
 
-    The number of an expert that is full is replaced by the number of experts, which no expert has.
-    An expert takes at most `capacity_factor` times its even share of a micro-batch's choices.  All
-    first choices come before all second ones, and earlier tokens before later ones, row by row
-    (Lepikhin et al. 2020, algorithm 1).  A factor of 0 drops nothing.
+    Maps the numbers of the chosen experts to the same numbers, with each dropped choice replaced by
+    `experts`: experts are numbered from 0, so no expert has this number.  An expert takes at most
+    `capacity_factor` times its even share of a micro-batch's choices, rounded up; a factor of 0
+    drops nothing.  Experts take the first choices of all tokens before any second choice, and the
+    choices of earlier tokens before those of later ones, row by row (Lepikhin et al. 2020,
+    algorithm 1).
     """
 
     def __init__(self, config: MoEConfig) -> None:
@@ -84,7 +86,10 @@ class Capacity(nn.Module):
         return chosen.masked_fill(~self.fits(chosen), self.experts)
 
     def fits(self, chosen: Tensor) -> Tensor:
-        """Return which of the choices [batch, sequence, top_k] of a whole micro-batch find room."""
+        """Return whether the chosen expert has room, for each choice [batch, sequence, top_k].
+
+        `chosen` has the choices of a whole micro-batch.
+        """
         room = math.ceil(self.factor * chosen.numel() / self.experts)
         in_order = chosen.movedim(-1, 0).flatten()
         places = F.one_hot(in_order, self.experts).cumsum(dim=0).gather(1, in_order[:, None])

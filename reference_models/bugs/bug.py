@@ -16,16 +16,18 @@ class Bug:
     """One bug: what goes wrong, where the bug comes from, when it acts, and where it shows first.
 
     `program` is the module of `reference_models` whose `train(..., bug=name)` plants it; it is
-    called with `arguments` as well.  `sweep` has the axes that a search for the bug must sweep
-    besides those of every bug.  `ttrace` is the bug's number in TTrace, and `category` its category
-    there: WD for wrong data, WC for wrong communication, MC for missing communication.
+    called with `arguments` as well.  `sweep` has further axes that tests of the bug must sweep,
+    besides the program's axes in `corpus.RANKS`.  `ttrace` is the bug's number in TTrace, and
+    `category` its category there: WD for wrong data, WC for wrong communication, MC for missing
+    communication.
     `what` says what goes wrong, `origin` is the address of the report, and `when` says at which
     Points the bug acts; `triggers` decides that for a Point.  `module`, `tensor` and `kind` name
     the first wrong tensor, which is in step `step` and, if its kind has micro-batches, in
     micro-batch 0.  `pattern` is the relation of the wrong tensor to the correct one, such as
-    "scaled", or "" if there is no simple one.  `phase` is the phase in which a localisation must
-    find the fault, and `faults` has `fnmatch` patterns; every module or parameter that the
-    localisation finds must match one of them.
+    "scaled", or "" if there is no simple one.
+    Localisation names faulty modules or parameters, each with the phase of training that goes wrong
+    there: the phase must be `phase`, such as "forward" or "reduction", and each name must match one
+    of the `fnmatch` patterns in `faults`.
     """
 
     name: str
@@ -47,7 +49,11 @@ class Bug:
     sweep: Mapping[str, Sequence[str | int]] = field(default_factory=dict)
 
     def localised(self, found: Iterable[Sequence[str]]) -> bool:
-        """Whether all (phase, target) pairs of a localisation match this bug; False if none."""
+        """Whether localisation found this bug and nothing else.
+
+        `found` has a pair for each place that localisation names: the phase, and the module or
+        parameter.  False if `found` is empty.
+        """
         pairs = [(phase, target) for phase, target in found]
         return bool(pairs) and all(
             phase == self.phase and any(fnmatchcase(target, each) for each in self.faults)

@@ -3,8 +3,8 @@
 A third of each sequence is real text, with one token per byte: Python's own source code, which is
 present wherever the tests run.  Text uses only a third of the vocabulary, and never the first or
 last token of a vocabulary shard, so it would not show a mask that is wrong by one at a shard's
-boundary.  Therefore the other two thirds go through the whole vocabulary, and include the
-boundaries in every micro-batch.
+boundary.  Therefore the other two thirds of each sequence are inserted tokens: they go through the
+whole vocabulary, and in every micro-batch they include the first and last tokens of shards.
 `gpt.train` calls `batch`.
 """
 

@@ -18,10 +18,11 @@ class DeepSpeedBug:
 
     `number` is the number of the pull request that fixed the bug, or of a report of it.  `what`
     says what goes wrong.  `release` is a release that shows the bug, "" if only a planted copy
-    does.  `wrong` says where the bug was observed, and `right` is the first release in which it was
-    not.  `planted` says that `plants.py` can put the bug into the installed DeepSpeed.  `triggers`
-    is a Point of `program` where the bug acts, and `silent` the most similar Point where it does
-    not.  `tensor` and `kind` name the first wrong tensor, in step `step`.
+    does.  `wrong` names the releases in which the bug was observed, such as "0.12.5 to 0.13.1", or
+    the branch; `right` is the first release in which the bug was not observed.  `planted` says that
+    `plants.py` can put the bug into the installed DeepSpeed.  `triggers` is a Point of `program`
+    where the bug acts, and `silent` the most similar Point where it does not.  `tensor` and `kind`
+    name the first wrong tensor, in step `step`.
     """
 
     name: str

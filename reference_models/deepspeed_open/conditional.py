@@ -25,10 +25,12 @@ CONFIG = {"optimizer": {"type": "SGD", "params": {"lr": 0.1}}, "gradient_clippin
 
 @deepspeed_program(CONFIG, microbatches=2, steps=3)
 def train(used: str = "always") -> Any:
-    """Returns a model with two branches, and its batch function.
+    """Builds a model with two branches; `deepspeed_program` makes this a program that trains it.
 
     `used` is a key of USES and says which micro-batches use the second branch; the others use the
-    first.  Raises KeyError for another key.
+    first.  Returns the model and a function `batch(step, index)` that returns the inputs of
+    micro-batch `index`, and whether this micro-batch uses the second branch.  Raises KeyError for
+    another key.
     """
     import torch
 

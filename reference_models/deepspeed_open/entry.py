@@ -13,14 +13,16 @@ Where = Mapping[str, object]
 
 @dataclass(frozen=True, slots=True)
 class OpenDifference:
-    """One difference from plain PyTorch that is not fixed upstream, although it is explained.
+    """One silent difference between DeepSpeed and plain PyTorch that DeepSpeed has not fixed.
 
-    A script docs/upstream/deepspeed/NAME.py reproduces the difference `name`.  `upstream` is the
-    number of the issue or pull request about it, 0 if none was found.  `program` names the program
-    that shows it at the Point `where`, with `arguments`, and `candidate_arguments` for the
-    candidate only; it is "" if only the script shows it.  `right` is the most similar Point where
-    the difference does not appear.  `tensor` and `kind` name the first wrong tensor, in step
-    `step`; -1 is before the first step.
+    docs/upstream/deepspeed.md explains the difference, and the script
+    docs/upstream/deepspeed/NAME.py, where NAME is `name`, reproduces it.  `upstream` is the number
+    of the issue or pull request about it, 0 if none was found.
+    `program` names the program that shows the difference, or is "" if only the script shows it.
+    The program shows it at the Point `where`, with `arguments` in both Runs and
+    `candidate_arguments` in the candidate only.  `right` is the most similar Point where the
+    difference does not appear.  `tensor` and `kind` name the first wrong tensor, in step `step`;
+    -1 is before the first step.
     """
 
     name: str

@@ -1,10 +1,10 @@
 """Correct training programs. Invariants are learned from them and must hold in them.
 
-Each is written independently, as a user would write it; none is a program of `silent_errors`
-without its error. There are four families, each in a folder: images, language, generative and
-distributed.
+Each program is written independently, as a user would write it: none is the correct variant of a
+faulty program in `silent_errors`. There are four families, each in a folder: images, language,
+generative and distributed.
 
-Nothing here imports torch; `program` does.
+Importing this package does not import torch; a call of `program` does.
 """
 
 from __future__ import annotations

@@ -181,7 +181,11 @@ def _update(model: nn.Module, optimizer: torch.optim.Optimizer, recipe: Recipe) 
 
 
 def _follow_last(linear: nn.Module) -> None:
-    """Make the FP8 scales of a layer follow a step's last micro-batch, not its largest value."""
+    """Plant a fault: FP8 scales of a layer follow only the last micro-batch of each step.
+
+    These are the scales of its input and gradient.  Without the fault, they follow the largest
+    value in any micro-batch of the step.
+    """
     layer = linear.forward
     assert isinstance(layer, fp8.PlainFp8)
     layer.of_input = _OfLast(layer.of_input.dtype)

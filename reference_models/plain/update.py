@@ -44,7 +44,7 @@ class PlainUpdate:
         return annotations
 
     def accumulate(self) -> None:
-        """Add the gradients of the last backward to the main gradients; call it after each one."""
+        """Add the gradients of a backward to the main gradients; call it after every backward."""
         main_gradients.accumulate(self.parameters)
 
     def step(self, ctx: Context, clip: float) -> None:

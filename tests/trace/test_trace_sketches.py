@@ -118,7 +118,9 @@ def test_a_changed_value_of_a_sketch_is_found_when_it_is_loaded(tmp_path: Path) 
     file.write_bytes(data)
     trace = Trace.open(tmp_path)
 
-    with pytest.raises(TraceError, match=r"payload-00000.*its sketches do not have their"):
+    with pytest.raises(
+        TraceError, match=r"payload-00000.*the sketches in the payload file do not have their"
+    ):
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
 
 

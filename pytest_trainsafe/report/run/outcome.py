@@ -30,11 +30,12 @@ MAX_TEXT = 2_000
 
 @dataclass(frozen=True, slots=True)
 class FirstDifference:
-    """The first wrong tensor of a failing Point; a text is "" and a number None if unknown.
+    """The first wrong tensor of a failing Point; unknown texts are "", unknown numbers are None.
 
-    `where` names the tensor with its step and micro-batch, `tensor` without them. `source` is
-    the "file:line" of the faulty code, and `what` its name. `located` is true if localisation
-    found the code, and false if it is the module that computes the tensor.
+    `where` names the tensor with its step and micro-batch; `tensor` names it without them. If
+    `located` is true, localisation found the faulty code: `source` is the "file:line" of this
+    code, and `what` is a phrase that describes it. Otherwise `source` is the "file:line" of
+    suspected code, such as the class of the module that computes the tensor, and `what` is "".
     """
 
     check: str = ""
@@ -58,10 +59,11 @@ class Outcome:
     """The result of one test at one Point.
 
     `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that
-    died. `failed` says whether the test failed: a Point that fails does not fail a test that
-    expects it. `axes` has the axis values of the Point as text, and `point` is the text of the
-    whole Point. `tensors` counts the compared tensors of each rung. `worst` is the largest error
-    divided by its allowance, None if nothing was compared; `worst_name` names its tensor.
+    died. `failed` says whether pytest reports the test as failed; it is false where the verdict
+    is "fail" but the test is marked xfail. `axes` has the axis values of the Point as text, and
+    `point` is the text of the whole Point. `tensors` counts the compared tensors of each rung.
+    `worst` is the largest error divided by its allowance, None if nothing was compared;
+    `worst_name` names the tensor with this error.
     `location` is the "file:line" of the test, relative to the root directory.
     """
 

@@ -46,7 +46,7 @@ def share_folder(node: Any) -> None:
 
 
 def shared_folder(config: pytest.Config) -> Path | None:
-    """The folder of this run's workers; None outside of a controller."""
+    """The folder that this run's workers write to; None in a process that is no controller."""
     return config.stash.get(_FOLDER, None)
 
 
@@ -74,10 +74,11 @@ def forget(config: pytest.Config, worker: str) -> None:
 
 
 def shared_rows(folder: Path) -> list[Status]:
-    """The Runs of all workers; `point` begins with the name of the worker.
+    """Reads the files of all workers and returns the Runs in them.
 
-    `since` is minus the seconds since the stage began.  A file that is damaged, or not a worker's,
-    is left out.
+    In each Status, `point` begins with the name of the worker, and `since` is the time at which
+    the stage began, relative to now: -5.0 is five seconds ago.  Skips damaged files, and files that
+    no worker wrote.
     """
     try:
         files = sorted(folder.iterdir(), key=lambda file: (len(file.name), file.name))
@@ -115,7 +116,10 @@ def _read(file: Path) -> list[Status]:
 
 
 def _status(row: list[Any], now: float) -> Status:
-    """The Status in one row of a file.  Raises ValueError or TypeError if the row is malformed."""
+    """Returns the Status in one row of a file, with `since` relative to `now`.
+
+    Raises ValueError or TypeError if the row is malformed.
+    """
     point, run, ranks, stage, since = row
     texts = isinstance(point, str) and isinstance(run, str) and stage in STAGES
     if not texts or type(ranks) is not int or type(since) is not float:

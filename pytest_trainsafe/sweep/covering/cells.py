@@ -25,10 +25,11 @@ AxisValues = tuple[tuple[Axis, tuple[AxisValue, ...]], ...]
 class Cover:
     """The counts of one test's covering design; all its Cells share one instance.
 
-    The design keeps `kept` of `points` Points.  `valid` is whether `points` counts only the valid
-    ones, which is known if all Points were enumerated.  The kept Points cover `tuples` valid tuples
-    of `strength` values each.  `undecided` counts the tuples for which not all Points were tried,
-    and none of those tried was valid.
+    The design keeps `kept` of `points` Points.  `points` counts the valid Points of the sweep if
+    `valid` is true, and otherwise all Points, because the sweep is too large to check each one.
+    The kept Points cover `tuples` valid tuples of `strength` axis values each.  `undecided` counts
+    other tuples: no valid Point was found that contains such a tuple, but not all Points that
+    contain it were tried.
     """
 
     strength: int

@@ -47,8 +47,9 @@ class Design:
     """The rows of a covering design, in the order of the product.
 
     `valid` is the number of valid rows, None where the product was not enumerated.  `covered` is
-    the number of tuples that the rows contain.  `undecided` counts the tuples for which neither a
-    valid row was found nor all rows were tried; it is 0 where the product was enumerated.
+    the number of tuples that the rows contain.  `undecided` counts other tuples: no valid row was
+    found that contains such a tuple, but not all rows that contain it were tried.  `undecided` is 0
+    where the product was enumerated.
     """
 
     rows: tuple[Row, ...]
@@ -78,7 +79,10 @@ def design(levels: Sequence[int], strength: int, valid: Valid = lambda row: True
 
 
 def _restarts(compared: int) -> int:
-    """How many designs to make if each compares `compared` tuples."""
+    """Returns how many designs to make, of which the smallest is taken.
+
+    `compared` is the number of tuples that are compared to make one design.
+    """
     return max(1, min(RESTARTS, MAX_COMPARED // max(1, compared)))
 
 
@@ -161,7 +165,7 @@ def _rows_around(
     """
     rows: list[Row] = []
     while left:
-        part = _rarest(left)
+        part = _next_part(left)
         found = _best_with(part, left, levels, groups, valid, base, random)
         if found is None:
             del left[part]
@@ -173,8 +177,12 @@ def _rows_around(
     return rows
 
 
-def _rarest(left: dict[Part, None]) -> Part:
-    """The first uncovered tuple with the axis value that occurs in the most uncovered tuples."""
+def _next_part(left: dict[Part, None]) -> Part:
+    """Returns the uncovered tuple around which the next row is built.
+
+    `left` has the uncovered tuples.  The result is the first tuple that has the axis value that
+    occurs in the largest number of these tuples.
+    """
     counts = Counter(pair for part in left for pair in zip(*part, strict=True))
     most = max(counts, key=lambda pair: (counts[pair], -pair[0], -pair[1]))
     return next(part for part in left if most in zip(*part, strict=True))
@@ -238,9 +246,9 @@ def _filled(
 
 
 def _towards(base: Row, row: Row, part: Part, valid: Valid, random: Random) -> Row | None:
-    """The first valid row when axes of `row` outside of `part` take the values of `base` in turn.
+    """Changes `row` to the values of `base`, one axis after the other, until it is valid.
 
-    None if none of these rows is valid.
+    The axes of `part` keep their values.  Returns the valid row, or None if there is none.
     """
     if valid(row):
         return row

@@ -1,7 +1,7 @@
 """The plan of a run: the Points that it would judge, without running them.
 
 `--trainsafe-plan` writes it as JSON, and `--trainsafe-from-plan` reads it.  A file that is read may
-have been written by anyone, so that it is checked.
+have been written by anyone, so it is checked.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How long each test took in earlier runs: a bounded file in pytest's cache.
 
 The plan reads it, and the end of a run updates it.  The file may come from another machine, for
-example as a cache of a CI service, so that it is checked when it is read.
+example as a cache of a CI service, so it is checked when it is read.
 """
 
 from __future__ import annotations

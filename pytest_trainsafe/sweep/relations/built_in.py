@@ -178,14 +178,15 @@ class Recompute(Relation):
 
 @dataclass(frozen=True)
 class Padding(Relation):
-    """Adds padding to the samples.
+    """Adds padding: more padded positions at the end of each sample.
 
-    `argument` names the program's argument for the number of padded entries (0 for none), which
-    the relation increases by `entries`; `length` names the argument for the length without padding.
-    Padding is at the end of the dimension.  Set `outermost` if the padding consists of samples that
-    are added to the batch, and the batch is the first of several dimensions that the program
-    flattens into one.
-    Holds if padded entries are masked wherever entries are combined.
+    `argument` names the program's argument for the number of padded positions (0 for none), which
+    the relation increases by `entries`; `length` names the argument for the number of positions
+    without padding.
+    Set `outermost` if these arguments count samples instead, and padded samples are at the end of
+    the batch.  The comparison then leaves them out even where the program flattens the batch and
+    other dimensions into one.
+    Holds if the program masks padding wherever it combines positions or samples.
     """
 
     name: ClassVar[str] = "padding"
@@ -279,7 +280,7 @@ class LossScale(Relation):
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0:
             raise RelationError(
                 f"the relation loss-scale does not apply to {setting.program}: "
-                f"{self.argument}={shown(scale)} is not a positive number"
+                f"{self.argument}={shown(scale)} is not a positive number; give it a positive value"
             )
         return Change({self.argument: scale * self.factor})
 

@@ -142,7 +142,7 @@ class _Join:
 
 @dataclass(frozen=True, slots=True)
 class _Crop:
-    """Crops a tensor.  A cut is a dimension, its number of rows, and the entries kept of each."""
+    """Crops a tensor.  A cut is a dimension, its number of rows, and the entries kept of a row."""
 
     cuts: tuple[tuple[int, int, int], ...]
 

@@ -65,6 +65,9 @@ class Interaction:
 
     @property
     def undecided(self) -> tuple[str, ...]:
-        """The axes whose effect is not known, because no other value of them alone was run."""
+        """The axes whose effect is unknown.
+
+        For each of them, the search ran no Point that differs from `point` in that axis only.
+        """
         alone = (e for e in self.effects if not e.needed and not e.differs and not e.implied)
         return tuple(effect.axis for effect in alone if len(effect.fails) == 1)

@@ -125,9 +125,10 @@ class _Search:
         )
 
     def _vary(self, axis: str, value: AxisValue, found: dict[Result, list[AxisValue]]) -> bool:
-        """Notes how the test ends with another value of one axis alone.
+        """Finds how the test ends if only `axis` changes, to `value`.
 
-        Returns whether that is known.
+        Adds the value to the list of this result in `found`.  Returns False if the result remains
+        unknown.
         """
         point = self.space.point({**dict(self.smallest), axis: value})
         if self.space.is_reference(point):

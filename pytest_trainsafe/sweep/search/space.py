@@ -46,8 +46,8 @@ class Space:
     """The Points of a declaration's axes that are valid under `settings` and the project's `rule`.
 
     `axes` has the values of each axis, the cheapest first: it is the order in which examples are
-    shrunk.  Points at which the candidate is the reference itself are not in the space, unless
-    `alone` is set: relations are judged there too.
+    shrunk.  Points at which the candidate is the reference itself are in the space only if `alone`
+    is set, for tests of metamorphic relations, which are judged at these Points too.
     """
 
     declaration: Declaration

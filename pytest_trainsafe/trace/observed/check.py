@@ -72,10 +72,10 @@ def _calls(table: Table) -> str:
 
 
 def _slices(table: Table, first: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]) -> str:
-    """Checks the rows of values of the calls; returns a fault, or "".
+    """Checks which rows of the table's values belong to each call; returns a fault, or "".
 
-    Each call has `counts` rows, beginning with the row `first`.  No row may belong to two calls,
-    and each must have a place: the name of the argument or result, such as "arg.lr".
+    Call number n has `counts[n]` rows, beginning with the row `first[n]`.  No row may belong to two
+    calls, and each must have a place: the name of the argument or result, such as "arg.lr".
     """
     owners = np.zeros(len(table.values["type"]) + 1, np.int64)
     np.add.at(owners, first, 1)

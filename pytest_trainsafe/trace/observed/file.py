@@ -187,7 +187,9 @@ def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -
     digest = xxhash.xxh3_128()
     start = file.read(len(FORMAT))
     if start != FORMAT:
-        raise _damaged(path, "it does not begin like a file of observed calls of this version")
+        raise _damaged(
+            path, "the file does not begin like a file of observed calls of this version"
+        )
     digest.update(start)
     size = len(start)
     records: list[_Record] = []
@@ -210,7 +212,7 @@ def _read(path: Path, file: BinaryIO, rank: int, sealed: ObservedEvent | None) -
         except MALFORMED as error:
             raise _damaged(path, f"part {len(records)}: {shown(error)}") from None
     if sealed is not None and sealed != ObservedEvent(len(records), size, digest.hexdigest()):
-        raise _damaged(path, "its size or hash differs from what the rank recorded")
+        raise _damaged(path, "the file's size or hash differs from what the rank recorded")
     return _joined(path, records, rank)
 
 
@@ -241,13 +243,15 @@ def _joined(path: Path, records: Sequence[_Record], rank: int) -> Table:
 def _columns(path: Path, record: _Record, table: str, kinds: Mapping[str, str]) -> Columns:
     held = record.columns.get(table, {})
     if set(held) != set(kinds):
-        raise _damaged(path, f"the columns of its {table} are not those of this version")
+        raise _damaged(path, f"the columns of the file's {table} are not those of this version")
     try:
         found = {name: np.frombuffer(held[name], _little(kind)) for name, kind in kinds.items()}
     except ValueError:
-        raise _damaged(path, f"a column of its {table} is cut in the middle of a row") from None
+        raise _damaged(
+            path, f"a column of the file's {table} is cut in the middle of a row"
+        ) from None
     if len({len(column) for column in found.values()}) > 1:
-        raise _damaged(path, f"the columns of its {table} have different lengths")
+        raise _damaged(path, f"the columns of the file's {table} have different lengths")
     return found
 
 

@@ -92,7 +92,11 @@ def _key(event: Advance) -> tuple[object, ...]:
 
 
 def _name(generator: str) -> str:
-    """The generator's name without a line, which may have moved."""
+    """The generator's name without the source line that created the generator.
+
+    For example "torch.Generator" for "torch.Generator of train.py:12": the line's number changes
+    if lines are added above it.
+    """
     return generator if generator in (NUMPY, PYTHON) else generator.partition(" of ")[0]
 
 

@@ -94,16 +94,21 @@ class Payload:
             length = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else size
             if length > min(size, MAX_HEADER):
                 raise PayloadError(
-                    f"its header cannot be read (it declares {length} bytes, the file has {size})"
+                    "the header of the payload file cannot be read (its length is given as "
+                    f"{length} bytes, but the file has {size} bytes, and a header may have at most "
+                    f"{MAX_HEADER})"
                 )
             try:
                 self._entries = msgspec.json.decode(file.read(length), type=dict[str, _Entry])
             except MALFORMED as error:
-                raise PayloadError(f"its header cannot be read ({error})") from error
+                message = f"the header of the payload file cannot be read ({error})"
+                raise PayloadError(message) from error
             self._start = _LENGTH.size + length
             expected = self._start + _end_of(self._entries.values())
             if size != expected:
-                raise PayloadError(f"it has {size} bytes, but its header says {expected}")
+                raise PayloadError(
+                    f"the payload file has {size} bytes, but its header says {expected}"
+                )
             # Map the opened file, because another file may have the path by now.  The mapping is
             # private: writing to a loaded tensor never changes the file.
             opened = f"/proc/self/fd/{file.fileno()}"
@@ -114,13 +119,15 @@ class Payload:
         """Raises PayloadError unless there is an entry `key` of this dtype and shape."""
         entry = self._entries.get(key)
         if entry is None:
-            raise PayloadError(f"it has no entry {key}")
+            raise PayloadError(f"the payload file has no entry {key}")
         start, end = entry.data_offsets
         size = math.prod(shape) * dtype.itemsize
         name = NAMES.get(dtype)
         stored = ("U8", (size,)) if name is None else (name, shape)
         if end - start != size or (entry.dtype, entry.shape) != stored:
-            raise PayloadError(f"entry {key} is not a {dtype} tensor of shape {list(shape)}")
+            raise PayloadError(
+                f"entry {key} of the payload file is not a {dtype} tensor of shape {list(shape)}"
+            )
 
     def sketches(self, shape: tuple[int, ...]) -> int:
         """The number of sketches of `shape` in the file."""
@@ -141,11 +148,13 @@ class Payload:
         entry = self._entries[key]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
-            raise PayloadError(f"entry {key} does not have its recorded hash")
+            raise PayloadError(f"entry {key} of the payload file does not have its recorded hash")
         try:
             return self._bytes[start:end].view(dtype).view(shape)
         except RuntimeError as error:
-            message = f"entry {key} is not a {dtype} tensor of shape {list(shape)}"
+            message = (
+                f"entry {key} of the payload file is not a {dtype} tensor of shape {list(shape)}"
+            )
             raise PayloadError(message) from error
 
     def rows(self, shape: tuple[int, ...], digest: str) -> torch.Tensor:
@@ -155,17 +164,19 @@ class Payload:
         """
         if not self.sketches(shape):
             raise PayloadError(
-                f"it has no sketches (random projections of tensors) of shape {list(shape)}"
+                "the payload file has no sketches (random projections of tensors) of shape "
+                f"{list(shape)}"
             )
         entry = self._entries[SKETCHES]
         start, end = (self._start + offset for offset in entry.data_offsets)
         if digest and xxhash.xxh3_128_hexdigest(self._view[start:end]) != digest:
-            raise PayloadError("its sketches do not have their recorded hash")
+            raise PayloadError("the sketches in the payload file do not have their recorded hash")
         try:
             return self._bytes[start:end].view(torch.float64).view(entry.shape)
         except RuntimeError as error:  # misaligned
             raise PayloadError(
-                f"its sketches are not a float64 tensor of shape {list(entry.shape)}"
+                "the sketches in the payload file are not a float64 tensor of shape "
+                f"{list(entry.shape)}"
             ) from error
 
 
@@ -175,7 +186,8 @@ def _end_of(entries: Iterable[_Entry]) -> int:
     for start, end in sorted(entry.data_offsets for entry in entries):
         if start != here or end < start:
             raise PayloadError(
-                f"its header has an entry from byte {start} to {end}, after one that ends at {here}"
+                f"the header of the payload file has an entry from byte {start} to {end}, after "
+                f"one that ends at byte {here}"
             )
         here = end
     return here

@@ -273,9 +273,10 @@ def _pairs(columns: Indices) -> Indices:
 
 
 def _flat(arrays: Sequence[Indices], shape: Sequence[int]) -> Indices:
-    """The row-major indices in a tensor of `shape` of all combinations of indices.
+    """Returns flat, row-major indices into a tensor of `shape`.
 
-    `arrays` has the indices along each dimension.
+    `arrays` has some indices along each dimension; the result has one flat index for every
+    combination of them.
     """
     flat = arrays[0]
     for array, length in zip(arrays[1:], shape[1:], strict=True):

@@ -24,7 +24,7 @@ class Layer(nn.Module):
 
 
 class Network(nn.Module):
-    """A network of residual layers; `network(inputs, targets)` is the squared error, in float32."""
+    """Residual layers; `network(inputs, targets)` returns the mean squared error, in float32."""
 
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
@@ -40,7 +40,10 @@ class Network(nn.Module):
 
 
 def micro_batch(step: int, index: int, seed: int) -> tuple[Tensor, Tensor]:
-    """Inputs [6, 8] and targets [6, 4] of one micro-batch of all ranks, the same in every dtype."""
+    """Returns the inputs [6, 8] and targets [6, 4] of micro-batch `index` of a step, in float32.
+
+    The micro-batches of a step are numbered over all dp ranks.
+    """
     draw = torch.Generator().manual_seed(1_000_003 * seed + 1000 * step + index)
     inputs = torch.randn(6, 8, generator=draw, dtype=torch.float32)
     return inputs, 2 * torch.randn(6, 4, generator=draw, dtype=torch.float32)

@@ -42,7 +42,8 @@ def train(
     `contiguous_gradients` and `offload_optimizer`; `wide_accumulation` accumulates gradients in
     float32; `by_hand` accumulates with `set_gradient_accumulation_boundary` instead of the config.
     `schedule` is "WarmupLR", "WarmupCosineLR" or "".  `bug` is the name of a bug to plant, and
-    `release` the folder of an old release to train with.
+    `release` the folder of an old release to train with.  `framework` is "torch" for plain PyTorch
+    (the reference), or "deepspeed" for DeepSpeed's engine (the candidate).
     """
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.recipe import Recipe
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.small_training import (

@@ -34,7 +34,9 @@ def train(
 ) -> None:
     """Trains a GPT for `steps` steps of `microbatches` micro-batches over all dp ranks.
 
-    `optimizer` is "AdamW" or "SGD".  `bug` is the name of a bug to plant, such as "ds-1801".
+    `optimizer` is "AdamW" or "SGD".  `clip` clips gradients.  `bug` is the name of a bug to plant,
+    such as "ds-1801".  `framework` is "torch" for plain PyTorch (the reference), or "deepspeed" for
+    DeepSpeed's engine (the candidate).
     """
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.deepspeed_bugs.programs.tensor_parallel_training import (

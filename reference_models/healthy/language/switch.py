@@ -1,4 +1,7 @@
-"""A language model with experts on devices, trained and saved by the engine of `toolkit`."""
+"""A language model with a mixture of experts; each expert is assigned to its own device.
+
+The `Engine` of `toolkit` trains and saves the model.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makes the single-device mixture of experts parallel, where it differs from the Llama."""
+"""Makes the single-device mixture-of-experts model parallel; `apply.py` has the common steps."""
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ def parallel_moe(config: MoEConfig, axes: Axes) -> MoE:
         raise ValueError(f"experts={config.experts} must be a multiple of ep={axes.ep.size}")
     if axes.pp.size > 1 or axes.techniques.recompute == "full":
         raise ValueError(
-            "pp and recompute=full are not supported, because they lose the layers' balancing loss"
+            "this mixture-of-experts model does not support pp or recompute=full, which would "
+            f"lose the layers' balancing loss, but it was given pp={axes.pp.size} and "
+            f"recompute={axes.techniques.recompute}; use pp=1, and recompute=selective or none"
         )
     model = MoE(config)
     if axes.sp:

@@ -1,8 +1,8 @@
 """DeepSpeed 5489 (TrainCheck, Table 5): frozen weights are missing in the checkpoint.
 
-https://github.com/deepspeedai/DeepSpeed/issues/5489, diagnosed in issue 6771: parameters that are
-frozen before `deepspeed.initialize` are not managed by its optimizer, and what it saves has only
-the parameters that the optimizer manages.
+https://github.com/deepspeedai/DeepSpeed/issues/5489, diagnosed in issue 6771: the optimizer of
+DeepSpeed's engine does not manage parameters that were frozen before `deepspeed.initialize`, and
+the engine's checkpoint has only the parameters that this optimizer manages.
 """
 
 from __future__ import annotations

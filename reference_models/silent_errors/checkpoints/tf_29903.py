@@ -1,8 +1,9 @@
-"""Transformers 29903 (TrainCheck's B14, missed there): weights are missing in the checkpoint.
+"""Transformers 29903 (TrainCheck's B14): weights are missing in the checkpoint.
 
 https://github.com/huggingface/transformers/issues/29903, fixed by pull request 29906: before
 saving, tensors that share a storage are taken for the same tensor and all but one are dropped.
 On a GPU an LSTM keeps all its weights in one buffer, each in a place of its own.
+TrainCheck missed this error in its evaluation.
 """
 
 from __future__ import annotations

@@ -3,9 +3,9 @@
 https://github.com/huggingface/transformers/pull/17877, with transformers 4.20.1: GPT-2's
 `_init_weights` is called for every module and gives the projections named `c_proj` their own
 values.  TrainCheck describes the error so: parameters that are already initialised are not
-distinguished from others.  Here a parameter is initialised if its name contains "c_proj".  The
-longer names that the projection has in its ancestors contain it too, so each ancestor initialises
-it once more.
+distinguished from others.  Here each module initialises all weights below it whose names contain
+"c_proj".  A projection lies below several modules, such as its block and the whole model, so each
+of these modules initialises the projection once more.
 """
 
 from __future__ import annotations

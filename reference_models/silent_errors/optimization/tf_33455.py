@@ -1,8 +1,9 @@
-"""Transformers 33455 (TrainCheck's B15, missed there): training stops before the last epoch.
+"""Transformers 33455 (TrainCheck's B15): training stops before the last epoch.
 
 https://github.com/huggingface/transformers/issues/33455: the trainer computes the total number of
 steps with the batches of an epoch divided by the accumulation count and rounded down, while an
-incomplete window at the end of an epoch takes a step as well.
+incomplete window at the end of an epoch takes a step as well.  TrainCheck missed this error
+in its evaluation.
 """
 
 from __future__ import annotations

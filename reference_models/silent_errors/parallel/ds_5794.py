@@ -1,8 +1,9 @@
 """DeepSpeed 5794 (TrainCheck's B16): an all-to-all that the ranks call with different sizes.
 
 https://github.com/deepspeedai/DeepSpeed/issues/5794: training hangs in a mixture-of-experts layer.
-TrainCheck names all-to-alls with conflicting arguments.  Here each rank computes the capacity of an
-expert from its own number of tokens only, and from one step on, one rank has longer sequences.
+TrainCheck describes the error as all-to-alls with conflicting arguments.  Here each rank computes
+the capacity of an expert from its own number of tokens only, and from one step on, one rank has
+longer sequences.
 """
 
 from __future__ import annotations

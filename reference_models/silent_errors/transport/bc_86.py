@@ -1,8 +1,8 @@
 """Baichuan2 86 (TrainCheck's B18): a model over two GPUs computes nonsense.
 
 https://github.com/baichuan-inc/Baichuan2/issues/86: the model answers with nonsense, inf or NaN if
-it is loaded on two cards, but not on one. TrainCheck names a faulty driver that loses data between
-the cards.  Here a part of the hidden states is lost.
+it is loaded on two cards, but not on one.  According to TrainCheck, the cause is a faulty driver
+that loses data between the cards.  Here a part of the hidden states is lost.
 """
 
 from __future__ import annotations

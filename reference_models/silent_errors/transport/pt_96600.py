@@ -1,8 +1,8 @@
 """PyTorch 96600 (TrainCheck's B17): gradients get lost between the GPUs of a data-parallel run.
 
-https://github.com/pytorch/pytorch/issues/96600, with several RTX 4090: TrainCheck names a broken
-peer-to-peer set-up.  Here, from one step on, the second rank loses the gradients that the first
-sends, so the ranks update their replicas with different gradients.
+https://github.com/pytorch/pytorch/issues/96600, with several RTX 4090: according to TrainCheck,
+the cause is a broken peer-to-peer set-up.  Here, from one step on, the second rank loses the
+gradients that the first sends, so the ranks update their replicas with different gradients.
 """
 
 from __future__ import annotations

@@ -161,7 +161,7 @@ def test_a_column_that_declares_nonsense_is_refused(
         (lambda r: r["texts"].append("x" * 2000), "length"),
         (lambda r: r["metas"].append({"step": "y" * 300}), "length"),
         (lambda r: r.update(more=1), "unknown field"),
-        (lambda r: r["columns"].pop("steps"), "columns of its steps"),
+        (lambda r: r["columns"].pop("steps"), "columns of the file's steps"),
         (lambda r: r["columns"]["calls"].update(api=b"abc"), "middle of a row"),
         (lambda r: r["columns"]["calls"].update(api=b"\0" * 4), "different lengths"),
         (lambda r: r["columns"]["returns"].update({

@@ -50,11 +50,12 @@ class Sites:
         """
         if self._counts[what] >= MAX_SITES or (what, when) in self._seen:
             return
+        site = site or self.here(what, name)
+        if site is None:
+            return
         if when is not None:
             self._seen.add((what, when))
-        site = site or self.here(what, name)
-        if site is not None:
-            self.add(site)
+        self.add(site)
 
     def here(self, what: What, name: str = "") -> Site | None:
         """The program's innermost line on the stack; None if there is none.  Does not record it."""

@@ -60,7 +60,7 @@ def dtensor_layout(
     for number, placement in enumerate(tensor.placements):
         if placement.is_partial() and mesh.size(number) > 1:
             partials += _partial(tensor, placement, dims[number])
-    cuts = _cuts(tensor, where)
+    cuts = _cuts(tensor)
     arrays = _arrays(tensor, cuts, where)
     cut = [dims[number] for number in cuts]
     names = [axis for dim in cut for axis in dim.axes]
@@ -85,7 +85,7 @@ def _shown(tensor: Any) -> str:
     return f"a DTensor of shape {shape} placed {tensor.placements} on {mesh}"
 
 
-def _cuts(tensor: Any, where: Sequence[int]) -> dict[int, Shard]:
+def _cuts(tensor: Any) -> dict[int, Shard]:
     """Maps each mesh dimension that shards the tensor to its Shard, outermost first.
 
     The axis of a Shard is the name of the mesh dimension (`_own_axis`).  A mesh dimension may

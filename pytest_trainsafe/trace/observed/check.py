@@ -150,8 +150,8 @@ def _numbers(table: Table) -> str:
         if not good.all():
             return f"a value of the type {name} is not valid"
         for index in np.unique(held[mine & (held != NONE)]):
-            if name == "int" and not _INT.fullmatch(texts[int(index)]):
-                return "a value of the type int is not valid"
+            if name == "bool" or not _INT.fullmatch(texts[int(index)]):
+                return f"a value of the type {name} is not valid"
     return ""
 
 

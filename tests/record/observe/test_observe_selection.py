@@ -90,6 +90,7 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
     [
         ({"apis": "torch.optim"}, "list of names"),
         ({"apis": ["torch..optim"]}, "'torch..optim' is not a valid name"),
+        ({"apis": [".torch.optim"]}, "'.torch.optim' is not a valid name"),
         ({"variables": [1]}, "1 is not a str"),
         ({"sample": 10}, "pair of ints"),
         ({"sample": (0, 1)}, "at least 1"),

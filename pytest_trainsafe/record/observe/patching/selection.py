@@ -26,7 +26,7 @@ def names_in(given: object, what: str) -> tuple[str, ...] | None:
     for name in given:
         if not isinstance(name, str):
             raise ArgumentTypeError(f"observe({what}=...): {name!r} is not a str")
-        if not name or name != name.strip() or ".." in name or name.endswith("."):
+        if not name or name != name.strip() or ".." in name or name[0] == "." or name[-1] == ".":
             raise ArgumentError(
                 f"observe({what}=...): {name!r} is not a valid name; pass a name whose parts are "
                 "separated by single dots, without spaces around it, such as "

@@ -73,7 +73,10 @@ class Annotations:
         return cls.of(load(text, origin), origin, model)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
-        """These annotations with those of `given` added; on conflict these take precedence."""
+        """Returns a copy of `self` with the annotations of `given` added.
+
+        Where an annotation of `self` and one of `given` conflict, that of `self` is used.
+        """
         below, own = parse(given, "the annotations of the framework"), self.entries
         joined = replace(
             own,

@@ -207,7 +207,8 @@ class _Builder:
         if key == "<<" and _is_plain(event):  # a merge key in YAML 1.1
             raise self._error(
                 event,
-                "merge keys (<<) are not supported; write the entries out, or quote a name <<",
+                "merge keys (<<) are not supported; write out the entries that << would merge in, "
+                'or, if the key is to be named <<, put it in quotes: "<<"',
             )
         if isinstance(key, str) and key in inner.lines:  # `parse` rejects keys that are not text
             raise AnnotationError(

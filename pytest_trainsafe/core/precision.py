@@ -37,7 +37,10 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which a program computes; "float8" has none, since only casts make it."""
+        """The torch dtype of this name.
+
+        Raises AssertionError for "float8": torch has several FP8 dtypes and none of this name.
+        """
         import torch
 
         found = getattr(torch, self.name, None)

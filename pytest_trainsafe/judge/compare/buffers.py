@@ -192,7 +192,7 @@ class Buffers:
         return ""
 
     def _beside_shards(self, module: str) -> bool:
-        """Whether a module, or its parent, has parameters or activations that tp shards."""
+        """Whether a parameter or activation of a module, or of its parent, is sharded over tp."""
         around = {module, module.rpartition(".")[0]} - {""}
         role = self.rung.candidate.sizes.mesh.role
         return any(

@@ -86,7 +86,11 @@ def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
 
 
 def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
-    """Other axes of means than the declared ones; those that change only gradients come first."""
+    """Yields declarations to try instead of the declared one, each as (gradients, loss).
+
+    `gradients` are the axes over which gradients are declared means, `loss` those over which losses
+    are.  The first declarations change only the axes of gradients.
+    """
     axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
     every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]
     for its in dict.fromkeys([loss, (), ("dp",)]):

@@ -256,9 +256,10 @@ def _is_norm(finding: Finding, step: int) -> bool:
 
 
 def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
-    """The finding, with a pattern found after dividing the gradient by the factor.
+    """Returns the finding, with a pattern that is found after dividing the gradient by the factor.
 
-    Unchanged unless its gradient is one of the first that the factor does not explain.
+    Only the findings on the first `FEW` gradients that the factor does not explain get a pattern.
+    All other findings are returned unchanged.
     """
     if finding.where not in factor.apart[:FEW] or finding.error is None:
         return finding

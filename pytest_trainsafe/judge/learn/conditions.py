@@ -81,7 +81,7 @@ class Precondition:
 
     @property
     def always(self) -> bool:
-        """Whether it holds for every example, since a scenario has no conditions."""
+        """Whether at least one scenario has no conditions, so that every example satisfies it."""
         return () in self.any_of
 
     @property

@@ -259,7 +259,10 @@ class _Blame:
         return any(wrong.module == module for wrong in self.of("activation"))
 
     def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
-        """The wrong, not rewritten outputs of the modules that `caller` calls, except `below`."""
+        """The wrong outputs, if not rewritten, of the modules that `caller` calls.
+
+        `below` is the path of one such module, whose outputs are left out.
+        """
         return [
             id
             for id in self.of("activation")

@@ -185,10 +185,12 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions that may be of these parameters' gradients, by their number of elements.
+        """The reductions that may be of the gradients of `targets`, by their number of elements.
 
-        A reduction fits if one of these parameters has its size on some rank.  A size that no
-        parameter has is that of a bucket of several parameters, which may contain any.
+        `targets` are paths of parameters.  A reduction of N elements fits in two cases.  Either one
+        of `targets` has N elements on some rank, or no parameter of the model has N elements.  In
+        the second case the reduction is of a bucket of several gradients, which may contain any
+        parameter's gradient.  A reduction whose number of elements is unknown fits too.
         """
         paths = {*targets}
         every: set[int] = set()

@@ -132,7 +132,10 @@ class Argument(RelationBase):
         return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for the form "same": if two counts must agree, they do so in every context."""
+        """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
+
+        True for the form "same": if two counts must agree, they do so in every context.
+        """
         return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:

@@ -74,7 +74,11 @@ class Output(RelationBase):
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Claims on shape, dtype and device for equal contents, and on sizes for equal shapes."""
+        """Yields the claims that an "equal" claim on a content or a shape implies.
+
+        If a result has the content of an argument, it also has its dtype, device, shape and sizes.
+        If it has the shape of an argument, it also has its first and its last size.
+        """
         params = dict(claim.params)
         if claim["form"] == "equal" and claim["property"] == "digest":
             for name in _EQUAL[:-1]:
@@ -123,7 +127,11 @@ class Output(RelationBase):
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for copied contents, sizes, counts and limits, except those of layers."""
+        """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
+
+        True for "equal" and "at_most" claims on contents, shapes, sizes and numbers.  False for all
+        other claims, and for all claims on `torch.nn.functional` or on a module's `forward`.
+        """
         if is_architecture(claim.text("api")):
             return False
         name = claim["property"]

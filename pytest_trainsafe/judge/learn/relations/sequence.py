@@ -337,7 +337,9 @@ def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
     """The "once" claims on two APIs that alternate, if both also alternate with a third API.
 
     Two APIs alternate if each is called once between two calls of the other.  The third API must
-    come before both by the number of programs, then the number of pairs, then the alphabet.
+    rank above both.  APIs are ranked by the largest number of programs that satisfy one of their
+    "once" claims (more is higher), then by the number of these claims (more is higher), then by
+    name (alphabetically first is highest).
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs

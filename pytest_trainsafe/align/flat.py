@@ -110,7 +110,7 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
 
 
 def _replicas(same: Sequence[_FlatRange]) -> list[tuple[str, str]]:
-    """Returns a problem if ranks that hold the same range, that is replicas, differ; else []."""
+    """Returns one problem if the values of replicas (ranks with the same range) differ; else []."""
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
     held = [(piece.part.rank, piece.part.coordinates, piece.part.tensor) for piece in same]

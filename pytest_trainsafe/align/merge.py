@@ -316,7 +316,10 @@ class _Merger:
         return at
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
-        """Indices of the parts, in groups of replicas: the same elements of the same term."""
+        """Groups the indices of parts that are replicas.
+
+        Replicas have the same elements and, if parts are terms of a sum, are the same term.
+        """
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, part in enumerate(self.parts):
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))

@@ -320,7 +320,10 @@ def in_use(axis: str, point: Point) -> bool:
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
-    """The entry for an output, or else for the nearest key path that contains it ("output")."""
+    """The entry for the key path `name`, or for the nearest one around it that has an entry.
+
+    For example, "output" is around "output.0".  None if no such key path has an entry.
+    """
     while name not in outputs and "." in name:
         name = name.rpartition(".")[0]
     return outputs.get(name)

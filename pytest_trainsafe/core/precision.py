@@ -1,6 +1,7 @@
-"""The number systems of the precision ladder: how each rounds, and which errors that allows.
+"""The number systems of the precision ladder: how each rounds, and how large errors may be.
 
-Each rung of the ladder is judged in one of them.  Imports torch only when a dtype is requested.
+Each rung of the ladder is judged in one of these number systems.  Imports torch only when a dtype
+is requested.
 """
 
 from __future__ import annotations

@@ -332,7 +332,7 @@ class _Blame:
         return [child for child, caller in self.callers.items() if caller == module]
 
     def leaves_wrong(self, module: str, at: TensorId) -> bool:
-        """Whether the gradient of one of a module's inputs is wrong."""
+        """Whether the gradient of one of a module's inputs is wrong in the micro-batch of `at`."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
         return any(self.inputs.differs(id) for id in ids)
 

@@ -115,9 +115,11 @@ class Places:
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
-        """The collectives that the report lists: of the norm, or of these parameters' gradients.
+        """The collectives that the report lists for a fault.
 
-        If none fits the parameters, these are all collectives that reduce gradients.
+        In the phase "norm" these reduce the gradient norm.  In other phases they may reduce the
+        gradients of `targets`, which are paths of parameters.  If there are none, the result has
+        all collectives that reduce gradients.
         """
         if phase == "norm":
             return _once(self.norms)

@@ -305,7 +305,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
 
 
 class _Ratio:
-    """Returns a tensor's error divided by its allowance, as the judge computes it."""
+    """A function that returns the error of a value of one tensor, divided by its allowance."""
 
     def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
         self.reference = reference.numpy()

@@ -130,10 +130,11 @@ def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparis
 
 
 def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
-    """By rank, the factor that most parts have in common.
+    """By rank, the most frequent factor between the candidate's gradients and the reference's.
 
-    None if the parts of some rank have no factor in common, or if all factors are 1.  A factor
-    close to the one that `likely` has for the rank takes precedence over the most frequent one.
+    `ratios` has the factor of each gradient on each rank.  `likely` may have an expected factor for
+    a rank: a factor close to it takes precedence over the most frequent one.  None if the gradients
+    on some rank have no factor in common, or if all factors are 1.
     """
     factors: dict[int, float] = {}
     off = False

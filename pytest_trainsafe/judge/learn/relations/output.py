@@ -88,10 +88,10 @@ class Output(RelationBase):
                 yield hypothesis("output", **{**params, "property": name})
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Claims that a result has the dtype or the device of an argument, if a better one exists.
+        """The claims that a result has the dtype or the device of an argument other than the first.
 
         Only the claim on the first argument is kept: a result has the dtype of its input, while a
-        bias in another dtype is converted.
+        bias in another dtype is converted.  A claim that more programs satisfy is kept too.
         """
         alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
         for each in found:

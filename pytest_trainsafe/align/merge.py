@@ -248,7 +248,7 @@ class _Merger:
                 raise LayoutError(
                     f"rank {part.rank} holds a part of shape {list(part.tensor.shape)}, but its "
                     f"layout gives it a part of shape {list(expected)} of the logical tensor of "
-                    f"shape {list(whole)}; correct the layout if the part is right"
+                    f"shape {list(whole)}"
                 )
         return arrays
 

@@ -69,7 +69,7 @@ class Consistent(RelationBase):
         return -5 if weights and claim["form"] is None else 2
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """The claim that the variable stays equal, if this one says that it is always equal."""
+        """For a claim that a variable is equal on two ranks, the claim that it stays equal."""
         if claim["form"] is None:
             yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
 

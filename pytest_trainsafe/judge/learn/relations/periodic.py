@@ -73,7 +73,10 @@ class Periodic(RelationBase):
                 yield _claim(name, longer)
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether one claim says never, and the other says in every step."""
+        """Whether one claim says that a variable never changes, the other that it always does.
+
+        "Always" means in every step.
+        """
         same = all(claim[name] == other[name] for name in ("variable", "attribute"))
         return same and {claim["period"], other["period"]} == {0, 1}
 

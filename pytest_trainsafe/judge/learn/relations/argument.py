@@ -118,7 +118,10 @@ class Argument(RelationBase):
         return {claim["form"], other["form"]} == {"steady", "fresh"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: `OWN` for most, as authors choose options freely."""
+        """How credible a claim is (`Relation.prior`).
+
+        `OWN` for most claims, because authors choose options freely.
+        """
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):

@@ -64,7 +64,11 @@ class Consistent(RelationBase):
         return field == "value"
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 2, but -5 on weights, which may be shards."""
+        """How credible a claim is (`Relation.prior`).
+
+        -5 for the claim that weights or optimizer states are equal, because they may be shards;
+        2 for all other claims.
+        """
         weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
         return -5 if weights and claim["form"] is None else 2
 

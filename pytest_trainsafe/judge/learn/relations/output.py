@@ -116,7 +116,10 @@ class Output(RelationBase):
         } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 2 where the API ensures it, less where it may be chance."""
+        """How credible a claim is (`Relation.prior`).
+
+        2 if the API ensures what the claim says, and less if it may hold by chance.
+        """
         form, name = claim.text("form"), claim.text("property")
         if form in ("finite", "autocast"):
             return 2

@@ -81,7 +81,10 @@ class Periodic(RelationBase):
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 1 for parameters that change in every step, else `OWN`."""
+        """How credible a claim is (`Relation.prior`).
+
+        1 for the claim that parameters change in every step, `OWN` for all other claims.
+        """
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
         return 1 if weights and claim["period"] == 1 else OWN
 

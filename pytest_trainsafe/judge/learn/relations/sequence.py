@@ -112,7 +112,10 @@ class CallSequence(RelationBase):
         )
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: little, as authors choose whether a loop clips, for example."""
+        """How credible a claim is (`Relation.prior`).
+
+        The number is low, because authors choose, for example, whether a loop clips gradients.
+        """
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.

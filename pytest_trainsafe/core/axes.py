@@ -139,7 +139,8 @@ def parallel_axes(mesh: Mesh) -> frozenset[str]:
 def axes_over(mesh: Mesh) -> tuple[str, ...]:
     """The names of the built-in axes of a sweep, and of the axes that a mesh declares.
 
-    A program's keyword arguments are also axes of a sweep, but are not included.
+    A built-in mesh axis, such as tp, is left out if the mesh does not declare it.  A program's
+    keyword arguments may be axes of a sweep too, but are not included.
     """
     built_in = (name for name in AXES if name not in MESH_AXES or name in mesh.axes)
     return tuple(dict.fromkeys((*built_in, *mesh.axes, *mesh.overlaps)))

@@ -38,7 +38,7 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The torch dtype of this name.
+        """The torch dtype that is called `name`, such as torch.float32 for "float32".
 
         Raises AssertionError for "float8": torch has several FP8 dtypes and none of this name.
         """

@@ -114,8 +114,8 @@ class ModelInputs:
         """Judge parts whose shape is not that of the reference's input, and that match no layout.
 
         `equal` is true if all parts have equal values; the verdict is then "unclear".  It is also
-        "unclear" for floating-point inputs, if no layout has parts of this shape, and if the parts
-        hold the reference's values in an unknown order.  Otherwise the verdict is "differs".
+        "unclear" for floating-point inputs, if the parts cannot be merged, and if they hold the
+        reference's values in an unknown order.  Otherwise the verdict is "differs".
         """
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
@@ -185,7 +185,7 @@ class ModelInputs:
                     yield wide
 
     def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
-        """Whether the candidate's input `there` equals `expected`, the reference's same input.
+        """Whether the input `there` of the candidate equals that of the reference, `expected`.
 
         Only the ranks in the pipeline stage of the part `like` are compared.
         """

@@ -226,7 +226,7 @@ class _Description:
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
         """The axis over which the gradients of the group's parameters are never summed.
 
-        "" if there is no such axis or more than one.
+        "" if there is no such axis or more than one, or if a gradient is wrong in another way.
         """
         targets = {fault.target for fault in group}
         patterns = [

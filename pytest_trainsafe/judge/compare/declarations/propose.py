@@ -180,9 +180,9 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """The message if a declaration explains all wrong tensors but clipping makes it unprovable.
+    """The message on a declaration that explains all wrong tensors but cannot be confirmed.
 
-    Clipping hides whether the reduction averages the gradients, as the declaration `averaged` says.
+    `averaged` is the declaration.  Clipping hides whether the reduction averages the gradients.
     """
     axes = " and ".join(averaged.gradients or averaged.dropped)
     over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"

@@ -180,7 +180,9 @@ class _Builder:
                 f"the alias *{excerpt(name)} is inside its own anchor; write the value out",
             )
         if name not in self.anchors:
-            raise self._error(event, f"the alias *{excerpt(name)} has no anchor before it")
+            raise self._error(
+                event, f"the alias *{excerpt(name)} has no anchor before it; write the value out"
+            )
         return self.anchors[name]
 
     def _add(self, node: _Anchored, event: yaml.Event) -> None:

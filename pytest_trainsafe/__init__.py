@@ -1,7 +1,8 @@
 """Tells whether two training runs differ by rounding or by a bug, and where the bug starts.
 
-The public names are resolved when they are first used: importing this package, as pytest does
-at every start, imports neither torch nor numpy, and neither does importing a name from it.
+pytest imports this package at every start, so the import loads neither torch nor numpy.  A public
+name is looked up in its module when it is first accessed.  If that module needs torch and torch is
+not loaded yet, the name gets a stand-in, which loads torch when it is used.
 """
 
 from __future__ import annotations

@@ -406,7 +406,7 @@ def _require_recorded(given: object, role: str) -> None:
 
 
 def _require_options(function: str, loosen: object, accept: object) -> None:
-    """Raises ArgumentTypeError unless these are a list of Loosen and a list of check names."""
+    """Raises ArgumentTypeError unless `loosen` is a list of Loosen and `accept` of check names."""
     if not isinstance(loosen, (list, tuple)) or not all(isinstance(e, Loosen) for e in loosen):
         raise ArgumentTypeError(
             f"{function} was given {described(loosen)} as loosen; loosen must be a list of Loosen, "

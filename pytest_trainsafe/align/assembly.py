@@ -1,7 +1,8 @@
-"""Joins the parts of a tensor, if they are known to fit together, by a cached plan.
+"""Joins the parts of a tensor by a plan, if the parts are known to fit together.
 
-A trace has thousands of tensors, but few combinations of shapes and layouts need a plan.  Called by
-merge, which finds out whether parts fit together and reports where they do not.
+A trace has thousands of tensors but few combinations of shapes and layouts, so one cached plan
+serves many tensors.  Called by merge, which finds out whether parts fit together and reports where
+they do not.
 """
 
 from __future__ import annotations

@@ -28,11 +28,12 @@ _Numbers = dict[tuple[int, int], int]
 
 
 def renumbered(candidate: Trace, reference: Trace) -> Trace:
-    """Returns the candidate with the reference's call numbers; the candidate itself if none change.
+    """Returns a copy of the candidate that has the reference's call numbers.
 
-    The calls of a module on all stages are put into one order and numbered from 0.  To order them,
-    each call is assigned the next output that its stage records after it, among the modules that
-    only this stage calls.  The calls are sorted by the positions of these outputs in the reference.
+    Returns the candidate itself if no number changes.  The calls of one module on all stages are
+    sorted and numbered from 0.  The sort key of a call is the position, in the reference, of the
+    output that follows the call: the next one that the call's stage records from a module that no
+    other stage calls.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate
@@ -57,7 +58,11 @@ def renumbered(candidate: Trace, reference: Trace) -> Trace:
 
 
 def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Numbers]]:
-    """Yields calls that form a sequence over stages, with the numbers that they should have."""
+    """Yields each module whose calls in a micro-batch form one sequence over several stages.
+
+    The module is given as (step, micro-batch, module), together with the new call numbers.  Modules
+    whose call numbers do not change are left out.
+    """
     made: defaultdict[_Calls, defaultdict[int, set[int]]] = defaultdict(lambda: defaultdict(set))
     for id in candidate.ids():
         if id.kind == "activation":
@@ -90,12 +95,13 @@ def _sequences(candidate: Trace, reference: Trace) -> Iterator[tuple[_Calls, _Nu
 def _followed_by(
     candidate: Trace, order: Mapping[TensorId, int], on_several: Collection[_Calls]
 ) -> dict[tuple[int, _Calls, int], int]:
-    """Maps (stage, calls of a module, call number) to a position in the reference.
+    """Maps each call to the position, in the reference, of the output that follows the call.
 
-    It is the position of the next output that the stage records after the call, among the modules
-    that only one stage calls.  `order` maps an output to its position in the reference, and
-    `on_several` holds the modules' calls that several stages make.  A call that no such output
-    follows has no entry.
+    A key is (stage, (step, micro-batch, module), the stage's call number).  The output that follows
+    a call is the next one that the same stage records from a module that no other stage calls.  A
+    call that no such output follows has no entry.  `order` maps each output to its position in the
+    reference.  `on_several` has (step, micro-batch, module) for each module that several stages
+    call.
     """
     followed: dict[tuple[int, _Calls, int], int] = {}
     seen: set[tuple[int, int, int | None]] = set()

@@ -1,8 +1,9 @@
-"""Undoes Flat placements: joins the ranges of flattened tensors that ranks hold.
+"""Joins the ranges of flattened tensors that ranks hold.
 
-Called by merge before anything else.  The result has one part without a Flat for each set of
-ranks that split a tensor among them.  There may be several such sets (one for each tp rank or
-pipeline stage), each with a split of its own; merge joins their parts as usual.
+A Flat in the layout of a part says that the part is a range of a flattened tensor.  A set of ranks
+that splits one tensor into ranges becomes one part, whose layout has no Flat.  There may be several
+such sets (one for each tp rank or pipeline stage), and each may split the tensor differently.
+Called by merge, which then merges the joined parts as usual.
 """
 
 from __future__ import annotations
@@ -109,7 +110,7 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
 
 
 def _replicas(same: Sequence[_FlatRange]) -> list[tuple[str, str]]:
-    """Returns a problem if ranks that hold the same range, that is replicas, differ; else []."""
+    """Returns one problem if the values of replicas (ranks with the same range) differ; else []."""
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
     held = [(piece.part.rank, piece.part.coordinates, piece.part.tensor) for piece in same]

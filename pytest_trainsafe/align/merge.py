@@ -65,10 +65,11 @@ def merge(
 ) -> Merged:
     """Merges the parts that ranks hold of one logical tensor.
 
-    `shape` is the logical shape if it is known, usually that of the reference: parts that hold more
-    than it requires overlap, and parts that hold less leave holes.  `free_axes` are the axes along
-    which only some coordinates need to hold the tensor: `pp`, and `dp` for a tensor of one
-    micro-batch.  An axis, here and in layouts, is a mesh axis or a role that several of them share.
+    `shape` is the logical shape if it is known, usually that of the reference.  A part that is
+    longer than `shape` allows is then reported as an overlap, and a shorter part as a hole.
+    `free_axes` are the axes along which only some ranks need to hold the tensor: `pp`, and `dp` for
+    a tensor of one micro-batch.  An axis, here and in layouts, is a mesh axis, or a role such as
+    `dp`, which stands for all mesh axes that have the role.
     Partial layouts are summed in float64, or exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
@@ -245,9 +246,9 @@ class _Merger:
             expected = tuple(map(len, arrays[part.rank]))
             if expected != tuple(part.tensor.shape):
                 raise LayoutError(
-                    f"rank {part.rank} holds a tensor of shape {list(part.tensor.shape)}, but by "
-                    f"its layout the part of a logical tensor of shape {list(whole)} has shape "
-                    f"{list(expected)}"
+                    f"rank {part.rank} holds a part of shape {list(part.tensor.shape)}, but its "
+                    f"layout gives it a part of shape {list(expected)} of the logical tensor of "
+                    f"shape {list(whole)}"
                 )
         return arrays
 
@@ -315,7 +316,10 @@ class _Merger:
         return at
 
     def groups(self, arrays: dict[int, list[Indices]]) -> list[list[int]]:
-        """Indices of the parts, in groups of replicas: the same elements of the same term."""
+        """Groups the indices of parts that are replicas.
+
+        Replicas have the same elements and, if parts are terms of a sum, are the same term.
+        """
         groups: dict[tuple[object, ...], list[int]] = {}
         for place, part in enumerate(self.parts):
             terms = tuple(part.coordinates[p.axis] for p in part.layout if isinstance(p, Partial))

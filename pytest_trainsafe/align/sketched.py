@@ -137,7 +137,12 @@ def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
 
 
 def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) -> bool:
-    """Whether every rank that should hold a part holds one; rectangles must cover the tensor."""
+    """Whether every rank that should hold a part of the tensor holds one.
+
+    For a layout of rectangles: whether the rectangles cover the tensor.  `free_from` are the axes
+    along which only some ranks need to hold the tensor.  If any rank at some coordinates along
+    these axes holds a part, all ranks at the same coordinates should hold one.
+    """
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)
     if rectangle is not None:
@@ -164,7 +169,10 @@ def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) ->
 def _ranges_complete(
     trace: Trace, held: Sequence[Holder], axes: Sequence[str], free_from: Sequence[str]
 ) -> bool:
-    """Whether each set of ranks that splits a tensor holds all of it, and all split it alike."""
+    """Whether each set of ranks that splits a flattened tensor over `axes` holds all its elements.
+
+    False if two sets split the tensor into different ranges.  `free_from` is as for `_complete`.
+    """
     mesh = trace.sizes.mesh
     axes = mesh.expand(axes)
     named = mesh.expand(axis for p in held[0][1].layout for axis in axes_of(p))

@@ -1,4 +1,4 @@
-"""The update that a step made to a parameter.  Called by the compare judge.
+"""Computes the update that a step made to a parameter.  Called by the compare judge.
 
 A parameter changes little in a step, so an error in the update is hidden in the parameter.
 """

@@ -1,4 +1,4 @@
-"""Describes layouts and rows in the messages of findings.  Called by merge."""
+"""Describes layouts, and the rows of a tensor, in the messages of findings.  Called by merge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,10 @@ def describe(layout: Layout) -> str:
 
 
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
-    """The part of the whole that index arrays cover, in words."""
+    """The rows of a tensor of shape `whole` that one index array per dimension selects, in words.
+
+    Dimensions of which all rows are selected are left out.
+    """
     words = []
     for dim, (array, length) in enumerate(zip(arrays, whole, strict=True)):
         if len(array) < length:

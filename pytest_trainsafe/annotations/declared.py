@@ -73,7 +73,10 @@ class Annotations:
         return cls.of(load(text, origin), origin, model)
 
     def over(self, given: Mapping[str, Any]) -> Annotations:
-        """These annotations with those of `given` added; on conflict these take precedence."""
+        """Returns a copy of `self` with the annotations of `given` added.
+
+        Where an annotation of `self` and one of `given` conflict, that of `self` is used.
+        """
         below, own = parse(given, "the annotations of the framework"), self.entries
         joined = replace(
             own,
@@ -317,7 +320,10 @@ def in_use(axis: str, point: Point) -> bool:
 
 
 def _output(outputs: Mapping[str, OutputEntry], name: str) -> OutputEntry | None:
-    """The entry for an output, or else for the nearest key path that contains it ("output")."""
+    """The entry for the key path `name`, or for the nearest one around it that has an entry.
+
+    For example, "output" is around "output.0".  None if no such key path has an entry.
+    """
     while name not in outputs and "." in name:
         name = name.rpartition(".")[0]
     return outputs.get(name)

@@ -180,7 +180,9 @@ class _Builder:
                 f"the alias *{excerpt(name)} is inside its own anchor; write the value out",
             )
         if name not in self.anchors:
-            raise self._error(event, f"the alias *{excerpt(name)} has no anchor before it")
+            raise self._error(
+                event, f"the alias *{excerpt(name)} has no anchor before it; write the value out"
+            )
         return self.anchors[name]
 
     def _add(self, node: _Anchored, event: yaml.Event) -> None:
@@ -207,7 +209,8 @@ class _Builder:
         if key == "<<" and _is_plain(event):  # a merge key in YAML 1.1
             raise self._error(
                 event,
-                "merge keys (<<) are not supported; write the entries out, or quote a name <<",
+                "merge keys (<<) are not supported; write out the entries that << would merge in, "
+                'or, if the key is to be named <<, put it in quotes: "<<"',
             )
         if isinstance(key, str) and key in inner.lines:  # `parse` rejects keys that are not text
             raise AnnotationError(

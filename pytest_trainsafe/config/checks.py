@@ -48,7 +48,7 @@ def is_accepted(check: str, accepted: Collection[str]) -> bool:
 
 
 def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
-    """Returns the names; raises UnknownCheckError if one is not the name of a check.
+    """Returns the names in `accept`; raises UnknownCheckError if one names no check.
 
     The message starts with `source`, which says where the names come from.
     """

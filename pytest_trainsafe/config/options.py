@@ -1,4 +1,7 @@
-"""Adds the options of the table, and an ini key for each, to pytest.  `read` reads them."""
+"""Adds the options of `config/table.py` to pytest, each with an ini key of the same meaning.
+
+The values that users give are read in `config/read.py`.
+"""
 
 from __future__ import annotations
 

@@ -137,7 +137,11 @@ def parallel_axes(mesh: Mesh) -> frozenset[str]:
 
 
 def axes_over(mesh: Mesh) -> tuple[str, ...]:
-    """The names of all axes of a sweep over a mesh, except for the program's parameters."""
+    """The names of the built-in axes of a sweep, and of the axes that a mesh declares.
+
+    A built-in mesh axis, such as tp, is left out if the mesh does not declare it.  A program's
+    keyword arguments may be axes of a sweep too, but are not included.
+    """
     built_in = (name for name in AXES if name not in MESH_AXES or name in mesh.axes)
     return tuple(dict.fromkeys((*built_in, *mesh.axes, *mesh.overlaps)))
 

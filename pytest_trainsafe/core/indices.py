@@ -1,8 +1,9 @@
 """Index arithmetic of Layouts: which elements of the logical tensor a rank holds.
 
-Called by merge, by the recorder's consistent tensors, and by the judges.  A layout splits each
-dimension independently, so a rank's part is one increasing index array per dimension; a Flat
-takes a contiguous range of the elements that those arrays select.
+Used where parts are cut from a logical tensor or merged into it: by merge, by the recorder and by
+the judges.  A layout splits each dimension independently, so a rank's part is given by one
+increasing index array per dimension.  A Flat takes a contiguous range of the elements that these
+arrays select.
 """
 
 from __future__ import annotations

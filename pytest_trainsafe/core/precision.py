@@ -1,6 +1,7 @@
-"""The number systems of the precision ladder: how each rounds, and which errors that allows.
+"""The number systems of the precision ladder: how each rounds, and how large errors may be.
 
-Each rung of the ladder is judged in one of them.  Imports torch only when a dtype is requested.
+Each rung of the ladder is judged in one of these number systems.  Imports torch only when a dtype
+is requested.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ class Precision:
 
     @property
     def dtype(self) -> torch.dtype:
-        """The dtype in which a program computes; "float8" has none, since only casts make it."""
+        """The torch dtype that is called `name`, such as torch.float32 for "float32".
+
+        Raises AssertionError for "float8": torch has several FP8 dtypes and none of this name.
+        """
         import torch
 
         found = getattr(torch, self.name, None)

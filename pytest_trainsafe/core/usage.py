@@ -28,7 +28,7 @@ _BRACKETS: dict[type, tuple[str, str]] = {
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """`; did you mean 'tp'?` if a known word is close to this one, else an empty string."""
+    """`; did you mean 'tp'?` if a word in `known` is similar to `word`, else an empty string."""
     if len(word) > _LONGEST_NAME:
         return ""
     import difflib  # only needed for an error

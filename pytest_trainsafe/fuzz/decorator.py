@@ -114,7 +114,10 @@ def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[st
 
 
 def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
-    """hypothesis' settings for the test: the profile's, without deadline and explain phase."""
+    """hypothesis' settings for the test: the profile's, without deadline and explain phase.
+
+    `most` is the number of examples, None for that of the profile.
+    """
     profile = hypothesis.settings()
     words: dict[str, Any] = {} if most is None else {"max_examples": most}
     if profile.database is not None:

@@ -1,10 +1,11 @@
 """Runs each Point that hypothesis draws for one test once, and explains the first failure.
 
 Once the first failure is explained, no further Point is run, although hypothesis goes on to shrink
-the failing example.  From then on, a drawn Point that has all axis values that the failure needs is
-replaced by the smallest failing Point (`settled`).  Any other Point passes or fails as it did
-before; it is rejected if it was not run before, or if it failed in another way.  The example that
-hypothesis saves and prints is thus the smallest failing Point.
+the failing example.  From then on, hypothesis gets these answers.  A drawn Point that has all axis
+values that the failure needs is replaced by the smallest failing Point (`settled`).  Another Point
+that was run earlier keeps its result if it passed or failed in the same way as the first failure.
+All other Points are rejected as examples.  Thus the example that hypothesis saves and prints is the
+smallest failing Point.
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ MAX_REASONS = 4
 def require_mostly_valid(space: Space) -> None:
     """Raises FailedHealthCheck if few Points drawn at random are valid or nearly valid.
 
-    A Point is nearly valid if a change of one axis, other than a mesh axis, makes it valid.  Of any
-    other Point the strategy must change several axes.  If it had to do so for most examples, they
-    would be the same few Points again and again.
+    A Point is nearly valid if a change of one axis, other than a mesh axis, makes it valid.  The
+    strategy repairs all other Points by changes of several axes.  If most Points need such repairs,
+    the repaired Points are few, and the test repeats them.
     """
     excluded: Counter[str] = Counter()
     for values in space.drawn_at_random(DRAWN):

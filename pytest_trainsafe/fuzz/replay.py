@@ -1,4 +1,4 @@
-"""hypothesis' example database, as a fuzz test uses it."""
+"""Wraps hypothesis' database of failing examples, so that restricted fuzz tests do not use it."""
 
 from __future__ import annotations
 

@@ -164,13 +164,13 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
         (
             (torch.ones(3), torch.ones(5)),
             (Shard(0, "tp"),),
-            "shape [3], but by its layout the part of a logical tensor",
+            "shape [3], but its layout gives it a part of shape [4]",
         ),
         ((torch.ones(3), torch.ones(5)), (), "3 rows on one rank, but 5 on the rank at "),
         (
             (torch.ones(2), torch.ones(2)),
             (Shard(0, "tp", (3, 2)),),
-            "but by its layout the part of a logical tensor of shape",
+            "but its layout gives it a part of shape",
         ),
         ((torch.ones(2), torch.ones(2)), (Shard(1, "tp"),), "does not fit a tensor of 1"),
     ],

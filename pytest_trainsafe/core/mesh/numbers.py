@@ -87,7 +87,7 @@ def moved(
 
 
 def rank_at(at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
-    """The rank with these coordinates; an axis without a coordinate or a size has one rank."""
+    """The rank with the coordinates `at`; a missing coordinate counts as 0, a missing size as 1."""
     rank, stride = 0, 1
     for axis in mesh_of(sizes).fastest_first:
         rank += at.get(axis, 0) * stride

@@ -1,6 +1,7 @@
-"""ZeRO stage 0 in half precision: every rank keeps float32 copies of all parameters.
+"""Reads gradients, float32 copies and optimizer states under ZeRO stage 0 in half precision.
 
-`UnfusedCopies` has one copy for each parameter, `FlatCopies` one flat copy for each group
+There every rank keeps float32 copies of all parameters.  `UnfusedCopies` reads an optimizer with
+one copy for each parameter, and `FlatCopies` one with a flat copy for each parameter group
 (deepspeed/runtime/fp16/unfused_optimizer.py and fused_optimizer.py).
 """
 

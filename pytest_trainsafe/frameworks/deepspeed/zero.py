@@ -1,6 +1,7 @@
-"""ZeRO stages 1 and 2, and the bfloat16 optimizer: partitioned flat buffers of many parameters.
+"""Reads gradients, master copies and optimizer states under ZeRO stages 1 and 2.
 
-Each rank of a data parallel group owns one partition of each parameter group's flat buffer.
+Also reads those of DeepSpeed's bfloat16 optimizer.  All these optimizers keep the parameters of a
+group in one flat buffer, of which each rank of a data parallel group owns one partition.
 DeepSpeed's attribute `_hp_mapping` on a parameter says which elements of the parameter are in this
 rank's partition; the attribute is None if none are (deepspeed/utils/tensor_fragment.py).
 """

@@ -1,6 +1,7 @@
-"""ZeRO stage 3: every parameter is flattened, padded and split evenly over its group.
+"""Reads parameters, gradients, master copies and optimizer states under ZeRO stage 3.
 
-Rank r of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, with padding
+ZeRO stage 3 flattens and pads each parameter, and splits it evenly over a group of ranks.  Rank r
+of n holds elements [r·k, (r+1)·k) of the flattened parameter in `ds_tensor`, with padding
 at the end; the parameter itself is empty unless it is gathered
 (deepspeed/runtime/zero/partition_parameters.py).
 """

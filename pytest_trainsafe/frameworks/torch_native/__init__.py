@@ -1,1 +1,1 @@
-"""torch's own data parallel wrappers: DDP, `replicate`, FSDP2."""
+"""Finds torch's data parallel wrappers (DDP, `replicate`, FSDP2) and how they average gradients."""

@@ -69,5 +69,5 @@ def _state_of(module: nn.Module, where: str) -> object | None:
 
 
 def _hook(state: object = None, hook: Any = None, **_: object) -> Any:
-    """Returns the hook, when called with the arguments of `register_comm_hook`."""
+    """Takes the arguments of `register_comm_hook`, and returns the hook among them."""
     return hook

@@ -186,9 +186,10 @@ def _divide_factors(module: Any) -> Iterator[float | None]:
 
 
 def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:
-    """The data axes along which these ranks differ; None if the ranks do not fill these axes.
+    """The axes of data parallelism (dp, cp) along which the coordinates of `ranks` differ.
 
-    If the ranks fill all axes of a role, returns the role instead of the axes.
+    None unless `ranks` have every combination of coordinates along these axes.  If several mesh
+    axes together make up a role, such as dp, the result names the role instead of these axes.
     """
     places = [point.coordinates(int(rank)) for rank in ranks]
     data = point.mesh.expand(_DATA_AXES)

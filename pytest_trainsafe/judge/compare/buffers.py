@@ -98,7 +98,10 @@ class Buffers:
     def merged(
         self, id: TensorId, compared_on: ComparedRanks, shape: Sequence[int]
     ) -> Merged | None:
-        """The logical tensor, merged from these ranks; None if one of them did not record it."""
+        """The logical tensor, merged from the parts of the ranks in `compared_on`.
+
+        `shape` is the logical shape.  None if one of these ranks did not record the tensor.
+        """
         own = {rank.rank for rank in compared_on.ranks}
         parts = [part for part in parts_of(self.rung.candidate, id) if part.rank in own]
         if len(parts) < len(own):
@@ -107,7 +110,7 @@ class Buffers:
         return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
 
     def unchanged(self, id: TensorId, compared_on: ComparedRanks) -> bool:
-        """Whether a running state is the same before and after a step, on these ranks."""
+        """Whether a running state is the same before and after a step on all compared ranks."""
         after = msgspec.structs.replace(id, microbatch=None, call=0)
         before = msgspec.structs.replace(after, step=id.step - 1)
         both = [(rank.tensors.get(before), rank.tensors.get(after)) for rank in compared_on.ranks]
@@ -155,7 +158,10 @@ class Buffers:
         return f"its initial values on rank {odd[0][0].rank} differ from the reference's"
 
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
-        """Whether a buffer's values differ only by rounding, as those of a computed table may."""
+        """Whether a buffer's values on a rank differ from the reference's only by rounding.
+
+        The values of a computed table may do so.
+        """
         if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
             return False
         reference = logical_tensor(self.rung.reference, id).tensor
@@ -192,7 +198,7 @@ class Buffers:
         return ""
 
     def _beside_shards(self, module: str) -> bool:
-        """Whether a module, or its parent, has parameters or activations that tp shards."""
+        """Whether a parameter or activation of a module, or of its parent, is sharded over tp."""
         around = {module, module.rpartition(".")[0]} - {""}
         role = self.rung.candidate.sizes.mesh.role
         return any(

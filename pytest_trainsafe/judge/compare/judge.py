@@ -201,7 +201,11 @@ class _Judge(Parameters):
         self.fail(order, id, "missing", message)
 
     def decision(self, order: int, id: TensorId) -> None:
-        """Judge a module's choice by the scores from which it was made, which are recorded too."""
+        """Judge the options that a module chose by their scores, such as the experts of a router.
+
+        A choice may differ from the reference's only if the reference's scores, which are recorded
+        too, show that rounding can change it.  If `id` names scores, nothing is judged.
+        """
         place, _, number = id.name.partition(".")
         if place != "output":
             return

@@ -111,7 +111,12 @@ class ModelInputs:
     def _cut(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool
     ) -> InputJudgement:
-        """The result for parts that have another shape than the reference's input."""
+        """Judge parts whose shape is not that of the reference's input, and that match no layout.
+
+        `equal` is true if all parts have equal values; the verdict is then "unclear".  It is also
+        "unclear" for floating-point inputs, if the parts cannot be merged, and if they hold the
+        reference's values in an unknown order.  Otherwise the verdict is "differs".
+        """
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
             return InputJudgement("unclear")
@@ -123,7 +128,11 @@ class ModelInputs:
         return self._other(id, parts, expected)
 
     def _other(self, id: TensorId, parts: list[Part], expected: torch.Tensor) -> InputJudgement:
-        """The result "differs", naming the micro-batch whose input this is, if there is one."""
+        """Returns a result with the verdict "differs" and a text that describes the difference.
+
+        If the parts equal the reference's input of another micro-batch, the text names that
+        micro-batch.
+        """
         for there in self._same_place(id):
             other = _first(self.rung.reference, there)
             if other is None or torch.equal(other, expected):
@@ -176,7 +185,7 @@ class ModelInputs:
                     yield wide
 
     def _has_its_own(self, there: TensorId, like: Part, expected: torch.Tensor) -> bool:
-        """Whether the candidate's input `there` equals `expected`, the reference's value of it.
+        """Whether the input `there` of the candidate equals that of the reference, `expected`.
 
         Only the ranks in the pipeline stage of the part `like` are compared.
         """

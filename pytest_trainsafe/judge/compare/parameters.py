@@ -96,9 +96,9 @@ class Parameters(Screening):
         return False
 
     def update(self, order: int, id: TensorId) -> bool:
-        """Judge a step's update, leaving out the elements whose sign rounding decides.
+        """Judge the update of a parameter in one step.  Returns whether it passed.
 
-        Returns whether it passed.
+        Elements are left out if rounding may change the sign of their gradient.
         """
         candidate = self.candidate.update(id)
         expected = self.reference.update(id)
@@ -127,7 +127,11 @@ class Parameters(Screening):
         expected: torch.Tensor,
         undetermined: Undetermined,
     ) -> None:
-        """Record the first step in which elements of undetermined sign moved differently."""
+        """Record the first step in which elements that `undetermined` masks moved differently.
+
+        These elements are left out of the judgement, because rounding may change the sign of their
+        gradient.
+        """
         if self.result.flipped_in is not None or not expected.numel():
             return
         apart = torch.where(undetermined.mask, (candidate - expected).abs(), 0.0)

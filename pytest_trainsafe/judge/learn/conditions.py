@@ -81,7 +81,7 @@ class Precondition:
 
     @property
     def always(self) -> bool:
-        """Whether it holds for every example, since a scenario has no conditions."""
+        """Whether at least one scenario has no conditions, so that every example satisfies it."""
         return () in self.any_of
 
     @property
@@ -90,7 +90,7 @@ class Precondition:
         return frozenset(each.field for part in self.any_of for each in part)
 
     def implies(self, other: Precondition) -> bool:
-        """Whether each scenario of this has all conditions of a scenario of `other`."""
+        """Whether each scenario of `self` has all conditions of some scenario of `other`."""
         return all(any(set(weaker) <= set(part) for weaker in other.any_of) for part in self.any_of)
 
     def __str__(self) -> str:

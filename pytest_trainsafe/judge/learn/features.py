@@ -110,7 +110,7 @@ def call_features(call: Call, context: Mapping[str, Feature]) -> dict[str, Featu
 
 
 def change_features(change: Change, context: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features of a change: its context, and those of the value after it."""
+    """The features of a change: those of its context, and those of the value after the change."""
     return {**context, **value_features("value", change.after)}
 
 

@@ -70,8 +70,8 @@ def is_own_module(api: str) -> bool:
 def variable(name: str, type_name: str) -> str:
     """The kind of an observed object: its type if it belongs to the model, else its role.
 
-    Parameters that an optimizer holds and no recorded model has count as parameters of a model:
-    they are master copies, or belong to a model that is never called.
+    An optimizer may hold a parameter that belongs to no recorded model.  It is treated like a
+    parameter of a model, because it is a master copy, or belongs to a model that is never called.
 
     >>> variable("model.fc.weight", "torch.nn.Parameter")
     'torch.nn.Parameter'

@@ -16,7 +16,10 @@ NEEDS = {"sp": "tp", "vpp": "pp"}
 
 
 def parallel(point: Point, names: frozenset[str]) -> list[str]:
-    """The axes in `names` that have an effect at a Point; those that require another come first."""
+    """The axes in `names` that have an effect at a Point.
+
+    Axes that require another axis, such as sp, which requires tp, come first.
+    """
     found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
     return sorted(found, key=lambda axis: axis not in NEEDS)
 

@@ -259,7 +259,10 @@ class _Blame:
         return any(wrong.module == module for wrong in self.of("activation"))
 
     def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
-        """The wrong, not rewritten outputs of the modules that `caller` calls, except `below`."""
+        """The wrong outputs, if not rewritten, of the modules that `caller` calls.
+
+        `below` is the path of one such module, whose outputs are left out.
+        """
         return [
             id
             for id in self.of("activation")
@@ -329,7 +332,7 @@ class _Blame:
         return [child for child, caller in self.callers.items() if caller == module]
 
     def leaves_wrong(self, module: str, at: TensorId) -> bool:
-        """Whether the gradient of one of a module's inputs is wrong."""
+        """Whether the gradient of one of a module's inputs is wrong in the micro-batch of `at`."""
         ids = self.input_ids.get((at.step, at.microbatch, "activation_grad", module), [])
         return any(self.inputs.differs(id) for id in ids)
 

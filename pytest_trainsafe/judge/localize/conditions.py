@@ -1,4 +1,4 @@
-"""Finds modules that run under conditions that the reference's do not, such as evaluation mode.
+"""Finds modules that run under other conditions than in the reference, such as evaluation mode.
 
 Reads the events of `record/training/conditions.py`.  Called by `judge.localize.blame`.
 """
@@ -18,7 +18,10 @@ Condition = Literal["", "altered", "evaluated", "trained"]
 
 
 class Conditions:
-    """The conditions of a rewritten rung under which only the candidate's modules run."""
+    """The conditions under which modules of the candidate run and the reference's do not.
+
+    The conditions are read from the Runs of a rewritten rung.
+    """
 
     def __init__(self, rung: Rung) -> None:
         self._altered = _altered(rung.candidate) - _altered(rung.reference)

@@ -224,7 +224,10 @@ class _Description:
         return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
     def unsummed_axis(self, group: Sequence[Fault]) -> str:
-        """The axis over which these parameters' gradients are never reduced; "" for none."""
+        """The axis over which the gradients of the group's parameters are never summed.
+
+        "" if there is no such axis or more than one, or if a gradient is wrong in another way.
+        """
         targets = {fault.target for fault in group}
         patterns = [
             f.pattern
@@ -294,7 +297,11 @@ def _called(made: Reduction) -> str:
 
 
 def _condition(condition: Condition, one: bool) -> str:
-    """The condition under which the candidate's forward runs and the reference's does not."""
+    """A clause on what differs when a module's forward runs: its parameters or its mode.
+
+    The mode is training or evaluation.  `one` is true if the clause is about one module, false if
+    it is about several.
+    """
     if condition == "altered":
         its, differs = ("its", "output differs") if one else ("their", "outputs differ")
         return (

@@ -69,7 +69,10 @@ def _held(candidate: Trace) -> set[str]:
 
 
 def _outermost(id: TensorId, held: set[str]) -> str:
-    """The outermost module around a parameter that is not in `held`, or else the parameter."""
+    """Returns the outermost of those modules around a parameter that are missing in `held`.
+
+    Returns the path of the parameter `id` if `held` contains all modules around it.
+    """
     parts = id.module.split(".")
     for count in range(1, len(parts) + 1):
         name = ".".join(parts[:count])

@@ -115,9 +115,11 @@ class Places:
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
-        """The collectives that the report lists: of the norm, or of these parameters' gradients.
+        """The collectives that the report lists for a fault.
 
-        If none fits the parameters, these are all collectives that reduce gradients.
+        In the phase "norm" these reduce the gradient norm.  In other phases they may reduce the
+        gradients of `targets`, which are paths of parameters.  If there are none, the result has
+        all collectives that reduce gradients.
         """
         if phase == "norm":
             return _once(self.norms)
@@ -185,10 +187,12 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions that may be of these parameters' gradients, by their number of elements.
+        """The reductions that may be of the gradients of `targets`, by their number of elements.
 
-        A reduction fits if one of these parameters has its size on some rank.  A size that no
-        parameter has is that of a bucket of several parameters, which may contain any.
+        `targets` are paths of parameters.  A reduction of N elements fits in two cases.  Either one
+        of `targets` has N elements on some rank, or no parameter of the model has N elements.  In
+        the second case the reduction is of a bucket of several gradients, which may contain any
+        parameter's gradient.  A reduction whose number of elements is unknown fits too.
         """
         paths = {*targets}
         every: set[int] = set()

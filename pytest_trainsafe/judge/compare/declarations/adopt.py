@@ -117,7 +117,7 @@ def _names(id: TensorId) -> Iterable[str]:
 
 
 def replace_means(trace: Trace, gradients: Sequence[str], loss: Sequence[str]) -> Trace:
-    """A copy of the trace with other declared means over ranks, instead of its own.
+    """A copy of the trace in which other means over ranks are declared than in the trace.
 
     Gradients before the reduction become means over the axes `gradients`, and losses over the axes
     `loss`.

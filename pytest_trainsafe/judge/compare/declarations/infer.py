@@ -82,7 +82,7 @@ class Inferred:
 
 
 def infer(sample: Sample, sizes: Sizes, axes: Sequence[str] = AXES) -> Inferred:
-    """Try every layout that the shapes allow over those of `axes` that have no declared placement.
+    """Try every layout that the shapes allow, over the axes in `axes` without declared placements.
 
     Returns the layouts that explain the sample, or the closest one.
     """
@@ -154,7 +154,7 @@ def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[L
 
 
 def replace_blocks(placement: Shard, blocks: tuple[int, ...]) -> Shard:
-    """The same shard, but cut within each of these blocks."""
+    """A copy of `placement` that splits each of `blocks` instead of the whole dimension."""
     return Shard(placement.dim, placement.axis, blocks)
 
 

@@ -54,9 +54,9 @@ def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
 
 
 def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
-    """The wrongly declared means, and those with which the whole candidate passes.
+    """Finds other means with which the whole candidate passes, if the declared ones are wrong.
 
-    None if the means are not at fault, or if no others make the candidate pass.
+    None if the declared means are not at fault, or if no other means make the candidate pass.
     """
     if comparison.suspects or not may_be_misaveraged(rung, comparison):
         return None
@@ -72,7 +72,7 @@ def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
 
 
 def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
-    """The axes over which gradients are declared means, and those over which losses are."""
+    """Returns the axes over which gradients are declared to be means, and the same for losses."""
     gradients: dict[str, None] = {}
     loss: dict[str, None] = {}
     for rank in candidate.ranks:
@@ -86,7 +86,11 @@ def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
 
 
 def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
-    """Other axes of means than the declared ones; those that change only gradients come first."""
+    """Yields declarations to try instead of the declared one, each as (gradients, loss).
+
+    `gradients` are the axes over which gradients are declared to be means, and `loss` the axes over
+    which losses are declared to be means.  The first declarations change only `gradients`.
+    """
     axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
     every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]
     for its in dict.fromkeys([loss, (), ("dp",)]):

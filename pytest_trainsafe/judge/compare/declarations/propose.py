@@ -180,7 +180,10 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """The message on means that would fit, where clipping hides whether the reduction averages."""
+    """The message on a declaration that explains all wrong tensors but cannot be confirmed.
+
+    `averaged` is the declaration.  Clipping hides whether the reduction averages the gradients.
+    """
     axes = " and ".join(averaged.gradients or averaged.dropped)
     over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"
     return (
@@ -211,7 +214,10 @@ def _sources(candidate: Trace) -> dict[str, str]:
 
 
 def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
-    """The layouts found for failing tensors, and a message on the first without one, or ""."""
+    """Returns the layouts found for failing tensors, and a message.
+
+    The message is on the first failing tensor for which no layout was found; "" if there is none.
+    """
     found: list[MissingLayout] = []
     unexplained = ""
     failed = {f.where for f in comparison.findings if f.verdict == "fail"}
@@ -299,7 +305,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
 
 
 class _Ratio:
-    """Returns a tensor's error divided by its allowance, as the judge computes it."""
+    """A function that returns the error of a value of one tensor, divided by its allowance."""
 
     def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
         self.reference = reference.numpy()

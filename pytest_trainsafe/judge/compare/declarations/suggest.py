@@ -124,7 +124,10 @@ def wanted(
 
 
 def _sequence_dim(needs: Iterable[MissingLayout]) -> int:
-    """The dimension that sp cuts: the one most often cut over tp, except a tensor's last."""
+    """The dimension that sp splits: the one that is most often split over tp.
+
+    The last dimension of a tensor is not counted.
+    """
     dims = [
         placement.dim
         for need in needs

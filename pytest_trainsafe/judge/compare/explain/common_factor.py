@@ -130,10 +130,11 @@ def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparis
 
 
 def shared_factors(ratios: Ratios, likely: Mapping[int, float]) -> dict[int, float] | None:
-    """By rank, the factor that most parts have in common.
+    """By rank, the most frequent factor between the candidate's gradients and the reference's.
 
-    None if the parts of some rank have no factor in common, or if all factors are 1.  A factor
-    close to the one that `likely` has for the rank takes precedence over the most frequent one.
+    `ratios` has the factor of each gradient on each rank.  `likely` may have an expected factor for
+    a rank: a factor close to it takes precedence over the most frequent one.  None if the gradients
+    on some rank have no factor in common, or if all factors are 1.
     """
     factors: dict[int, float] = {}
     off = False
@@ -256,9 +257,10 @@ def _is_norm(finding: Finding, step: int) -> bool:
 
 
 def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
-    """The finding, with a pattern found after dividing the gradient by the factor.
+    """Returns the finding, with a pattern that is found after dividing the gradient by the factor.
 
-    Unchanged unless its gradient is one of the first that the factor does not explain.
+    Only the findings on the first `FEW` gradients that the factor does not explain get a pattern.
+    All other findings are returned unchanged.
     """
     if finding.where not in factor.apart[:FEW] or finding.error is None:
         return finding

@@ -1,8 +1,11 @@
 """Finds the wrong optimizer steps that a common factor on all gradients explains.
 
-Frameworks clip inside the optimizer's step, after the main gradients are recorded.  An optimizer's
-first moment is linear in the gradient of its step, so a factor on all gradients changes every first
-moment by the same multiple of its own gradient.  Called by `judge.localize.blame`.
+Frameworks clip inside the optimizer's step.  The main gradients, which the step receives, are
+recorded before, so a wrong clipping factor shows only in the optimizer's states and the updates.
+Each step adds a fixed multiple of a parameter's gradient to the parameter's first moment.  So if
+all gradients have the same wrong factor, the error of each first moment is a multiple of the same
+parameter's gradient, and this multiple is equal for all parameters.  Called by
+`judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -64,7 +67,12 @@ def _agree(one: Ratio, known: Iterable[Ratio]) -> int:
 
 
 def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
-    """By rank, the error of a first moment (or an update) as a multiple of its gradient."""
+    """By rank, the error of a parameter's first moment as a multiple of the main gradient.
+
+    `gradient` names the main gradient; its value in the reference is used.  If the optimizer has no
+    first moment, the error is that of the parameter's update.  None if the needed values were not
+    recorded or cannot be compared, or if `_second_agrees` is false.
+    """
     given = _of_reference(rung, gradient)
     if given is None:
         return None
@@ -79,9 +87,10 @@ def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
 def _second_agrees(rung: Rung, gradient: TensorId, given: torch.Tensor) -> bool:
     """Whether the error of the second moment is a multiple of the squared gradient.
 
-    A wrong factor on the gradient causes such an error.  False if the second moment is correct: in
-    this case the optimizer itself weights gradients differently.  True if the optimizer has no
-    second moment.
+    `gradient` names the main gradient of a parameter, and `given` is its value in the reference.  A
+    wrong factor on the gradient causes such an error.  False if the second moment is correct: in
+    this case the gradient had no wrong factor, and the error is in how the optimizer computes its
+    first moment.  True if the optimizer has no second moment.
     """
     for moment in SECOND_MOMENTS:
         state = _state(gradient, moment)
@@ -115,9 +124,10 @@ def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | No
 
 
 def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
-    """By rank, the error of a parameter's update as a multiple of the gradient.
+    """By rank, the error of a parameter's update as a multiple of the main gradient.
 
-    Called for optimizers without a first moment.  None if the updates were not recorded or cannot
+    `gradient` names the main gradient, and `given` is its value in the reference.  Called for
+    optimizers without a first moment.  None if the updates were not recorded or cannot
     be compared.
     """
     for kind in ("master_param", "param"):

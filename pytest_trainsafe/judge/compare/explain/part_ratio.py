@@ -75,7 +75,10 @@ def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
 
 
 def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
-    """The multiple of `basis` that is closest to `value`; both have the same shape."""
+    """The multiple of `basis` that is closest to `value`; both have the same shape.
+
+    `allowed` is the norm of the difference that rounding explains.
+    """
     size = norm(basis.numpy())
     factor = float((value * basis).sum()) / size**2 if size else 0.0
     return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)

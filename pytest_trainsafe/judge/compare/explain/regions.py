@@ -59,9 +59,10 @@ def _rows(dim: int, mask: torch.Tensor) -> str:
 
 
 def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
-    """The ranks of one axis that hold these rows, in words, and the axis.
+    """The ranks along one axis that hold the rows of a region, in words, and the axis.
 
-    ("", "") if the rows are spread over all ranks of every axis.
+    `mask` marks the region's rows in dimension `dim`.  ("", "") if the rows are spread over all
+    ranks along every axis.
     """
     hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
     for axis in _axes(wrong.parts, dim):

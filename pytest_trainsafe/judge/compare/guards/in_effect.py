@@ -1,8 +1,10 @@
 """Finds axes of a Point that a program reads but that had no effect on its Run.
 
-An axis that the layout of a recorded tensor names had an effect.  This file covers axes that no
-layout may name, such as recompute: each has another effect, which is absent if the program ignores
-the axis.  Called by the guards (`judge/compare/guards/vacuity.py`).
+Covers the axes ep, sp, vpp, recompute and compile.  The layouts of recorded tensors need not name
+these axes, so layouts do not show whether such an axis had an effect.  Instead, a function for each
+axis searches the Run for what the axis should cause.  For example, recompute should cause a
+backward to run a part of the forward again.  Called by the guards
+(`judge/compare/guards/vacuity.py`).
 """
 
 from __future__ import annotations
@@ -109,8 +111,9 @@ def _chunks(rung: Rung) -> str | None:
 
 
 def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
+    """Makes a function that returns `why`, or None if a rank recorded that `axis` took effect."""
+
     def judge(rung: Rung) -> str | None:
-        """The reason `why`; None if a rank recorded that the axis took effect."""
         return None if any(axis in rank.note("ran") for rank in rung.candidate.ranks) else why
 
     return judge

@@ -87,7 +87,7 @@ def _clipped(rung: Rung) -> list[str]:
 
 
 def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
-    """The set of clip functions, in which torch's two functions that clip by the norm are one."""
+    """The clip functions; torch's two functions that clip by the norm count as the same one."""
     by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
     return {by_norm[0] if function in by_norm else function for function in functions}
 

@@ -42,7 +42,10 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
 
 
 def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
-    """The number of values that both sides keep in each row; 0 if it is not always the same."""
+    """The number of values that the masks `kept` and `due` keep in each row.
+
+    0 if the number differs between rows or between the masks, or if all values are kept.
+    """
     if due.ndim < 2 or not due.numel():
         return 0
     counts, few = due.sum(-1), int(due.reshape(-1, due.shape[-1])[0].sum())

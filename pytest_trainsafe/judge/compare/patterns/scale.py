@@ -95,7 +95,10 @@ def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     divided = mesh.expand(p.axis for p in layout if isinstance(p, Scaled))
 
     def likely(name: str) -> tuple[int, bool]:
-        """Sort key: the position of the axis' role, then whether the layout divides by the axis."""
+        """A sort key for axes: first the axes that usually scale this kind of tensor.
+
+        Of axes with the same role, those that no Scaled placement of the layout names come first.
+        """
         role = mesh.role(name)
         return order.index(role) if role in order else len(order), name in divided
 

@@ -1,9 +1,9 @@
 """Recognises replicas whose gradients were scaled on only some ranks, for example by clipping.
 
-Called if replicas differ after an optimizer's step.  An optimizer's first moment is linear in the
-gradient of its step.  So if the gradient of one of two replicas was scaled between the reduction
-and the step, their first moments differ by a multiple of the gradient.  The layer norms of
-BLOOM-176B diverged in this way (DeepSpeed #1801).
+Called if replicas differ after an optimizer's step.  Each step adds a fixed multiple of a
+parameter's gradient to the parameter's first moment.  So if the gradient of one of two replicas was
+scaled between the reduction and the step, their first moments differ by a multiple of the gradient.
+The layer norms of BLOOM-176B diverged in this way (DeepSpeed #1801).
 """
 
 from __future__ import annotations

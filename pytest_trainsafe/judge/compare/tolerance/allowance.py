@@ -52,8 +52,8 @@ def allowance(
     `responses` are the measured differences of the reference under noise and from float64.
 
     `loosened` multiplies every allowance; it is 1 unless the user gave a reason.  `least` is a
-    response (an absolute norm) that is known without measuring, such as that of a difference of
-    stored values.
+    lower bound for the response, as an absolute norm.  It is known without a measurement: for
+    example, storing a value in its dtype causes a rounding error of known size.
     """
     assert responses, "an allowance needs at least one measured response"
     factor = precision(dtype).safety * loosened
@@ -82,10 +82,15 @@ def least_response(size: float, measured: Sequence[float], dtype: str, least: fl
 def _slices(
     own: Norms, few: Norms, measured: Sequence[Norms], response: float, relative: float
 ) -> Norms:
-    """The allowed error of each slice: the measured one, but at least its share of `response`.
+    """The allowed error of each slice along one dimension, before the safety factor.
 
-    The share is the larger of two: one proportional to the slice's norm, since large values have
-    larger rounding errors, and one that is equal for all slices.
+    `own` has the norm of each slice of the reference, and `few` the `Spread.few` of each slice.
+    Each array in `measured` has the norm of one measured response in each slice.  `response` is the
+    norm of the response of the whole tensor, and `relative` is `response` divided by the norm of
+    the reference.  The allowed error is the largest measured one, but at least a share of
+    `response`.  The share is the larger of two: one proportional to the slice's norm, since large
+    values have larger rounding errors, and one that is equal for all slices.  The result is larger
+    for slices whose norm comes from few elements, because such norms fluctuate more.
     """
     share = np.maximum(own * relative, response / math.sqrt(max(own.size, 1)))
     allowed: Norms = np.maximum(np.max(measured, axis=0), share) * (1 + SLICE_FLUCTUATION * few)

@@ -49,9 +49,9 @@ class Tolerance:
     `finite` says whether all its values are finite, `elements` is their number, `size` the norm,
     and `moves` says whether any value is not zero.  `unmeasured` is true if none of the runs that
     measure rounding has a usable value of the tensor.  If `allowed` is None, only equal values
-    pass.  `undetermined` masks the elements of a main gradient whose sign rounding may flip, and
-    `zero` the elements that are zero in the reference and in every measuring run; each is None if
-    there are no such elements.
+    pass.  `undetermined` masks the elements of a main gradient that may change their sign by
+    rounding, and `zero` the elements that are zero in the reference and in every measuring run;
+    each is None if there are no such elements.
     """
 
     finite: bool
@@ -161,9 +161,10 @@ class ReferenceTolerances:
     ) -> Tolerance | None:
         """The tolerance of a parameter's update in one step, without undetermined elements.
 
-        `id` is the parameter after the step.  `loosened` multiplies the allowance, `undetermined`
-        masks the elements whose sign rounding decides, and `expected` is the update if it is
-        already computed.  None if the reference has no update.
+        `id` is the parameter after the step.  `loosened` multiplies the allowance.  `undetermined`
+        masks the elements whose gradient may change its sign by rounding.  `expected` is the
+        reference's update without these elements, if it is already computed.  None if the reference
+        has no update.
         """
         key = *self._key, id, loosened, undetermined.key if undetermined else ()
         found = _cache.get(key)
@@ -279,7 +280,7 @@ def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Te
 def _undetermined(
     gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Masks of a gradient's elements whose sign rounding may flip, and of those that stay zero.
+    """Masks of a gradient's elements that may change sign by rounding, and that stay zero.
 
     Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
     update may have either sign in a correct program, in this step and, through the moments, in

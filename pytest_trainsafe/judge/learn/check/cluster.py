@@ -82,7 +82,12 @@ def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> C
 
 
 def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
-    """A sort key: confidence in tenths, highest first; objects of an optimizer last; then order."""
+    """A sort key for the violations of one step, best first.
+
+    Violations are sorted by the confidence of their invariants, rounded to tenths, the highest
+    first.  Among equals, records of an optimizer's objects come last; among those left equal, the
+    earliest violation comes first.
+    """
     invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])
     copy = not isinstance(record, Call) and record.object.startswith("optimizer")

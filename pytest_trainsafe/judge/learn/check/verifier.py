@@ -136,4 +136,8 @@ def _when(invariant: Invariant) -> str:
 
 
 def _ignore(violation: Violation) -> None:
-    """Does nothing.  A new Watch has this `report` until a check sets another."""
+    """Does nothing with a violation.
+
+    `watches_of` gives each Watch this function as its `report`, which the Watch calls for each
+    violation.  Whoever uses the Watch replaces it.
+    """

@@ -44,7 +44,11 @@ _MAX_DISTINCT = 16
 
 
 def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
-    """Numbers the distinct rows: the number of each row, and the first row with each number."""
+    """Numbers the distinct rows of a table with these columns, from 0.
+
+    Returns two arrays.  The first has the number of each row: equal rows have the same number.  The
+    second has, for each number, the index of the first row with that number.
+    """
     codes = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         values, each = np.unique(column, return_inverse=True)

@@ -83,7 +83,7 @@ class Agreement(RelationBase):
         return same and len(forms) == 2 and "different" in forms
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts as evidence: 2 or 1 for collectives, else `OWN`."""
+        """How credible a claim is (`Relation.prior`): 2 or 1 for collectives, else `OWN`."""
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:

@@ -118,7 +118,10 @@ class Argument(RelationBase):
         return {claim["form"], other["form"]} == {"steady", "fresh"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: `OWN` for most, as authors choose options freely."""
+        """How credible a claim is (`Relation.prior`).
+
+        `OWN` for most claims, because authors choose options freely.
+        """
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.
             if claim["place"] in ("result", "result.0", "arg.seed"):
@@ -132,7 +135,10 @@ class Argument(RelationBase):
         return 2 if claim["place"] in _MODES or claim.text("place").endswith(_IN_MODEL) else OWN
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for the form "same": if two counts must agree, they do so in every context."""
+        """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
+
+        True for the form "same": if two counts must agree, they do so in every context.
+        """
         return claim["form"] == "same"
 
     def needs(self, claim: Hypothesis) -> Needs:

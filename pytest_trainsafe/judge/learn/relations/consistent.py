@@ -64,12 +64,16 @@ class Consistent(RelationBase):
         return field == "value"
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 2, but -5 on weights, which may be shards."""
+        """How credible a claim is (`Relation.prior`).
+
+        -5 for the claim that weights or optimizer states are equal, because they may be shards;
+        2 for all other claims.
+        """
         weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
         return -5 if weights and claim["form"] is None else 2
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """The claim that the variable stays equal, if this one says that it is always equal."""
+        """For a claim that a variable is equal on two ranks, the claim that it stays equal."""
         if claim["form"] is None:
             yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
 

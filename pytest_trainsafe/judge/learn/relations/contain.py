@@ -100,10 +100,10 @@ class Contain(RelationBase):
             yield _claim(claim.text("api"), (*event[:3], "any"))
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts as evidence: 1 for APIs of torch, less for others.
+        """How credible a claim is (`Relation.prior`): 1 for APIs of torch, less for others.
 
-        It counts little for the state of an optimizer, which depends on the optimizer's class, and
-        for gradients that are set or cleared: they may be cleared twice, or added to.
+        The number is low for a change of optimizer state, which depends on the optimizer's class,
+        and for gradients that are set or cleared: they may be cleared twice, or added to.
         """
         kept = claim["attribute"] == "grad" and claim["change"] in ("set", "cleared")
         if claim["variable"] == "optimizer.state" or kept:

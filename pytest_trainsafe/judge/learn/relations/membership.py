@@ -61,7 +61,10 @@ class Membership(RelationBase):
         found.add(claim, frame.change_records(rows), np.asarray(passed, bool))
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: `OWN` for "held", as fine-tuning trains a part of a model."""
+        """How credible a claim is (`Relation.prior`).
+
+        `OWN` for the form "held", because fine-tuning trains only a part of a model.
+        """
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:

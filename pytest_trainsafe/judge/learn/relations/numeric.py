@@ -87,10 +87,10 @@ class Numeric(RelationBase):
                 yield _claim(name, form, larger)
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts as evidence.
+        """How credible a claim is (`Relation.prior`).
 
-        Bounds of norms count little, since norms depend on the model and the learning rate.
-        "finite" counts little for gradients, since gradients of a scaled loss may overflow.
+        The number is low for bounds of norms, since norms depend on the model and the learning
+        rate.  It is low for finite gradients, since gradients of a scaled loss may overflow.
         """
         if claim["form"] == "finite" and claim["attribute"] == "grad":
             return -5

@@ -74,7 +74,11 @@ class Output(RelationBase):
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Claims on shape, dtype and device for equal contents, and on sizes for equal shapes."""
+        """Yields the claims that an "equal" claim on a content or a shape implies.
+
+        If a result has the content of an argument, it also has its dtype, device, shape and sizes.
+        If it has the shape of an argument, it also has its first and its last size.
+        """
         params = dict(claim.params)
         if claim["form"] == "equal" and claim["property"] == "digest":
             for name in _EQUAL[:-1]:
@@ -84,10 +88,10 @@ class Output(RelationBase):
                 yield hypothesis("output", **{**params, "property": name})
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """Claims that a result has the dtype or the device of an argument, if a better one exists.
+        """The claims that a result has the dtype or the device of an argument other than the first.
 
         Only the claim on the first argument is kept: a result has the dtype of its input, while a
-        bias in another dtype is converted.
+        bias in another dtype is converted.  A claim that more programs satisfy is kept too.
         """
         alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
         for each in found:
@@ -112,7 +116,10 @@ class Output(RelationBase):
         } == {"requires_grad", "no_grad"}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 2 where the API ensures it, less where it may be chance."""
+        """How credible a claim is (`Relation.prior`).
+
+        2 if the API ensures what the claim says, and less if it may hold by chance.
+        """
         form, name = claim.text("form"), claim.text("property")
         if form in ("finite", "autocast"):
             return 2
@@ -123,7 +130,11 @@ class Output(RelationBase):
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0
 
     def anywhere(self, claim: Hypothesis) -> bool:
-        """True for copied contents, sizes, counts and limits, except those of layers."""
+        """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
+
+        True for "equal" and "at_most" claims on contents, shapes, sizes and numbers.  False for all
+        other claims, and for all claims on `torch.nn.functional` or on a module's `forward`.
+        """
         if is_architecture(claim.text("api")):
             return False
         name = claim["property"]

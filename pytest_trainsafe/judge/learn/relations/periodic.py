@@ -73,12 +73,18 @@ class Periodic(RelationBase):
                 yield _claim(name, longer)
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether one claim says never, and the other says in every step."""
+        """Whether one claim says that a variable never changes, the other that it always does.
+
+        "Always" means in every step.
+        """
         same = all(claim[name] == other[name] for name in ("variable", "attribute"))
         return same and {claim["period"], other["period"]} == {0, 1}
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: 1 for parameters that change in every step, else `OWN`."""
+        """How credible a claim is (`Relation.prior`).
+
+        1 for the claim that parameters change in every step, `OWN` for all other claims.
+        """
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
         return 1 if weights and claim["period"] == 1 else OWN
 

@@ -141,7 +141,7 @@ class _Checker(Checker):
 
 
 def _renewals(frame: Frame, name: Name) -> Bools:
-    """Which changes clear a gradient of this kind, or set one from nothing."""
+    """Which changes of the variable and attribute `name` clear a value or set one from nothing."""
     kinds, kind = frame.kinds
     anew = [code for code, each in enumerate(kinds) if each in _ANEW]
     code = frame.variables.index(name)

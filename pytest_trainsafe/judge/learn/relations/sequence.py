@@ -112,7 +112,10 @@ class CallSequence(RelationBase):
         )
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: little, as authors choose whether a loop clips, for example."""
+        """How credible a claim is (`Relation.prior`).
+
+        The number is low, because authors choose, for example, whether a loop clips gradients.
+        """
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
@@ -239,7 +242,10 @@ class Entries:
         return counts
 
     def ordered(self, api: str, inner: str) -> tuple[Records, Bools]:
-        """The first call of `inner` in each step that has both, and whether `api` came first."""
+        """Returns the first call of `inner` in each step that calls both APIs.
+
+        Also returns whether the first call of `api` came before it.
+        """
         if api not in self._rows or inner not in self._rows:
             return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
         firsts, others = self.firsts[api], self.firsts[inner]
@@ -257,7 +263,7 @@ class Entries:
         return Records(rows, lookup, features), passed
 
     def _first_entries(self, rows: Ints) -> dict[int, int]:
-        """The position of the first entry among these calls in each step."""
+        """Maps each step to the position at which the first of the calls in `rows` begins."""
         inside = rows[self._steps[rows] != NONE]
         steps, first = np.unique(self._steps[inside], return_index=True)
         entries = self.frame.calls["entry"][inside[first]]
@@ -322,7 +328,7 @@ class _Checker(Checker):
                 self._late(watch, other, call)
 
     def _late(self, watch: Watch, other: Call, call: Call) -> None:
-        """Judge a step as failed: `call` came after `other`, and the claim says before."""
+        """Judge a step as failed: `call` came after `other`, but should have come before it."""
         detail = f"{watch.claim.text('api')} was called after it"
         watch.example(lambda: self.contexts.features(other.meta), False, other, detail)
 
@@ -337,7 +343,9 @@ def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
     """The "once" claims on two APIs that alternate, if both also alternate with a third API.
 
     Two APIs alternate if each is called once between two calls of the other.  The third API must
-    come before both by the number of programs, then the number of pairs, then the alphabet.
+    rank above both.  APIs are ranked by the largest number of programs that satisfy one of their
+    "once" claims (more is higher), then by the number of these claims (more is higher), then by
+    name (alphabetically first is highest).
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs

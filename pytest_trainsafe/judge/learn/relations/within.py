@@ -68,7 +68,10 @@ class Within(RelationBase):
                     found.add(claim, records, inside.get(claim.text("api"), nowhere))
 
     def prior(self, claim: Hypothesis) -> int:
-        """How much a claim counts: `OWN`, as correct programs may copy weights in other code."""
+        """How credible a claim is (`Relation.prior`).
+
+        `OWN` for every claim, because correct programs may copy weights in other code.
+        """
         return OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:

@@ -21,7 +21,7 @@ from pytest_trainsafe.trace.reader import Trace
 def judge_given(
     given: Any, names: Sequence[str], accept: Collection[str]
 ) -> tuple[str, LearnJudgement]:
-    """The name of the run for the report, and the judgement of the packs with these names.
+    """Judges `given` by the packs `names`; returns the run's name for the report and the judgement.
 
     Raises ArgumentTypeError if `given` is nothing that can be judged, TraceError if the trace has
     no observed calls, and PackError if a pack cannot be read.

@@ -71,7 +71,7 @@ class General:
 
 @dataclass
 class _Claim:
-    """What the runs say of one claim.
+    """The evidence that the observed runs give for or against one claim.
 
     `counts` has the numbers of passing and failing examples of each program.  `most` has the
     largest number of passing examples in one run of each program.  `values` has keys of some of the

@@ -10,7 +10,7 @@ MYPY := $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.mypy_cache
 SPREAD := -n logical --maxprocesses 8 --dist worksteal
 # What may depend on the release of a dependency, and what may depend on how a CPU rounds.
 RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tests/trace tests/align \
-	tests/judge/compare tests/record tests/launch
+	tests/judge/compare tests/record tests/report tests/launch
 NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/reference_models \
 	tests/end_to_end
 
@@ -71,13 +71,13 @@ test-oldest test-newest: test-%:
 $(VENV)-oldest/.installed: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv $(VENV)-oldest
 	$(VENV)-oldest/bin/python -m pip install --quiet --disable-pip-version-check \
-		-c constraints-oldest.txt -e ".[xdist]" hypothesis
+		-c constraints-oldest.txt -e ".[xdist]" hypothesis syrupy
 	@touch $@
 
 $(VENV)-newest/.installed: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-newest
 	$(VENV)-newest/bin/python -m pip install --quiet --disable-pip-version-check --upgrade \
-		--upgrade-strategy eager -e ".[xdist]" hypothesis
+		--upgrade-strategy eager -e ".[xdist]" hypothesis syrupy
 	@touch $@
 
 # Programs of other projects, in an environment of their own; its folder's tests skip elsewhere.

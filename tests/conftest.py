@@ -60,7 +60,12 @@ def pytest_collection_finish() -> None:
     """Keep the garbage collector off the modules and the items, which live as long as the process.
 
     They are half a million objects, and inner runs of pytest collect garbage when they end.
+
+    hypothesis creates its random number generator when it runs its first example, and warns if the
+    collector finds no object that refers to it.  The collector does not search frozen objects, such
+    as hypothesis' modules, so the first example runs before they are frozen.
     """
+    hypothesis.find(hypothesis.strategies.none(), lambda _: True)
     gc.collect()
     gc.freeze()
 

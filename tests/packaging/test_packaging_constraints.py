@@ -26,7 +26,7 @@ def required(pyproject: dict[str, Any]) -> dict[str, Requirement]:
     """What an installation for the tests of the oldest releases requires, by name."""
     extras = pyproject["project"]["optional-dependencies"]
     lines = [*pyproject["project"]["dependencies"], *extras["xdist"]]
-    lines += [line for line in extras["dev"] if line.startswith("hypothesis")]
+    lines += [line for line in extras["dev"] if line.startswith(("hypothesis", "syrupy"))]
     return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
 
 

@@ -26,7 +26,7 @@ class WorkersLive:
     """Shows the lines of `live` until the session ends.
 
     `writer` is pytest's terminal writer.  Its write methods are wrapped so that they first remove
-    the lines.
+    the lines: `write`, and `write_raw`, which pytest has since 9.0.
     """
 
     def __init__(self, live: Live, writer: Any, config: pytest.Config) -> None:
@@ -35,7 +35,8 @@ class WorkersLive:
         self._config = config
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._show, name="trainsafe-live", daemon=True)
-        for name in ("write", "write_raw"):
+        self._wrapped = [name for name in ("write", "write_raw") if hasattr(writer, name)]
+        for name in self._wrapped:
             setattr(writer, name, self._after_clearing(getattr(writer, name)))
         self._thread.start()
 
@@ -65,7 +66,7 @@ class WorkersLive:
         self._ended.set()
         self._thread.join()
         self._live.clear()
-        for name in ("write", "write_raw"):
+        for name in self._wrapped:
             delattr(self._writer, name)
 
     def pytest_unconfigure(self) -> None:

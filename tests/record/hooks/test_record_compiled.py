@@ -20,11 +20,18 @@ X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
+class Norm(nn.LayerNorm):
+    """A part that every release compiles: torch 2.10 runs `nn.LayerNorm` itself as Python."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return super().forward(input)
+
+
 class Small(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.ModuleList([nn.Linear(3, 8), nn.Linear(8, 4)])
-        self.norm = nn.LayerNorm(4)
+        self.norm: nn.LayerNorm = Norm(4)
 
     def forward(self, x: Tensor) -> Tensor:
         for layer in self.layers:
@@ -135,6 +142,22 @@ def test_what_crosses_the_boundary_is_recorded_and_the_graph_stays_whole(
         name: e.cls for name, e in expected.rank.modules.items()
     }
     assert len(run.rank.inputs) == (0 if "" in unseen else 4)
+
+
+def test_a_part_that_torch_may_not_compile_is_recorded_either_way(record: Any) -> None:
+    """torch 2.10 runs its own modules as Python if they are compiled in place; 2.13 compiles."""
+    model = Small()
+    model.norm = nn.LayerNorm(4)
+    expected = record(training(copy.deepcopy(model)))
+    regions = compiled_regions()
+
+    run = record(training(model, norm_in_place))
+    compiled = compiled_regions() > regions
+    torch.compiler.reset()
+
+    assert run.rank.note("ran") == (["compile"] if compiled else [])
+    assert run.rank.note("compiled") == []
+    assert run.hashes() == expected.hashes()
 
 
 def test_hooks_around_a_compiled_module_may_be_inside_another_region(

@@ -28,12 +28,13 @@ _Numbers = dict[tuple[int, int], int]
 
 
 def renumbered(candidate: Trace, reference: Trace) -> Trace:
-    """Returns a copy of the candidate that has the reference's call numbers.
+    """Returns a copy of the candidate whose calls have the numbers of the reference's calls.
 
-    Returns the candidate itself if no number changes.  The calls of one module on all stages are
-    sorted and numbered from 0.  The sort key of a call is the position, in the reference, of the
-    output that follows the call: the next one that the call's stage records from a module that no
-    other stage calls.
+    Returns the candidate itself if no number changes.  If several stages call a module in a
+    micro-batch, the calls of all these stages are sorted and numbered from 0.  A call is placed by
+    the output that follows it: after the call, its stage records outputs of modules that no other
+    stage calls, and the first of these has a known position in the reference.  The calls are sorted
+    by this position.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate

@@ -255,9 +255,11 @@ class _Merger:
     def check_missing(self, whole: tuple[int, ...], free_axes: Sequence[str]) -> None:
         """Adds findings for ranks that should hold a part of the tensor but recorded none.
 
-        A rank should hold a part if its coordinates on the free axes are those of a rank that holds
-        one.  The check of the finding is "hole" if no other rank holds the same elements, else
-        "missing": then the absent part is a replica, or one term of a sum.
+        `whole` is the shape of the tensor.  `free_axes` are the axes along which only some ranks
+        need to hold it.  If one rank holds a part, all ranks with the same coordinates on these
+        axes should hold one.  The `check` of a finding is "hole" if no rank holds the elements of
+        the absent part.  It is "missing" if other ranks hold the same elements, so that the absent
+        part is a replica, or one term of a sum.
         """
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):

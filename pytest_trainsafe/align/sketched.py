@@ -101,10 +101,10 @@ Shape = tuple[int, ...]
 
 @functools.lru_cache(maxsize=16)
 def _sketcher(point: Point, rank: int) -> Sketcher:
-    """The Sketcher of a rank.
+    """The Sketcher of a rank, which computes the sketch of a part that was recorded as values.
 
-    It sketches parts that were recorded as values: values of small parts are always kept, even if
-    other ranks recorded sketches of their parts of the same tensor.
+    Small parts are always recorded as values.  So one rank may have recorded the values of its part
+    of a tensor, and another rank a sketch of its larger part.
     """
     return Sketcher(point.coordinates(rank), point.sizes)
 

@@ -36,9 +36,10 @@ def describe(layout: Layout) -> str:
 
 
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
-    """The rows of a tensor of shape `whole` that one index array per dimension selects, in words.
+    """A text that names selected rows of a tensor: `rows 0-3 of 8 in dimension 0`.
 
-    Dimensions of which all rows are selected are left out.
+    `arrays` has the selected indices of each dimension, and `whole` is the tensor's shape.  A
+    dimension is left out if all of its indices are selected; "any of it" if this is so for all.
     """
     words = []
     for dim, (array, length) in enumerate(zip(arrays, whole, strict=True)):

@@ -237,7 +237,9 @@ class _Builder:
             return text
         if len(text) > _MAX_DIGITS:
             raise self._error(
-                event, f"the number {excerpt(text)} has more than {_MAX_DIGITS} characters"
+                event,
+                f"the number {excerpt(text)} has more than {_MAX_DIGITS} characters; shorten it, "
+                "or put it in quotes if it is a name",
             )
         return number(re.sub(r"\.(?=[in])", "", text.lower()))  # Python spells .inf as inf
 

@@ -68,7 +68,7 @@ def _check(new: str, before: Entries, path: Path, model: str) -> None:
     kept &= {p for p, _ in before.modules} <= {p for p, _ in after.modules}
     if not kept or (before.cp_order and before.cp_order != after.cp_order):
         raise AnnotationError(
-            f"{path}: the entries cannot be inserted without changing the others of this file"
+            f"{path}: inserting the proposed entries would change entries that the file already has"
         )
 
 

@@ -80,6 +80,6 @@ def _require_kind(check: str, kind: str, source: str) -> None:
     kinds = get_args(Kind)
     if kind not in kinds:
         raise UnknownCheckError(
-            f"{source} takes {check}: followed by one of {listing(kinds)}, not "
+            f"{source} takes {shown(f'{check}:KIND')}, where KIND is one of {listing(kinds)}, not "
             f"{shown(f'{check}:{kind}')}{nearest(kind, kinds)}"
         )

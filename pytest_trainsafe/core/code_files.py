@@ -110,7 +110,11 @@ def _is_project(file: str) -> bool:
 
 
 def is_standard(file: Path) -> bool:
-    """Whether a file is in a folder of the standard library or, if that is a link, its target."""
+    """Whether a file belongs to the standard library.
+
+    A folder of the standard library may be a link, as in a virtual environment; files in the folder
+    that the link points to belong to the standard library too.  Installed packages do not.
+    """
     parts = set(file.parts)
     if {"site-packages", "dist-packages"} & parts:
         return False

@@ -46,11 +46,15 @@ def trainsafe_fuzz(
     relations: Sequence[Relation | str] = (),
     **axes: object,
 ) -> Callable[[Test], Test]:
-    """Makes a test function run at Points that hypothesis draws, as by `parallel_points`.
+    """Makes a test function run at Points that hypothesis draws.
 
         @trainsafe_fuzz(gpt.train, max_examples=50, tp=..., cp=..., dtype=["float64", "bfloat16"])
         def test_gpt(candidate_trace, reference_trace):
             assert_trainsafe(candidate_trace, reference_trace)
+
+    `program`, `max_world_size` and `axes` are those of `parallel_points`: an axis is given a list
+    of values, one value, a range, or the literal `...`, for which its values are derived.  `axes`
+    may also have settings of the marker `trainsafe`.
 
     The parameters `candidate_trace`, `reference_trace`, `trainsafe` and `point` are different for
     each example; other parameters are fixtures, shared by all examples.  If `max_examples` is None,

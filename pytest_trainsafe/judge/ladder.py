@@ -1,6 +1,6 @@
 """The ladder: judges a test's Runs dtype by dtype, widest first.
 
-Logic is judged where rounding cannot hide it: in float64 every logic bug is visible at 1e-12.
+float64 comes first, because its rounding errors are too small to hide those that a bug causes.
 """
 
 from __future__ import annotations

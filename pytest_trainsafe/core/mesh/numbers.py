@@ -9,10 +9,12 @@ from pytest_trainsafe.core.mesh.declaration import DEFAULT, ROLES, Mesh
 
 
 class OverMesh(dict[str, int]):
-    """A number for each mesh axis, the fastest axis first: the sizes, or a rank's coordinates.
+    """A number for each mesh axis: the sizes of the axes, or a rank's coordinates along them.
 
-    Lookups of other names (a role of several axes or of none, an overlapping axis) also
-    succeed, but iteration does not include them.
+    Iteration yields the mesh axes only, the axis that varies fastest first.  A lookup also accepts
+    a role or an overlapping axis.  For a role, it returns the number of ranks along all mesh axes
+    of the role together, or the rank's number among these; without such an axis, 1 or 0.  For an
+    overlapping axis, it returns the size of the axis, or the rank's coordinate along it.
     """
 
     __slots__ = ("derived", "mesh")

@@ -160,7 +160,7 @@ class Buffers:
     def _close(self, id: TensorId, rank: RankTrace, event: TensorEvent) -> bool:
         """Whether a buffer's values on a rank differ from the reference's only by rounding.
 
-        The values of a computed table may do so.
+        Such a difference is allowed, because a buffer may be a table that each Run computes.
         """
         if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
             return False

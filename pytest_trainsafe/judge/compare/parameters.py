@@ -127,10 +127,11 @@ class Parameters(Screening):
         expected: torch.Tensor,
         undetermined: Undetermined,
     ) -> None:
-        """Record the first step in which elements that `undetermined` masks moved differently.
+        """Record the step if an undetermined element moves differently from the reference.
 
-        These elements are left out of the judgement, because rounding may change the sign of their
-        gradient.
+        Only the first such step is recorded.  `candidate` and `expected` are the parameter's
+        updates in the candidate and the reference.  `undetermined` is a mask of the elements whose
+        gradient may change its sign by rounding; they are not judged.
         """
         if self.result.flipped_in is not None or not expected.numel():
             return

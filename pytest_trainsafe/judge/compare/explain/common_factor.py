@@ -232,7 +232,12 @@ def _clipping(
 
 
 def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
-    """Whether the reference clips: its main gradients are smaller than the sums of their terms."""
+    """Whether the reference clips its gradients.
+
+    `gradients` are main gradients of one step, of which the first `FEW` are tested.  The reference
+    clips if each of them is the sum of the micro-batches' gradients times a factor below 1.  False
+    if the values needed to decide this were not recorded.
+    """
     seen = False
     for id in itertools.islice(gradients, FEW):
         terms = [

@@ -1,7 +1,7 @@
 """Finds the wrong optimizer steps that a common factor on all gradients explains.
 
-Frameworks clip inside the optimizer's step.  The main gradients, which the step receives, are
-recorded before, so a wrong clipping factor shows only in the optimizer's states and the updates.
+Some frameworks clip gradients inside the optimizer's step.  The main gradients are recorded before
+the step, so a wrong clipping factor shows only in the optimizer's states and in the updates.
 Each step adds a fixed multiple of a parameter's gradient to the parameter's first moment.  So if
 all gradients have the same wrong factor, the error of each first moment is a multiple of the same
 parameter's gradient, and this multiple is equal for all parameters.  Called by

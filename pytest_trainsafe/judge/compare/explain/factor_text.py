@@ -20,12 +20,14 @@ class Factor:
     """A factor by which main gradients of one step are wrong.
 
     `factors` has the factor for each rank, `scaled` the gradients that it explains, and `apart` the
-    wrong gradients that it does not explain.  `clips` is the evidence that clipping applies it:
+    wrong gradients that it does not explain.  `clips` is the evidence that the factor comes from
+    clipping:
 
     - "norms": the factor is the ratio of the gradient norms that reference and candidate report;
-    - "wrong norm", "right norm": the reference clips, and the norm that the candidate reports does
-      not explain the factor; the norm itself is wrong or right;
-    - "reference": the reference clips, and no norm is reported;
+    - "wrong norm": the reference clips, and the norm that the candidate reports is wrong, but the
+      factor is not the ratio of the norms;
+    - "right norm": the reference clips, and the norm that the candidate reports is right;
+    - "reference": the reference clips, and there are no reported norms to compare;
     - "": there is no evidence of clipping, so the reduction or the loss may be scaled instead.
     """
 

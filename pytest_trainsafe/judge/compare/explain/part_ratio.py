@@ -43,7 +43,11 @@ class Ratio:
 
     @property
     def certain(self) -> bool:
-        """Whether the part is a multiple of the reference's and large enough to be certain."""
+        """Whether `factor` can be relied on.
+
+        It can if the part is a multiple of the reference's up to rounding, and if the reference's
+        part is much larger than the error that rounding explains.
+        """
         return self.size > SIGNIFICANT * self.allowed and self.left <= self.allowed
 
     def fits(self, factor: float) -> bool:

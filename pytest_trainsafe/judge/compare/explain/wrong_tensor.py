@@ -27,12 +27,13 @@ class WrongTensor:
     """A wrong logical tensor and the evidence on it.
 
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
-    ranks' parts, `sizes` the sizes of the mesh axes, and `factors` other numbers that may scale a
-    value ("micro-batches").  `allowed` is the absolute norm of the error that rounding explains,
-    `slices` the norm that it explains at every index of each dimension (empty if unknown).  `dtype`
+    ranks' parts.  A wrong value may be scaled by the size of a mesh axis or by another number:
+    `sizes` has the sizes of the mesh axes, and `factors` the other numbers, each with a name, such
+    as the number of "micro-batches".  `allowed` is the absolute norm of the error that rounding
+    explains, and `slices` this norm at every index of each dimension (empty if unknown).  `dtype`
     is the dtype in which the reference recorded the tensor.  `earlier` maps descriptions ("of the
-    previous step") to the reference's earlier values.  `terms` maps micro-batches to gradients, if
-    the tensor is their sum.
+    previous step") to the reference's earlier values.  If the tensor is the sum of the gradients of
+    micro-batches, `terms` maps each micro-batch to its gradient.
     """
 
     value: torch.Tensor

@@ -40,11 +40,12 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
     Only gradients and optimizer states are tested, and only if the candidate's dtype is a
     low-precision dtype such as bfloat16 and both Runs store the tensor in a wider one.  The values
     count as rounded if two conditions hold.  First, the candidate's dtype can represent all of them
-    exactly, but not all values of the reference.  Second, the sum of the candidate's own gradient
-    terms has values that this dtype cannot represent.  The second condition is false for a gradient
-    that has one term only: such a gradient is correct in the low precision of its parameter.  (With
-    ep, the candidate may run one backward where the reference runs several.)  Returns None if a
-    framework is configured to reduce gradients in the candidate's dtype.
+    exactly, but not all values of the reference.  Second, the sum of the gradients that the
+    candidate's micro-batches contribute has values that this dtype cannot represent.  The second
+    condition is false if only one micro-batch contributes: a sum of one term may be in the low
+    precision of its parameter.  The candidate's own terms are added up, because the reference may
+    have more of them: with ep, the candidate may run one backward where the reference runs several.
+    Returns None if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
     if id.kind not in KINDS or not precision(recipe).low:

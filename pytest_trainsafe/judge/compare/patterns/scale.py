@@ -97,7 +97,8 @@ def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     def likely(name: str) -> tuple[int, bool]:
         """A sort key for axes: first the axes that usually scale this kind of tensor.
 
-        Of axes with the same role, those that no Scaled placement of the layout names come first.
+        If the layout declares that the values are multiplied by the size of an axis (`Scaled`),
+        this axis comes after the other axes with the same role.
         """
         role = mesh.role(name)
         return order.index(role) if role in order else len(order), name in divided
@@ -121,7 +122,11 @@ def _single(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
 
 
 def _products(sizes: Mapping[str, int]) -> Iterator[tuple[str, float]]:
-    """Names and values of products of sizes, squares, their inverses, and quotients of two."""
+    """Yields the names and values of numbers that are computed from several sizes, or from one.
+
+    These are the products of two or more sizes, the square of each size, the inverses of the
+    products and squares, and the quotients of any two sizes: "dp*tp", "1/(dp*tp)", "dp/tp".
+    """
     for count in range(2, len(sizes) + 1):
         for names in itertools.combinations(sizes, count):
             product = math.prod(sizes[name] for name in names)

@@ -29,10 +29,11 @@ UNEXPLAINED = 0.02
 
 
 def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
-    """The pattern of replicas whose equal gradients were then scaled on only some ranks.
+    """The pattern of replicas whose gradients were equal until some ranks scaled theirs.
 
-    `id` is a parameter, its update or one of its optimizer states.  None if the pattern does not
-    match.
+    It matches if the gradients are equal after the reduction, and the first moments differ by a
+    multiple of the gradient.  `id` is a parameter, its update or one of its optimizer states.  None
+    if the pattern does not match.
     """
     name = id.name
     if id.kind == "optimizer_state":
@@ -81,7 +82,11 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
 def _at(
     rung: Rung, parts: Sequence[Part], axis: str, place: int, id: TensorId
 ) -> torch.Tensor | None:
-    """The tensor of the ranks at one coordinate of an axis; None if parts do not fit."""
+    """The logical tensor that the ranks with the coordinate `place` on `axis` hold.
+
+    It is merged from `parts`.  None if these ranks hold no parts, or if their parts do not fit
+    together.
+    """
     chosen = [part for part in parts if part.coordinates[axis] == place]
     if not chosen:
         return None

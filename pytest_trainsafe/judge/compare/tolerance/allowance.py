@@ -1,10 +1,11 @@
 """Determines the largest error that rounding explains: a measured response times a safety factor.
 
-The response is measured on the reference in two ways, and the larger one counts: its change under
-noise of the size of rounding (TTrace 4.5), and its distance from its own float64 run.  Each detects
-what the other misses: the noise shows amplification, and the float64 run shows kernels that round
-more than once.  The factors were calibrated on clean programs; `docs/tolerances.md` has the
-figures.
+The response of a tensor is how far rounding changes its values in the reference.  It is measured in
+two ways, and the larger result counts: as the difference between the reference and a run of it with
+noise of the size of rounding (TTrace 4.5), and as the difference between the reference and a run of
+it in float64.  Each detects what the other misses: the noise shows amplification, and the float64
+run shows kernels that round more than once.  The factors were calibrated on clean programs;
+`docs/tolerances.md` has the figures.
 """
 
 from __future__ import annotations
@@ -32,7 +33,12 @@ PROJECTION_FLOOR = 0.125
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """The largest errors that rounding explains, in the units of `Errors`."""
+    """The largest errors that rounding explains; each field limits the same field of `Errors`.
+
+    norm: the absolute Frobenius norm of the error.
+    slices: for each dimension, the norm at every index (1-D arrays).
+    along: the projection of the error on the reference; 0.01 for values that are 1 % too large.
+    """
 
     norm: float
     slices: tuple[Norms, ...]
@@ -84,8 +90,9 @@ def _slices(
 ) -> Norms:
     """The allowed error of each slice along one dimension, before the safety factor.
 
-    `own` has the norm of each slice of the reference, and `few` the `Spread.few` of each slice.
-    Each array in `measured` has the norm of one measured response in each slice.  `response` is the
+    `own` has the norm of each slice of the reference.  `few` has, for each slice, 1 over the square
+    root of the number of elements that carry the norm: 1 for one element, near 0 for many.  Each
+    array in `measured` has the norm of one measured response in each slice.  `response` is the
     norm of the response of the whole tensor, and `relative` is `response` divided by the norm of
     the reference.  The allowed error is the largest measured one, but at least a share of
     `response`.  The share is the larger of two: one proportional to the slice's norm, since large

@@ -257,9 +257,11 @@ class Undetermined:
         before: Undetermined | None,
         own: torch.Tensor | None = None,
     ) -> Undetermined:
-        """The mask of one step joined with the masks of the steps `before`.
+        """The mask of one step, joined with the mask of the earlier steps, `before`.
 
-        `own` marks further elements, because of the candidate's values.
+        `mask` has the elements that rounding makes uncertain in the reference, in the step with the
+        number `step`.  `own` has further elements: those that are zero in the reference, but not in
+        the candidate (`Tolerance.rounding_of_zero`).
         """
         key: tuple[int, ...] = (step,)
         if own is not None:
@@ -280,12 +282,15 @@ def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Te
 def _undetermined(
     gradient: torch.Tensor, others: list[torch.Tensor], rounding: float
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Masks of a gradient's elements that may change sign by rounding, and that stay zero.
+    """Two masks: the elements whose sign may change by rounding, and those that are always zero.
 
+    `gradient` is the reference's, `others` has its values in the runs that measure rounding, and
+    `rounding` is the norm of the error that rounding explains.
     Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
     update may have either sign in a correct program, in this step and, through the moments, in
-    later ones.  An element that is zero in every run probably stays zero, such as those in the row
-    of an embedding that no token selects.  The second mask is None if it is empty.
+    later ones.  An element that is zero in the reference and in all `others` is only in the second
+    mask, because it probably stays zero: for example, the elements in a row of an embedding that no
+    token selects.  The second mask is None if it has no elements.
     """
     root = gradient.numel() ** 0.5
     limit = max(UNDETERMINED * rounding / root, NEARLY_ZERO * norm(gradient.numpy()) / root)

@@ -31,10 +31,9 @@ def renumbered(candidate: Trace, reference: Trace) -> Trace:
     """Returns a copy of the candidate whose calls have the numbers of the reference's calls.
 
     Returns the candidate itself if no number changes.  If several stages call a module in a
-    micro-batch, the calls of all these stages are sorted and numbered from 0.  A call is placed by
-    the output that follows it: after the call, its stage records outputs of modules that no other
-    stage calls, and the first of these has a known position in the reference.  The calls are sorted
-    by this position.
+    micro-batch, the calls of all these stages are sorted and numbered from 0.  They are sorted by
+    the outputs that follow them: the first output that the stage of a call records after it, from a
+    module that no other stage calls, has a position in the reference, which is the sort key.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate

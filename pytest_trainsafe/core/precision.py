@@ -25,9 +25,9 @@ class Precision:
     `floor` sets the smallest response that is assumed for a tensor: `floor * epsilon * norm`, where
     `norm` is the tensor's norm.  A measured response is a single sample, which can be too small by
     chance, especially for a scalar.
-    `low` is true for low precision.  A factor close to 1 on all values is hidden by rounding there
-    if only the norm of the error is judged, so the projection of the error on the reference is
-    judged too.
+    `low` is true for low precision, in which the norm of the rounding errors may exceed the norm of
+    an error that multiplies all values by, say, 1.01.  The projection of the error on the reference
+    shows such a factor, so it is judged too.
     `safety` and `floor` were calibrated on clean programs; docs/tolerances.md has the figures.
     """
 

@@ -37,7 +37,10 @@ def encode(value: Any, what: str = "value") -> bytes:
 
 
 class MalformedDataError(TrainsafeError, ValueError):
-    """Bytes that `encode` did not produce; the message says what is wrong with them."""
+    """Bytes that `encode` did not produce.
+
+    The message says only what is wrong with them; the code that reports it adds the file.
+    """
 
 
 def decode(data: bytes | memoryview) -> Any:

@@ -98,7 +98,10 @@ def value_features(place: str, value: Value) -> dict[str, Feature]:
 
 
 def call_features(call: Call, context: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features of a call: its context, its class in a family, and its arguments."""
+    """The features of a call: those of its context, its class, and those of its arguments.
+
+    Only an API of a family (`names.family`) has a class: `torch.optim.Adam.step` has "Adam".
+    """
     found = dict(context)
     name = family(call.api)[1]
     if name:

@@ -187,12 +187,12 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The reductions that may be of the gradients of `targets`, by their number of elements.
+        """The recorded reductions that may reduce the gradients of the parameters `targets`.
 
-        `targets` are paths of parameters.  A reduction of N elements fits in two cases.  Either one
-        of `targets` has N elements on some rank, or no parameter of the model has N elements.  In
-        the second case the reduction is of a bucket of several gradients, which may contain any
-        parameter's gradient.  A reduction whose number of elements is unknown fits too.
+        `targets` are paths.  A reduction is chosen by its number of elements, N, in two cases.
+        Either one of `targets` has N elements on some rank, or no parameter of the model has N
+        elements.  In the second case the reduction is of a bucket of several gradients, which may
+        contain any parameter's gradient.  A reduction whose N is unknown is chosen too.
         """
         paths = {*targets}
         every: set[int] = set()

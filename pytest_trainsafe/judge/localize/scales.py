@@ -32,11 +32,15 @@ DIGITS = 3
 def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     """Maps the key of each output and gradient that both Runs recorded to how it is rewritten.
 
-    Three sorts of tensors are not rewritten: those that only one Run has (such as the outputs of
-    the parts of a fused module), so that both Runs compute the same; those that several pipeline
-    stages record under one name; and those of modules that have another name or number on a rank
-    than in the whole model.  The values are measured in the first step and micro-batch that has the
-    tensor.
+    Some tensors are left out, and so are not rewritten:
+
+    - those that only one Run has, such as the outputs of the parts of a fused module;
+    - those that several pipeline stages record under one name;
+    - those of a module whose calls were renumbered (`Trace.renumbered`);
+    - those of a module that a stage replaces by a stand-in of a class other than `nn.Identity`;
+    - those that are empty, not finite or not floating-point, and outputs with many exact zeros.
+
+    The values are measured in the first step and micro-batch that has the tensor.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)
     both = {

@@ -46,7 +46,8 @@ def localize(
 
     The result's rows say how long the search took, or why nothing was found.  The search of one
     test may take `settings.localize` seconds; `budget` limits all searches of the process together.
-    If a failure of the same family was localised before, the result repeats that test's.
+    If an earlier failure that probably has the same cause was localised (`family_of`), there is no
+    search: the result has the line that was found then, and names the earlier test.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None:
@@ -98,7 +99,7 @@ def wrong_line(candidate: Traces, rung: Rung, failed: Comparison) -> Located | N
 def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
     """The result when nothing was localised, with the reasons `why`.
 
-    It has the line that produces the first wrong tensor, if that is not in a module.
+    If no module produces the first wrong tensor, the result has the line that produces it.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
@@ -112,7 +113,8 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
     """The key that failures share if they probably have one cause.
 
     It consists of the program with its arguments, the dtype, the axes that are not parallel, and
-    the kind, path and pattern of the first wrong tensor.
+    facts about `first`, the first failing finding: the kind and path of its tensor, its check, and
+    the name and axis of the pattern that was recognised in the wrong values.
     """
     assert first.where is not None
     where, pattern = first.where, first.pattern
@@ -131,7 +133,10 @@ def family_of(case: Case, rung: Rung, first: Finding) -> Family:
 
 
 def _as_known(known: LocatedBefore) -> Located:
-    """The result for a failure whose family was localised before: it refers to that test."""
+    """The result for a failure that probably has the cause of `known`, an earlier failure.
+
+    It names the test of the earlier failure, and has the line that was found for it.
+    """
     text = next(text for label, text in known.located.rows if label == "faulty")
     test = known.nodeid or "an earlier test"
     note = f"not repeated: the failure of {test} starts at the same tensor; found there: {text}"

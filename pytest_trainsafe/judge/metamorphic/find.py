@@ -54,7 +54,8 @@ def assert_or_find(
     if not applied:
         raise RelationError(
             f"none of the relations that {path} lists for {case.program.name} applies at "
-            f"{case.point}, so nothing could fail: {'; '.join(reasons)}"
+            f"{case.point}, so the test checks nothing: {'; '.join(reasons)}. Run the test at a "
+            "Point where one of them applies, or assert a relation that applies here"
         )
 
 

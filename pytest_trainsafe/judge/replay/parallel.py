@@ -121,10 +121,11 @@ def data_parallel(
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
-    """Whether the reference also draws equal numbers for the micro-batches of these two draws.
+    """Whether the reference also draws equal numbers for the micro-batches of `left` and `right`.
 
-    If the reference did not record both draws, or if they are at different places of the model,
-    returns whether the rank of `left` draws its numbers for several micro-batches of the step.
+    This is decided on the candidate if the reference did not record both draws, or if they are at
+    different places of the model.  Then returns whether, in the step of `left`, the rank of `left`
+    draws in several micro-batches from the same generator state, and so the same numbers.
     """
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:

@@ -92,7 +92,10 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 
 
 class LedgerError(TrainsafeError):
-    """A rank's ledger cannot be read; the message says why, without the path."""
+    """A rank's ledger cannot be read.
+
+    The message says only why; the code that reports it adds the rank and the path.
+    """
 
 
 #: Maximum bytes of a ledger: some millions of calls.

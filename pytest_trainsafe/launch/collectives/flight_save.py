@@ -104,7 +104,11 @@ def _dumper() -> Callable[[bool, bool], bytes] | None:
 
 
 def install(files: RankFiles) -> FlightRecorder:
-    """Makes the program start the background thread when it creates its first process group."""
+    """Returns the FlightRecorder of this rank, after connecting it with torch.distributed.
+
+    From now on, `init_process_group` starts the recorder's background thread (`watch`), and
+    `destroy_process_group` first records the members of all groups (`note_groups`).
+    """
     recorder = FlightRecorder(files)
     joined = _then(c10d.init_process_group, recorder.watch)
     c10d.init_process_group = dist.init_process_group = joined

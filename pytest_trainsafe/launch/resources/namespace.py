@@ -27,7 +27,10 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 
 class NoNamespace(OSError):
-    """The kernel refuses a private network to this process; the message says which step failed."""
+    """The kernel refuses a private network to this process.
+
+    The message says only which step failed; the code that reports it adds what to do.
+    """
 
     def __init__(self, why: str) -> None:
         super().__init__(why)
@@ -177,5 +180,8 @@ if __name__ == "__main__":
     try:
         enter()
     except NoNamespace as error:
-        sys.exit(f"no private network for the ranks: {error}")
+        sys.exit(
+            f"no private network for the ranks: {error}; with --trainsafe-network=host, they use "
+            "the machine's network"
+        )
     os.execv(sys.argv[1], sys.argv[1:])

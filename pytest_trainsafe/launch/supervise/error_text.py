@@ -1,9 +1,10 @@
 """The text of a rank's exception, as a user should read it.  Called by the rank.
 
-Frames of this package do not help a user.  Those before the program's frames show how a rank
-starts; and if this package itself rejects something that the program does, the user needs the
-program's last line.  Frames of torch that only call the next one (`Module._call_impl`) would
-displace the program's frames in a shortened traceback.
+Frames that do not help the user are removed from the traceback: the frames of this package before
+the program's first frame, which only show how a rank starts, and frames that only call the next one
+(`Module._call_impl`), which would displace the program's frames if the traceback is shortened.  If
+this package raises one of its own errors, all of its frames are removed, so that the traceback ends
+with the program's line that caused the error.
 
 The exception comes from the program, so its text may be huge or not encodable, and computing it
 may raise.

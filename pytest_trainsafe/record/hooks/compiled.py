@@ -55,8 +55,9 @@ class ModuleHooks:
     def inside(self) -> list[str]:
         """The names of the modules that run inside compiled regions, where hooks are not called.
 
-        A region that was compiled for one module may run for others of its class without being
-        traced again.  So if there are regions, these are all modules whose hooks never ran.
+        Empty if nothing is compiled.  Otherwise, all modules whose hooks never ran count as inside.
+        It does not suffice to note which modules the compiler traced: a region that was compiled
+        for one module may run for others of its class without being traced again.
         """
         if not (self._traced or self._surrounded or any(map(is_compiled_wrapper, self._hooks))):
             return []

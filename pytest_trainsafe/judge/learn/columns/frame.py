@@ -60,11 +60,12 @@ def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one kind with their features: calls if `of_calls` is true, otherwise changes.
+    """Records of one table with their features: calls if `of_calls` is true, otherwise changes.
 
-    `rows` has the row of each record in its table, and `codes` the index of the record's features
-    in `features`.  `frame` is that table, or None where the caller knows the table.  If examples
-    compare two ranks, `other` is the other rank's table and the rows of the records compared there.
+    `rows` has the row of each record in the table, and `codes` the index of the record's features
+    in `features`.  `frame` is the table; it is None if the code that uses the records has the table
+    already.  If each record is compared with a record of another rank, `other` has the other rank's
+    table, and the row of each record's counterpart in it.
     """
 
     rows: Ints

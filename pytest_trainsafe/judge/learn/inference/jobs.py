@@ -66,7 +66,10 @@ def _made(runs: Sequence[ObservedRun]) -> list[tuple[str, Sequence[Frame]]]:
 
 
 def _prepare(runs: Sequence[ObservedRun]) -> None:
-    """Prepare a worker process: create a Frame of each rank's table, for all of its relations."""
+    """Prepare a worker process: create a Frame of each rank's table.
+
+    All relations that the process learns use these Frames.
+    """
     _frames[:] = _made(runs)
 
 

@@ -1,7 +1,7 @@
-"""Keeps what relations learned on disk, so that an interrupted `learn` can go on.
+"""Stores the results of `learn` in files, so that an interrupted `learn` can continue.
 
-A file has the result of one relation for one set of runs.  Its name is a hash of both and of the
-source of `judge.learn`, so that no outdated result is read.
+A file has the invariants of one relation for one set of runs.  Its name is a hash of the relation,
+the runs and the source code of `judge.learn`, so that no outdated result is read.
 """
 
 from __future__ import annotations

@@ -136,7 +136,9 @@ class _Reader:
                 "[contain-0123456789]"
             )
         if len(self._invariants) == MAX_INVARIANTS:
-            raise self._error(f"there are more than {MAX_INVARIANTS} invariants")
+            raise self._error(
+                f"there are more than {MAX_INVARIANTS} invariants; divide them among several packs"
+            )
         self._id, self._start = found[1], self._line
         self._values, self._lines = {}, {}
 

@@ -85,7 +85,10 @@ def read_traincheck(path: Path, program: str = "traincheck") -> Imported:
         if not line.strip():
             continue
         if number > MAX_INVARIANTS:
-            raise PackError(f"{path}: line {number}: there are more than {MAX_INVARIANTS} lines")
+            raise PackError(
+                f"{path}: line {number}: there are more than {MAX_INVARIANTS} lines; divide them "
+                "among several files, and import each"
+            )
         data = _line(path, number, line)
         try:
             invariant = _invariant(data, program)
@@ -180,10 +183,10 @@ def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _change(param: Mapping[str, Any]) -> str:
-    """The kind of a change: "set" from an empty value, "cleared" to an empty value, else "any".
+    """The kind of a change from `pre_value` to `post_value`, two values that TrainCheck may give.
 
-    An empty value is None or zero.  A value that TrainCheck does not give counts as empty, unless
-    it gives neither of the two values.
+    "set" if only `pre_value` is empty, "cleared" if only `post_value` is empty, else "any".  Empty
+    values are None, zero, and a value that is not given.
     """
     if "pre_value" not in param and "post_value" not in param:
         return "any"

@@ -83,7 +83,10 @@ class Agreement(RelationBase):
         return same and len(forms) == 2 and "different" in forms
 
     def prior(self, claim: Hypothesis) -> int:
-        """How credible a claim is (`Relation.prior`): 2 or 1 for collectives, else `OWN`."""
+        """How credible a claim is (`Relation.prior`).
+
+        2 for the form "collective", 1 for the form "calls", and `OWN` for the two other forms.
+        """
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
     def needs(self, claim: Hypothesis) -> Needs:

@@ -111,7 +111,10 @@ class Contain(RelationBase):
         return 1 if claim.text("api").startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Forbids preconditions on the class, and on `has_gradients` for a claim on gradients."""
+        """Forbids preconditions on "class", which is "Adam" for `torch.optim.Adam.step`.
+
+        For a claim on gradients, also forbids preconditions on `self.has_gradients`.
+        """
         return field == "class" or (claim["attribute"] == "grad" and field == "self.has_gradients")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:

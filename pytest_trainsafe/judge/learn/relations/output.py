@@ -90,8 +90,9 @@ class Output(RelationBase):
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
         """The claims that a result has the dtype or the device of an argument other than the first.
 
-        Only the claim on the first argument is kept: a result has the dtype of its input, while a
-        bias in another dtype is converted.  A claim that more programs satisfy is kept too.
+        The claim on the first argument suffices: a result has the dtype of its input, while a bias
+        in another dtype is converted.  A claim on another argument is redundant only if every
+        program that satisfies it also satisfies the claim on the first argument.
         """
         alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
         for each in found:

@@ -133,9 +133,11 @@ def _pairs(first: Trace, second: Trace) -> list[tuple[RankTrace, RankTrace]]:
 
 
 def _step_of_unlike(one: RankTrace, other: RankTrace) -> tuple[How, int] | None:
-    """The first step whose inputs differ or, if there is none, whose optimizer steps differ.
+    """The first training step in which a rank's inputs differ between two Runs.
 
-    Returns "inputs" or "steps" with the number of the step; None if both agree everywhere.
+    If no inputs differ, the first training step in which the optimizer stepped in only one of the
+    Runs, or that only one of them has.  `one` and `other` are the rank in the two Runs.  Returns
+    "inputs" or "steps" and the number of the training step; None if there is no difference.
     """
     for a, b in itertools.zip_longest(one.inputs, other.inputs):
         if a != b:

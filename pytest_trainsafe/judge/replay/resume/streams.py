@@ -41,9 +41,10 @@ _OTHER_RANK = (
 class _Stream:
     """A generator of one rank whose state differs between the resumed and the uninterrupted Run.
 
-    `wanted` is a state of the generator in the uninterrupted Run, and `expected` has the draws from
-    it up to this state.  `found` and `made` are the same for the resumed Run.  The states are those
-    before the first draw that differs or, if no draw differs, those at the end of the training.
+    The states are compared before each draw; if no draw shows a difference, at the end of the
+    training.  `wanted` is the first state that differs, in the uninterrupted Run, and `found` is
+    the corresponding state in the resumed Run.  `expected` has all draws from the generator before
+    `wanted` in the uninterrupted Run, and `made` all draws before `found` in the resumed Run.
     """
 
     rank: int

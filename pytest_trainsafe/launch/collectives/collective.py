@@ -94,7 +94,7 @@ class Finished(msgspec.Struct, frozen=True, tag="finished"):
 class LedgerError(TrainsafeError):
     """A rank's ledger cannot be read.
 
-    The message says only why; the code that reports it adds the rank and the path.
+    The message says only why; the code that reports it adds the rank.
     """
 
 

@@ -58,7 +58,7 @@ class WrongTensor:
         return self.settles(norm(value - (self.reference if target is None else target)))
 
     def settles(self, left: float) -> bool:
-        """Whether a remaining error of norm `left` is rounding, or at most 1 % of the error."""
+        """Whether a remaining error of norm `left` is rounding, or at most 1 % of `error`."""
         share = 0.25 if self.value.numel() >= FEW else 0.05
         return left <= max(min(3 * self.allowed, share * self.error), LEFT_OVER * self.error)
 

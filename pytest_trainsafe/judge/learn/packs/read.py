@@ -69,7 +69,7 @@ class _Reader:
         for number, line in enumerate(text.split("\n"), 1):
             self._line = number
             if len(line) > MAX_LINE:
-                raise self._error(f"the line has more than {MAX_LINE} characters")
+                raise self._error(f"the line has more than {MAX_LINE} characters; shorten it")
             stripped = line.strip()
             if not stripped or stripped.startswith("#"):
                 continue

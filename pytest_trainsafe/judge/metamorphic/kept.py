@@ -128,8 +128,8 @@ def kept_of(path: Path, program: str, known: Mapping[str, object]) -> Sequence[K
     lines = [kept for kept in read_kept(path) if kept.program == program]
     if not any(kept.holds for kept in lines):
         raise ArgumentError(
-            f"{path} has no relation that holds for {program}, so the test checks nothing; run pytest "
-            "--trainsafe-learn with healthy=True in the test's marker to find them"
+            f"{path} has no relation that holds for {program}, so the test checks nothing; run "
+            "pytest --trainsafe-learn with healthy=True in the test's marker to find relations"
         )
     unknown = next((kept for kept in lines if kept.holds and kept.relation not in known), None)
     if unknown is not None:

@@ -39,7 +39,7 @@ class Factor:
 
     @property
     def description(self) -> str:
-        """The words that follow "the gradients are" in a report: `1.02973 times their reference`."""
+        """The words after "the gradients are" in a report: `1.02973 times their reference`."""
         values = list(dict.fromkeys(f"{value:.6g}" for value in self.factors.values()))
         if len(values) == 1:
             return f"{values[0]} times their reference"

@@ -46,10 +46,12 @@ class MarkerError(TrainsafeError, pytest.Collector.CollectError):
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The Cells (items of sweeps) that the markers of one test declare under the same test id.
+    """The Cells (items of sweeps) of one test that have the same test id.
 
-    `cells` maps the Python `id()` of each of these markers to its Cell.  `default` is the `id()` of
-    the test's own marker, or 0 if only parameter sets of the test have markers.
+    A test and each of its parameter sets may have a marker, and the sweeps of several of these
+    markers may contain the same Point, which has the same test id in each.  `cells` maps the Python
+    `id()` of each such marker to its Cell.  `default` is the `id()` of the test's own marker, or 0
+    if only parameter sets of the test have markers.
     """
 
     cells: Mapping[int, Cell]

@@ -100,7 +100,7 @@ class Table:
 
     @property
     def records(self) -> int:
-        """Number of entries, exits and changes."""
+        """The number of observed events: two for each call (entry, exit), one for each change."""
         return 2 * len(self.calls["entry"]) + len(self.changes["position"])
 
 

@@ -356,7 +356,7 @@ class ReplayCheckpoint:
                 raise ReplayError(
                     f"{path}: the object {name!r} of ReplayCheckpoint(states=...) cannot load its "
                     f"saved state ({type(error).__name__}: {error}). Nothing was loaded. Create "
-                    "this object as the program did that saved the file"
+                    "this object as in the program that saved the file"
                 ) from error
 
 

@@ -23,7 +23,10 @@ def rounding_of(reference: Trace) -> str:
 
 
 def deciding_cast(reference: Trace) -> str:
-    """The cast that determines `rounding_of`, as "dtype file:line"; "" if there is none."""
+    """The cast that determines the result of `rounding_of`; "" if there is none.
+
+    The cast is written as "dtype file:line".
+    """
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
         (cast for cast in casts if cast.dtype != "float8"),

@@ -56,7 +56,8 @@ def _of_experts(point: Point) -> tuple[str, ...]:
 def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
     """The tensor-parallel size that is declared for an expert's parameter; None without one.
 
-    The attribute `expert_tp_size` (our own) takes precedence over the annotation of that name.
+    The parameter's attribute `expert_tp_size`, which only pytest-trainsafe reads, takes precedence
+    over the annotation of the same name.  Raises LayoutError if the attribute is no positive int.
     """
     marked = getattr(parameter, "expert_tp_size", None)
     if marked is None:

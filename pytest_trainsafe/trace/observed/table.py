@@ -87,7 +87,8 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 class Table:
     """The calls and changes that one process observed.
 
-    `metas` has the distinct sets of meta variables.
+    `metas` has the distinct sets of meta variables: the step, the micro-batch, the phase and other
+    facts that held at a call or change.
     """
 
     rank: int

@@ -96,8 +96,9 @@ def points(
 ) -> Iterator[Case]:
     """Yield the valid Cases of a program of `reference_models` at the product of `axes`.
 
-    Both sides get `arguments`, and the candidates get `candidate_arguments` as well.  Points that
-    differ only in an axis without effect (sp without tp) occur once.
+    A Case is one comparison of a candidate with its reference.  Both are called with `arguments`,
+    and the candidate also with `candidate_arguments`.  Points that differ only in an axis without
+    effect (sp without tp) occur once.
     """
     module = importlib.import_module(f"pytest_trainsafe.reference_models.{program}")
     free = {name: list(values) for name, values in axes.items() if name not in arguments}

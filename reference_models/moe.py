@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def experts_over_dp_and_cp(point: Point, _arguments: Mapping[str, object]) -> str | None:
     """Return why experts cannot be divided over the ranks of dp and cp, or None.
 
-    Ranks that hold different experts must have different tokens, as those of dp and cp have.
+    The ranks of dp and cp are used because ranks with different experts must have different tokens.
     """
     ranks, ep = point.size("dp") * point.size("cp"), int(point.get("ep", 1))
     return f"ep={ep} does not divide dp*cp={ranks}" if ranks % ep else None

@@ -1,7 +1,9 @@
-"""Marks the micro-batches of torch.distributed.pipelining, whose schedules contain the loop.
+"""Marks the micro-batches of torch.distributed.pipelining.
 
-Called by `ctx.follow`.  A schedule calls its stages once per micro-batch.  The first call of a
-stage may only infer shapes, without data; it belongs to no micro-batch.
+The loop over the micro-batches is inside torch's schedules, where a program cannot enter
+`ctx.microbatch`.  So the program calls `ctx.follow`, which calls this file.  A schedule calls its
+stages once per micro-batch.  The first call of a stage may only infer shapes, without data; it
+belongs to no micro-batch.
 """
 
 from __future__ import annotations

@@ -38,8 +38,9 @@ class TrackedPoint(Point):
     def size(self, axis: str) -> int:
         """The number of ranks along a mesh axis, or the value of `vpp`; 1 by default.
 
-        `axis` may also be a role, that is, the meaning of mesh axes: "dp" stands for all axes with
-        this role together.  Raises ArgumentError for an axis that has no size.
+        Several mesh axes may have the same role in the training, such as "dp", data parallelism.
+        `axis` may also be the name of a role; the result is then the product of the sizes of the
+        axes with this role.  Raises ArgumentError for an axis that has no size.
         """
         self.axes_read.add(axis)
         return self._point.size(axis) if axis in self.mesh.names else super().size(axis)

@@ -41,7 +41,10 @@ HARMLESS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NextTest:
-    """The next test's Case, and the environment saved before the current test's fixtures run."""
+    """The next test at its Point, and the environment in which its Runs are launched ahead.
+
+    The environment is saved before the fixtures of the current test run.
+    """
 
     case: Case
     launch_environment: LaunchEnvironment

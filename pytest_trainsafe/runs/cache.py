@@ -251,7 +251,12 @@ def _files(folder: Path) -> dict[str, tuple[int, str]]:
 
 
 def _matches_manifest(folder: Path, below: Path, files: dict[str, tuple[int, str]]) -> bool:
-    """Whether a folder has exactly these files.  Hashes are computed only if all sizes match."""
+    """Whether a folder has exactly the files in `files`, with these sizes and hashes.
+
+    `files` maps paths relative to `folder` to sizes and hashes.  Hashes are computed only if all
+    sizes match.  `below` is a folder above `folder`; raises OSError if a folder between `below` and
+    a file is a link.
+    """
     left = dict(files)
     there = []
     for name, path in _walk(folder):

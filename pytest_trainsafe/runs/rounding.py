@@ -1,6 +1,7 @@
-"""The dtype whose rounding error limits a rung: the rung's own, or one that the program casts to.
+"""Finds the dtype that determines how large the rounding errors of a rung are.
 
-Called by `Traces`, which adds noise of that size, and by the ladder.
+This is the dtype of the rung, or a less precise dtype that the program casts to.  Called by
+`Traces`, which adds noise of the size of this dtype's rounding errors, and by the ladder.
 """
 
 from __future__ import annotations
@@ -11,18 +12,21 @@ from pytest_trainsafe.trace.reader import Trace
 
 
 def rounding_of(reference: Trace) -> str:
-    """The dtype whose rounding error limits comparisons with the reference; "float8" is FP8.
+    """The dtype that determines how large rounding errors of the reference are; "float8" is FP8.
 
-    Casts to FP8 do not limit Runs in float64: two correct Runs would round a value to different
-    FP8 codes only if it lay within about 1e-16 of the boundary between them.  In float32, one value
-    in a few thousand rounds differently, and later values then differ by steps of FP8.
+    Casts to FP8 do not count in float64: two correct Runs would round a value to different FP8
+    codes only if it lay within about 1e-16 of the boundary between them.  In float32, one value in
+    a few thousand rounds differently, and later values then differ by steps of FP8.
     """
     cast = deciding_cast(reference)
     return cast.split()[0] if cast else reference.manifest.dtype
 
 
 def deciding_cast(reference: Trace) -> str:
-    """The cast that determines `rounding_of`, as "dtype file:line"; "" if there is none."""
+    """The cast that determines the result of `rounding_of`; "" if there is none.
+
+    The cast is written as "dtype file:line".
+    """
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
         (cast for cast in casts if cast.dtype != "float8"),

@@ -52,7 +52,11 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
 
 
 def adapter_files(spec: RunSpec) -> Iterator[str]:
-    """The files of the project's own adapters, which affect what a trace contains."""
+    """Yields the files of the framework adapters of a Run, except for the built-in adapters.
+
+    A project adds adapters with the hook `pytest_trainsafe_adapters`.  They affect what a trace
+    contains.
+    """
     for path in spec.adapters[len(BUILT_IN) :]:
         found = None
         with contextlib.suppress(ImportError):  # the ranks report import errors

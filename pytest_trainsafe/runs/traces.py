@@ -102,7 +102,10 @@ class Traces:
         )
 
     def rounding(self, dtype: str) -> str:
-        """The dtype whose rounding error limits a rung: `dtype`, or one the program casts to."""
+        """The dtype that determines how large rounding errors are in the Run in `dtype`.
+
+        This is `dtype`, or a less precise dtype that the program casts to.
+        """
         return rounding_of(self.at(dtype))
 
     def prefetch(self, dtype: str) -> None:

@@ -46,10 +46,12 @@ class MarkerError(TrainsafeError, pytest.Collector.CollectError):
 
 @dataclass(frozen=True, slots=True)
 class _Choice:
-    """The Cells (items of sweeps) that the markers of one test declare under the same test id.
+    """The Cells (items of sweeps) of one test that have the same test id.
 
-    `cells` maps the Python `id()` of each of these markers to its Cell.  `default` is the `id()` of
-    the test's own marker, or 0 if only parameter sets of the test have markers.
+    A test and each of its parameter sets may have a marker, and the sweeps of several of these
+    markers may contain the same Point, which has the same test id in each.  `cells` maps the Python
+    `id()` of each such marker to its Cell.  `default` is the `id()` of the test's own marker, or 0
+    if only parameter sets of the test have markers.
     """
 
     cells: Mapping[int, Cell]
@@ -65,7 +67,10 @@ def parametrize(metafunc: pytest.Metafunc) -> None:
     """
     definition = metafunc.definition
     if sum(own.name == MARKER for own in definition.own_markers) > 1:
-        raise _error(definition.nodeid, "a test takes one trainsafe marker, and this has several")
+        raise _error(
+            definition.nodeid,
+            "a test takes one trainsafe marker, and this test has several; keep one",
+        )
     whole, of_sets = definition.get_closest_marker(MARKER), param_marks(definition)
     if CELL_FIXTURE not in metafunc.fixturenames:
         metafunc.fixturenames.append(CELL_FIXTURE)
@@ -228,7 +233,10 @@ def fail_collection(session: pytest.Session, message: str) -> None:
 
 
 def counts(items: Iterable[pytest.Item]) -> str | None:
-    """`trainsafe: 5 points, 2 skipped: sp needs tp > 1 (2)`, or None without trainsafe tests."""
+    """The line that counts the collected and the skipped Points; None without trainsafe tests.
+
+    For example `trainsafe: 5 points, 2 skipped: sp needs tp > 1 (2)`.
+    """
     found = [cell for _, cell in cells_of(items)]
     reasons = Counter(cell.invalid for cell in found if cell.invalid)
     if not found:

@@ -122,10 +122,13 @@ def attach_point(node: pytest.Item, program: str, point: Point) -> None:
 
 
 def plural(count: int, noun: str) -> str:
-    """`1 point`, `2 points`."""
+    """The count and the noun, in the plural unless the count is 1: `1 point`, `2 points`."""
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def reason_counts(reasons: Mapping[str, int]) -> str:
-    """`sp needs tp > 1 (2), heads=4 is not divisible by tp=3 (1)`."""
+    """The reasons, each with its count.
+
+    For example `sp needs tp > 1 (2), heads=4 is not divisible by tp=3 (1)`.
+    """
     return ", ".join(f"{reason} ({count})" for reason, count in reasons.items())

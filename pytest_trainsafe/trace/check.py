@@ -101,7 +101,9 @@ class _Facts(msgspec.Struct, frozen=True):
     """Cached properties of a layout: what is wrong with it, and the size of the whole tensor.
 
     `fault` is "" for a valid layout.  `parts` is the number of parts that the layout splits the
-    tensor into, `declared` the largest number of elements that a placement declares for it.
+    tensor into.  Some placements state sizes of the whole tensor: a Shard with blocks the length of
+    a dimension, Slices and Flat a shape.  `declared` is the largest number of elements that follows
+    from one of these, and 1 if there is none.
     """
 
     fault: str = ""

@@ -1,8 +1,9 @@
 """Decides which experts a token goes to: scores, choice, balance, capacity.
 
-Used by `moe_layer.py`.  Balance and capacity are counted over one whole micro-batch.  So they do
-not depend on the number of dp ranks, which divide the micro-batches; over cp and sp, which divide a
-micro-batch, the counts are summed.
+Used by `moe_layer.py`.  Balance and capacity are counted over one whole micro-batch.  With dp, each
+rank has whole micro-batches, so the counts do not depend on the number of ranks.  With cp or sp,
+each rank has only a part of the sequences of a micro-batch; `parallel/experts/routing.py` then
+combines the choices of these ranks.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults that a reference and a candidate share; `masked.train(..., fault=name)` plants one.
 
-Whether a comparison of the two finds a fault depends on how the micro-batches are divided; more
-than half of the faults pass it.  An entry names the metamorphic relation that finds the fault, and
-the first tensor that differs under this relation.
+A comparison of the two finds a fault only if the effect of the fault depends on how micro-batches
+are divided over ranks; it does not find more than half of these faults.  An entry names the
+metamorphic relation that finds the fault, and the first tensor that differs under this relation.
 """
 
 from __future__ import annotations

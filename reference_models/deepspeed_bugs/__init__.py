@@ -1,7 +1,8 @@
-"""Silent bugs of earlier DeepSpeed releases, each shown in a release that had it or planted again.
+"""Silent bugs of DeepSpeed.
 
-An entry names a Point where the bug acts and one where it does not, so that a test can check
-whether a detector distinguishes the two.  Importing this imports neither torch nor DeepSpeed.
+Each bug acts in a release that has it, or is planted into the installed one.  An entry names a
+Point where the bug acts and one where it does not, so that a test can check whether a detector
+distinguishes the two.  Importing this module imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations

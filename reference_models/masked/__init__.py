@@ -1,9 +1,9 @@
 """A reference program with sequences of unequal length, for faults that every Run shares.
 
-Its loss is a mean over the tokens of a whole step, independent of how micro-batches and ranks
-divide them, so an error in a mask, normaliser or scale matters.  All metamorphic relations apply to
-it.  Importing this module does not import torch, because pytest imports it to collect the tests
-that name it.
+`bugs/shared.py` lists the faults.  The program's loss is the mean over all tokens of a step.  It
+does not depend on how these tokens are divided into micro-batches and over ranks.  All metamorphic
+relations apply to the program.  Importing this module does not import torch, because pytest imports
+it to collect the tests that name it.
 """
 
 from __future__ import annotations

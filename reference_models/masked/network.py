@@ -36,7 +36,11 @@ class Attention(nn.Module):
 
 
 class Dropout(nn.Module):
-    """Dropout whose mask depends only on the sample's key, `stream` and the position."""
+    """Dropout whose mask depends only on the sample's key, the layer and the element's position.
+
+    `stream` is a name that differs between the layers.  `fault` may name a fault of
+    `bugs/shared.py` to plant.
+    """
 
     def __init__(self, rate: float, stream: str, fault: str) -> None:
         super().__init__()

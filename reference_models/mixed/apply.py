@@ -1,4 +1,4 @@
-"""Make a mixed model parallel, with the steps for the Llama and for the mixture of experts."""
+"""Make a mixed model parallel, with the functions that do this for the Llama and for experts."""
 
 from __future__ import annotations
 

@@ -65,9 +65,10 @@ def split_into_shards(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
 
 
 def join_shards(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """Returns the ranks' tensors joined along `dim`, which all ranks must use in the same way.
+    """Returns the ranks' tensors joined along `dim`.
 
-    The backward gives each rank its part of the gradient, without a sum.
+    All ranks must compute the same from the result, so that its gradient is the same on all ranks.
+    The backward gives each rank its part of this gradient, without a sum over ranks.
     """
     return cast(Tensor, _Join.apply(tensor, dim, axis))  # type: ignore[no-untyped-call]
 

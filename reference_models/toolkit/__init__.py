@@ -1,8 +1,8 @@
-"""A small training library, which the corpus's programs import instead of a large framework.
+"""A small training library, which programs in `healthy/` and `silent_errors/` import.
 
-The healthy programs use it as it is.  A silent error of `silent_errors/` replaces one part of it by
-a subclass with an error that a real framework had.  So a healthy program and one with an error call
-functions with the same names.
+It takes the place of a large framework.  The programs in `healthy/` use it as it is.  A program in
+`silent_errors/` replaces one part of it by a subclass with an error that a real framework had.  So
+a healthy program and one with an error call functions with the same names.
 
 processing   turns texts and images into tensors
 generation   greedy decoding within a window of positions

@@ -46,9 +46,9 @@ def train_supervised(
     """Train `model`, where `model(*batch(number))` returns the loss of every target.
 
     Micro-batches are numbered through the whole training.  A dp rank computes whole micro-batches,
-    so that computations over one (statistics over a batch, states over a sequence) are the same at
-    every Point.  On a single device, the loss scale and the update come from separate code
-    (`plain/update.py`).
+    so that a computation over one micro-batch (the statistics of a batch, the states of a sequence)
+    is the same at every Point.  On a single device, the loss scale and the update come from
+    separate code (`plain/update.py`).
     """
     model = model.to(device=ctx.device, dtype=ctx.dtype)
     ctx.initialize(model)

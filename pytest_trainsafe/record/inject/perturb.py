@@ -92,7 +92,11 @@ class Noise:
 
 
 def _behind(value: object, given: object) -> set[int]:
-    """The ids of the output's tensors from which other output tensors are computed."""
+    """The `id()` of each tensor in an output from which another tensor in it is computed.
+
+    `value` is the output of a module.  The autograd graph is followed from the output back to the
+    module's inputs, `given`, and at most over MAX_NODES nodes.
+    """
     outputs = {t.grad_fn: id(t) for _, t in tensors_in(value) if t.grad_fn is not None}
     if len(outputs) < 2:
         return set()

@@ -52,8 +52,9 @@ def dtensor_layout(
     where = mesh.get_coordinate()
     if where is None:
         raise LayoutError(
-            f"{_shown(tensor)} has no part on this rank, which is not in that mesh; use a mesh "
-            "that contains every rank on which the program has the tensor"
+            f"{_shown(tensor)} has no part on this rank, because the tensor's mesh does not "
+            "contain this rank; use a mesh that contains every rank on which the program has the "
+            "tensor"
         )
     dims = _by_rank(mesh, where, sizes) if sizes is not None else _by_name(mesh, axes or {})
     partials: list[Placement] = []
@@ -120,9 +121,10 @@ def _own_axis(number: int) -> str:
 
 
 def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> list[Indices]:
-    """The indices that this rank holds in each dimension of the tensor, from the placements.
+    """The indices of the elements that this rank holds, for each dimension of the tensor.
 
-    Raises LayoutError if the placements do not fit the local tensor's shape.
+    They follow from `cuts`, the result of `_cuts`, and from this rank's coordinates in the mesh,
+    `where`.  Raises LayoutError if the local tensor has another shape than these indices give.
     """
     mesh = tensor.device_mesh
     own = [_own_axis(number) for number in range(mesh.ndim)]
@@ -146,11 +148,15 @@ def _outermost_first(tensor: Any) -> list[tuple[int, int]]:
     """The mesh dimensions that shard a DTensor, outermost first, each with its number of blocks.
 
     Mesh dimensions are ordered from left to right, except for one with a `_StridedShard`, as in
-    FSDP2 over tensor parallelism.  This one is moved to the right, past mesh dimensions that shard
-    the same dimension of the tensor, until the product of their sizes equals its split factor.  If
-    the product of all of them is smaller, the split factor divided by this product is the number
-    of blocks; in all other cases it is 1.  Each block is sharded separately, as in a fused
-    projection, or in a flattened view of a tensor that is sharded in another dimension.
+    FSDP2 over tensor parallelism.  This mesh dimension is moved to the right, past the next mesh
+    dimensions that shard the same dimension of the tensor, until the product of the sizes of those
+    passed equals its split factor.
+
+    Most mesh dimensions have one block.  A `_StridedShard` has several if it has passed all such
+    mesh dimensions and its split factor is still larger than the product of their sizes: the number
+    of blocks is the split factor divided by this product.  Each block is then sharded separately,
+    as in a fused projection, or in a flattened view of a tensor that is sharded in another
+    dimension.
     """
     placements, mesh = tensor.placements, tensor.device_mesh
     order: list[tuple[int, int]] = []
@@ -192,7 +198,11 @@ class MeshDim:
 
 
 def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
-    """The MeshDim of each mesh dimension, from the axes along which its ranks vary."""
+    """The MeshDim of each dimension of a mesh, from the coordinates of its ranks in the Point.
+
+    The axes of a MeshDim are those along which the coordinates of the dimension's ranks differ.
+    `where` has this rank's coordinates in the mesh, and `sizes` the sizes of the Point's axes.
+    """
     over = sizes_over(mesh_of(sizes), sizes)
     dims = []
     for number in range(mesh.ndim):
@@ -206,7 +216,11 @@ def _by_rank(mesh: Any, where: Sequence[int], sizes: Sizes) -> list[MeshDim]:
 
 
 def _by_name(mesh: Any, mapping: Mapping[str, str | Sequence[str]]) -> list[MeshDim]:
-    """The MeshDim of each mesh dimension, from its name."""
+    """The MeshDim of each dimension of a mesh, from the dimension's name.
+
+    `mapping` maps names to axes, in addition to AXIS_NAMES.  Raises LayoutError for any other name,
+    unless the dimension has size 1.
+    """
     known = dict(AXIS_NAMES)
     for name, axis in mapping.items():
         known[name] = (axis,) if isinstance(axis, str) else tuple(axis)

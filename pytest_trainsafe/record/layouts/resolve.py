@@ -56,7 +56,8 @@ def _of_experts(point: Point) -> tuple[str, ...]:
 def _expert_tp_size(name: str, parameter: Any, annotations: Annotations) -> int | None:
     """The tensor-parallel size that is declared for an expert's parameter; None without one.
 
-    The attribute `expert_tp_size` (our own) takes precedence over the annotation of that name.
+    The parameter's attribute `expert_tp_size`, which only pytest-trainsafe reads, takes precedence
+    over the annotation of the same name.  Raises LayoutError if the attribute is no positive int.
     """
     marked = getattr(parameter, "expert_tp_size", None)
     if marked is None:
@@ -73,9 +74,9 @@ def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> 
     """The axes of tensor parallelism that split a parameter, outermost first.
 
     This is tp alone, unless the parameter has its own tensor-parallel size (`_expert_tp_size`).
-    Then the parameter is split over the first axes of `_of_experts`.  The product of the sizes of
-    these axes is the parameter's tensor-parallel size; there are none for size 1.  Raises
-    LayoutError if no number of first axes gives this product.
+    Then the parameter is split over the first n axes of `_of_experts`, where n is the number for
+    which the product of the sizes of these axes equals the parameter's tensor-parallel size; n is 0
+    for size 1.  Raises LayoutError if there is no such n.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:

@@ -99,7 +99,9 @@ class ModelInputs:
     ) -> None:
         """Writes the inputs of a part in the open micro-batch, if it is the first part to run.
 
-        `called` is the program's line that called the part; None if that line is on the stack.
+        `key` names the part, `hashes` has the hashes of its input tensors, and `given` its
+        arguments, by position and by keyword.  `called` is the line of the program that called the
+        part.  If `called` is None, the line is taken from the present stack.
         """
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None

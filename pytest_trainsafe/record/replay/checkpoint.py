@@ -145,10 +145,12 @@ class ReplayCheckpoint:
     def save(self, folder: str | os.PathLike[str], *, step: int, **counters: int) -> Path:
         """Saves this rank's state in `folder`, beside the program's own checkpoint.
 
-        Call it between two steps, on every rank, after every draw that a restarted program
-        does not repeat. `step` is the number of the next step, and `counters` are loop
-        counters, such as `epoch=3`. Returns the path of the file. Raises ArgumentTypeError
-        for a state that cannot be saved as data.
+        Call it between two steps, on every rank. A restarted program continues with the random
+        numbers that follow this call. So call it after all draws of the steps before, such as
+        those of an evaluation, and before every draw that a restarted program makes again after
+        `load`. `step` is the number of the next step, and `counters` are loop counters, such as
+        `epoch=3`. Returns the path of the file. Raises ArgumentTypeError for a state that cannot
+        be saved as data.
         """
         _require_step("save", step)
         for name, value in counters.items():
@@ -352,8 +354,9 @@ class ReplayCheckpoint:
                 for done, old in before.items():
                     self.states[done].load_state_dict(old)
                 raise ReplayError(
-                    f"{path}: {name!r} cannot load its saved state "
-                    f"({type(error).__name__}: {error}). Nothing was loaded"
+                    f"{path}: the object {name!r} of ReplayCheckpoint(states=...) cannot load its "
+                    f"saved state ({type(error).__name__}: {error}). Nothing was loaded. Create "
+                    "this object as in the program that saved the file"
                 ) from error
 
 

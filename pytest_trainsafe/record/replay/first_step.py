@@ -120,8 +120,9 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
     if difference is not None:
         raise ReplayMismatchError(
             f"the first step after loading {folder} is not the step that followed the checkpoint: "
-            f"{difference}. Either the checkpoint lacks some state that determines this draw, or "
-            "the state was restored before other code drew numbers"
+            f"{difference}. Either the checkpoint lacks some state that determines this draw (add "
+            "this state to ReplayCheckpoint(generators=..., states=...)), or the state was "
+            "restored before other code drew numbers (call ReplayCheckpoint.load after that code)"
         )
     for name, after in original.after.items() if both else ():
         if replayed.after.get(name) != after:
@@ -129,7 +130,9 @@ def require_same(original: FirstStep, replayed: FirstStep, folder: Path) -> None
                 f"the first step after loading {folder} makes the same draws as the step that "
                 f"followed the checkpoint, but leaves the generator {name!r} in state "
                 f"{replayed.after.get(name)} instead of {after}: some code advances this generator "
-                "by draws that are not recorded in the ledger of random draws"
+                "by draws that are not recorded in the ledger of random draws. Find the code that "
+                "draws from this generator, and add the state that determines its draws to "
+                "ReplayCheckpoint(generators=..., states=...)"
             )
 
 

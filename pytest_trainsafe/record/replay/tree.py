@@ -45,7 +45,10 @@ def encode(value: object, path: str, tensors: dict[str, torch.Tensor], depth: in
     for containers that are nested more than MAX_DEPTH levels deep.
     """
     if depth > MAX_DEPTH:
-        raise ArgumentTypeError(f"{path} is nested more than {MAX_DEPTH} levels deep")
+        raise ArgumentTypeError(
+            f"{path} is nested more than {MAX_DEPTH} levels deep, which ReplayCheckpoint cannot "
+            "save. Let state_dict() return fewer levels of dicts, lists and tuples"
+        )
     kind = type(value)
     if value is None or kind in (bool, str):
         return value

@@ -97,7 +97,8 @@ class Checkpoints:
     def watched(self, model: Any, optimizer: Any) -> None:
         """Stores the model and the optimizer that the program passed to `ctx.watch`.
 
-        If a function of the test is to load a checkpoint, calls this function.
+        If the test passed functions to `assert_resumable`, and this Run resumes from a checkpoint,
+        also calls the test's load function with the folder, the model and the optimizer.
         """
         self._watched = model, optimizer
         if self._loads and self._by_function:

@@ -107,7 +107,10 @@ def _named(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
 
 
 def _text(value: object) -> str | None:
-    """The text of a number, a string or up to eight of them; None for any other value."""
+    """The text of a number or a string, or of a list or tuple with up to eight of these.
+
+    None for any other value.  A tensor with one element counts as a number.
+    """
     if isinstance(value, torch.Tensor):
         value = value.item() if value.numel() == 1 else None
     if isinstance(value, tuple | list) and len(value) <= 8:

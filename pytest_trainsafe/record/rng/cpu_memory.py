@@ -142,10 +142,11 @@ def _layout() -> _Layout | None:
         return None
 
     def changed(state: torch.Tensor) -> list[int]:
-        """The offsets, from the engine's end, of bytes that are 0 for `clear` and 1 for `state`.
+        """The places in the memory behind the engine where a byte changes from 0 to 1.
 
-        `clear` is a state of the generator `probe` in which no normal number is cached. `probe` is
-        set to each of the two states, its memory is read, and `clear` is restored.
+        Compares the memory of the generator `probe` in two states: `clear`, in which no normal
+        number is cached, and `state`. Sets `probe` to each of them to read its memory, and then to
+        `clear` again. A place is an offset from the end of the engine.
         """
         probe.set_state(clear)
         without = ctypes.string_at(address + begin + size, _ASIDE)

@@ -385,8 +385,8 @@ class ParameterRecorder:
     ) -> tuple[Layout, str]:
         """The layout of a tensor that belongs to the parameter `name`, and the layout's source.
 
-        A DTensor has its own layout, any other tensor that of the parameter (with `whole`, only
-        its owners).  `partial` adds partial sums, and `flat_range` a range of the flat tensor.
+        A DTensor's placements give its layout.  Other tensors have the parameter's layout, or with
+        `whole` only its Owned placements.  Adds partial sums over `partial`, and `flat_range`.
         """
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners

@@ -78,7 +78,8 @@ class Unclipped:
     def write(self) -> None:
         """Writes the snapshots when the optimizer's step begins.
 
-        The optimizer uses the clipped gradients, so these were the gradients of the whole step.
+        The snapshots then have the gradients of the whole step before the clip: if a further
+        gradient had arrived after the clip, `forget` would have discarded them.
         """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)

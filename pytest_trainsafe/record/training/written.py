@@ -26,8 +26,8 @@ _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Intercepts the operations of a step, to find lines that change gradients or parameters.
 
-    Ignores operations inside a backward, and inside a micro-batch also all changes of gradients,
-    because they belong to its backward.
+    Operations inside a backward are ignored.  Changes of gradients inside a micro-batch are ignored
+    too, because they belong to the backward of this micro-batch.
     """
 
     def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:

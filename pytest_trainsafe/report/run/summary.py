@@ -109,7 +109,12 @@ def _shortened(text: str, room: int) -> str:
 
 
 def family_lines(causes: Sequence[Family], options: str, *, detailed: bool) -> list[str]:
-    """A block for each family: what is wrong, at which Points, and how to rerun one of them."""
+    """A line with the numbers of failures and causes, then a block of lines for each family.
+
+    A family is the failing Points with one cause.  Its block says what is wrong, at which Points,
+    and how to rerun one of them.  `options` are those of the rerun command.  `detailed` shows all
+    families, also if there are more than MAX_FAMILIES.
+    """
     if not causes:
         return []
     count = sum(len(family.members) for family in causes)
@@ -154,7 +159,10 @@ def what(outcome: Outcome) -> str:
 
 
 def where(family: Family) -> str:
-    """Where a family fails: `fails where tp >= 2; 3 other points pass`; "" if that is unknown."""
+    """The axis values at which a family (failing Points with one cause) fails.
+
+    For example `fails where tp >= 2; 3 other points pass`; "" if no condition is known.
+    """
     if not family.condition:
         return ""
     others = plural(family.passing, "other point")

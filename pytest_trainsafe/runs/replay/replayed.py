@@ -48,8 +48,9 @@ def verify(request: ReplayRequest, later: Trace) -> str:
             raise ReplayMismatchError(
                 f"the replay of step {first} from {request.folder} does not draw the random "
                 f"numbers that are recorded in {earlier.path}: on rank {before.rank} {difference}. "
-                "Either the program was changed, or the checkpoint lacks some state that "
-                "determines this draw"
+                "If the program was changed, replay the program that saved the checkpoint. If "
+                "not, the checkpoint lacks some state that determines this draw; add this state "
+                "to ReplayCheckpoint(generators=..., states=...)"
             )
         draws += len(original)
     unseen = any(SWITCHED_OFF in rank.events_of(LedgerGap) for rank in earlier.ranks + later.ranks)

@@ -87,7 +87,10 @@ def _restarts(compared: int) -> int:
 
 
 def _parts(row: Row, groups: Iterable[tuple[int, ...]]) -> Iterator[Part]:
-    """The tuples that a row contains."""
+    """Yields the tuple that a row contains for each group of axes: the axes and the row's values.
+
+    `groups` has the positions of the axes of each group.
+    """
     for group in groups:
         yield group, tuple(row[axis] for axis in group)
 

@@ -71,9 +71,10 @@ class Merged(View):
 class Cropped(View):
     """Crops the tensors of a Run to the shapes that they have in the other Run.
 
-    A dimension with `k * longer` entries, which has `k * length` entries in the other Run, consists
-    of k rows of `longer` entries.  Each row is cropped to its first `length` entries.  With
-    `outermost`, the dimension is cropped to its first `k * length` entries instead.
+    Rows have `longer` entries in this Run and `length` entries in the other.  A dimension that has
+    `k * longer` entries in this Run and `k * length` in the other consists of k rows.  Each row is
+    cropped to its first `length` entries.  With `outermost`, the dimension is cropped to its first
+    `k * length` entries instead.
     """
 
     length: int

@@ -87,7 +87,8 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 class Table:
     """The calls and changes that one process observed.
 
-    `metas` has the distinct sets of meta variables.
+    `metas` has the distinct sets of meta variables: the step, the micro-batch, the phase and other
+    facts that held at a call or change.
     """
 
     rank: int
@@ -100,7 +101,7 @@ class Table:
 
     @property
     def records(self) -> int:
-        """Number of entries, exits and changes."""
+        """The number of observed events: two for each call (entry, exit), one for each change."""
         return 2 * len(self.calls["entry"]) + len(self.changes["position"])
 
 

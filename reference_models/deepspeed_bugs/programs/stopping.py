@@ -67,8 +67,9 @@ def of_own_capacity(ctx: Context, deepspeed: Any, sound: bool) -> None:
 def of_own_limit(ctx: Context, deepspeed: Any, sound: bool) -> None:
     """Trains a mixture of experts that drops no token, on two ranks with 2 and 16 tokens.
 
-    The ranks agree on a capacity: the largest number of tokens that any expert gets.  It is larger
-    than 2, but rank 0 limits it to its own number of tokens, 2, so the ranks' sizes differ.
+    The ranks agree on the capacity of an expert: the largest number of tokens that any expert gets,
+    which is more than 2.  But rank 0 limits the capacity to the number of its own tokens, 2.  So
+    the tensors that the ranks exchange differ in size.
     """
     engine = _engine(ctx, deepspeed, Mixture(2, 2, drop_tokens=False))
     _step(ctx, engine, tokens=8 if sound else 2 + 14 * ctx.rank)

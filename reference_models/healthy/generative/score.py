@@ -10,7 +10,11 @@ from pytest_trainsafe.reference_models.toolkit.engine import Engine
 
 
 class Score(nn.Module):
-    """Two halves, each placed on its own device."""
+    """Maps noisy points and their noise levels to the score, the gradient of the log-density.
+
+    The lower layers are placed on one device and the upper layers on another; `link` copies
+    tensors between the two.
+    """
 
     def __init__(self, width: int, link: Link) -> None:
         super().__init__()
@@ -20,7 +24,7 @@ class Score(nn.Module):
         self.devices = [place(self.lower, 0), place(self.upper, 1)]
 
     def forward(self, points: Tensor, level: Tensor) -> Tensor:
-        """The gradient of the log-density of noisy points."""
+        """The score [batch, 2] of noisy points [batch, 2] with the noise levels [batch, 1]."""
         hidden = self.lower(torch.cat([points, level.log()], dim=1))
         score: Tensor = self.link.copy(self.upper(self.link.copy(hidden)))
         return score

@@ -24,7 +24,7 @@ class Sentiment(nn.Module):
         self.head = nn.Linear(filters, 2)
 
     def forward(self, ids: Tensor) -> Tensor:
-        """The scores of both verdicts."""
+        """The scores [batch, 2] of the two classes, positive and negative, for encoded texts."""
         responses = F.relu(self.convolution(self.embedding(ids).transpose(1, 2)))
         scores: Tensor = self.head(responses.amax(dim=2))
         return scores

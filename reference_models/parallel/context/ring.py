@@ -84,9 +84,10 @@ class _Ring(torch.autograd.Function):
 
 
 def _scores(query: Tensor, key: Tensor, cp: Axis, turn: int) -> Tensor:
-    """The scores of this rank's queries for the keys that are here at `turn`.
+    """The scores of this rank's queries for `key`, the keys that it holds after `turn` passes.
 
-    The score is -inf for a key of a later token than the query's.
+    After 0 passes round the ring, a rank holds its own keys; after 1 pass, those of the rank
+    before.  The score is -inf for a key of a later token than the query's.
     """
     whole = torch.arange(query.shape[-2] * cp.size, device=query.device)
     owner = Axis(cp.size, (cp.rank - turn) % cp.size)

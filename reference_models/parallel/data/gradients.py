@@ -25,8 +25,8 @@ def reduce_gradients(
     """Reduces all main gradients in place, so that they are the gradients of the whole step.
 
     Without `buckets`, gradients are summed over dp and cp, because each rank's loss is already
-    divided by the tokens of the whole step.  With `buckets` they are averaged; with ZeRO, only
-    `own_gradient`, this rank's share, is valid afterwards.
+    divided by the tokens of the whole step.  With `buckets` they are averaged.  With ZeRO, only
+    this rank's shard of a gradient is valid afterwards; the function `own_gradient` returns it.
     """
     if buckets is not None:
         buckets.finish()

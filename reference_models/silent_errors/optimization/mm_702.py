@@ -28,7 +28,7 @@ class Backbone(nn.Module):
         self.built()
 
     def built(self) -> None:
-        """Freeze at the end of the construction."""
+        """Freeze the first stages.  `__init__` calls this method last."""
         self.freeze_stages()
 
     def freeze_stages(self) -> None:
@@ -55,7 +55,7 @@ class LateFreezing(Backbone):
     """A backbone with the error: nothing is frozen until `train` is called."""
 
     def built(self) -> None:
-        """Do nothing."""
+        """Freeze nothing, which is the error."""
 
 
 def train(*, faulty: bool, seed: int = 0, steps: int = 6) -> Outcome:

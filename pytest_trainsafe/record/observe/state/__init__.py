@@ -1,4 +1,6 @@
-"""Notices changes in the state of training objects.  "To follow" an object means to record them.
+"""Notices changes in the state of training objects.
+
+An object is followed if its changes are recorded.
 
 - `variables.py`: finds objects, names them, and compares their attributes with earlier values.
 - `slots.py`: reads one followed attribute.

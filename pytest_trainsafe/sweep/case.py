@@ -54,9 +54,9 @@ class Case:
     def rungs(self) -> tuple[str, ...]:
         """The dtypes in which to judge, widest first, or as the settings list them.
 
-        Without a setting these are float64, float32 and the recipe's dtype, without those that are
-        narrower than the recipe's.  Other dtypes than the recipe's are also left out if the program
-        cannot be a candidate in them.
+        Without a setting these are float64, float32 and the dtype of the recipe.  A dtype that is
+        narrower than the recipe's is left out.  So is a dtype in which the program cannot be a
+        candidate, unless it is the recipe's.
         """
         if self.settings.dtypes:
             return self.settings.dtypes

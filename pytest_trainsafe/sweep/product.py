@@ -135,7 +135,10 @@ def cell_of(
 
 
 def with_marker(settings: Settings, declaration: Declaration) -> Settings:
-    """The run's settings, overridden by the marker's; `accept` and `packs` are unions of both."""
+    """The settings of the pytest run, overridden by those of the marker.
+
+    `accept` and `packs` are not overridden: the marker's values are added to those of the run.
+    """
     given = dict(declaration.settings)
     for name, before in (("accept", settings.accept), ("packs", settings.packs)):
         more = given.get(name, ())

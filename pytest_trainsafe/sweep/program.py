@@ -49,8 +49,9 @@ class Parameter:
     def axis(self, values: tuple[object, ...]) -> Axis:
         """This parameter as an axis.
 
-        The type of its values is that of the default, else that of the annotation, else that of
-        `values`.  Raises SweepError unless the type is int, bool or str.
+        The type of the axis's values is the type of the parameter's default.  If there is no
+        default or it is None, the type is the annotated one; if the annotation does not name int,
+        bool or str, it is the type of `values`.  Raises SweepError unless it is int, bool or str.
         """
         if self.default is not _NO_DEFAULT and self.default is not None:
             kinds: tuple[type, ...] = (type(self.default),)

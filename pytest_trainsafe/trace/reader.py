@@ -157,7 +157,7 @@ class Trace:
 
     @property
     def complete(self) -> bool:
-        """Whether every rank finished its program and everything it recorded is here."""
+        """Whether every rank finished its program and the trace has everything that it recorded."""
         return not self.problems
 
     def require_complete(self) -> None:
@@ -244,8 +244,9 @@ class Trace:
     def observed(self, rank: int) -> Table:
         """The API calls and changes of state that a rank observed.
 
-        For a rank that did not finish, the table has those that were written.  Raises TraceError if
-        the Run observed none (`RunSpec.observe`), or if the file is missing or damaged.
+        For a rank that did not finish, the table has the calls and changes that were written before
+        the rank ended.  Raises TraceError if the Run observed none (`RunSpec.observe`), or if the
+        file is missing or damaged.
         """
         if self.manifest.spec.observe is None:
             raise TraceError(

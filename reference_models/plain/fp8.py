@@ -62,7 +62,7 @@ class Rounding:
 
 
 class PlainFp8:
-    """The forward of one linear layer in FP8, which replaces that of the `nn.Linear`."""
+    """The forward of one linear layer in FP8; it replaces the forward of the `nn.Linear`."""
 
     def __init__(self, linear: nn.Linear) -> None:
         self.linear = linear

@@ -2,7 +2,7 @@
 
 The reference uses these functions.  They share no code with `parallel/tensor/loss.py`,
 `parallel/data/gradients.py` and `parallel/data/update.py`, which candidates use, because an error
-in a function that both sides call would go unseen.
+in a function that the reference and the candidate both call would go unseen.
 """
 
 from __future__ import annotations

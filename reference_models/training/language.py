@@ -126,7 +126,7 @@ def _pipeline(
 def _inputs(ctx: Context, axes: Axes, recipe: Recipe, number: int) -> list[Tensor]:
     """Return this rank's tokens, positions and targets of micro-batch `number` of the training.
 
-    Under cp, each of them is divided in the same way before the model gets it.
+    Under cp, all three are divided in the same way, and this rank's parts are returned.
     """
     tokens, targets = text.batch(
         number, recipe.batch_size, recipe.seq_len, ctx.seed, recipe.vocabulary

@@ -2,7 +2,8 @@
 
 Called by the recorder.  Megatron-LM's distributed optimizer keeps a rank's piece of the master
 weights under `main_param`, as a vector, but only the optimizer knows which elements of the
-parameter it contains.  The attribute `main_param_range`, our own, declares them.
+parameter it contains.  The attribute `main_param_range`, which pytest-trainsafe defines, declares
+them.
 """
 
 from __future__ import annotations

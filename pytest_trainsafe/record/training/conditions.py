@@ -48,7 +48,10 @@ class Modes:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Intercepts `nn.Module.train`, which `nn.Module.eval` calls."""
+        """Records the lines that put modules into evaluation mode in this context.
+
+        Replaces `nn.Module.train`, which `nn.Module.eval` calls too.
+        """
         original = nn.Module.train
 
         @functools.wraps(original)

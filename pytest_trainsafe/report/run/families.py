@@ -39,7 +39,10 @@ class Family:
 
 
 def families(found: Sequence[Outcome]) -> list[Family]:
-    """The families of the failed tests: wrong Points before errors, then the largest first."""
+    """The families of the failed tests, in the order in which they are reported.
+
+    Families of wrong Points come before those of errors, and larger families before smaller ones.
+    """
     failing = [outcome for outcome in found if outcome.failed and outcome.verdict in VERDICTS[:3]]
     made = []
     for members in _groups(failing):

@@ -68,7 +68,11 @@ def write_github(
 def error_commands(
     causes: Sequence[Family], root: Path, workspace: Path, options: str = ""
 ) -> list[str]:
-    """The workflow commands for the first families, and a notice with the number of the others."""
+    """The workflow commands that annotate the first failures, one for each cause (family).
+
+    If there are more causes than MAX_ANNOTATIONS, the last command is a notice that counts those
+    without an annotation of their own.
+    """
     most = MAX_ANNOTATIONS if len(causes) <= MAX_ANNOTATIONS else MAX_ANNOTATIONS - 1
     lines = [_annotation(family, root, workspace, options) for family in causes[:most]]
     left = len(causes) - most

@@ -85,7 +85,10 @@ def read_request(path: str, step: int | None) -> ReplayRequest:
 
 
 def _folder_of(path: Path) -> Path:
-    """The folder of the trace: `path`, or `path / "trace"` if only that one has a manifest."""
+    """The folder of the trace: `path / "trace"` if this has a manifest and `path` has none.
+
+    In all other cases it is `path` itself.
+    """
     inside = path / "trace"
     whole = (path / "manifest.json").exists() or not (inside / "manifest.json").exists()
     return path if whole else inside

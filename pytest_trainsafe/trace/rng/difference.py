@@ -28,8 +28,9 @@ Advance = DrawEvent | UnseenDraws
 class DrawDifference:
     """The first draw that differs between an original and its replay.
 
-    `number` is its number, counted from 1. `original` or `replayed` is None if that side has no
-    such draw. `hint` says how the replay's state relates to the original's states, or is "".
+    `number` is its number, counted from 1. `original` and `replayed` are the draws with this number
+    in the two, or None if there is no such draw. `hint` says how the replay's state relates to the
+    original's states, or is "".
     """
 
     number: int
@@ -62,7 +63,8 @@ def first_difference(
 ) -> DrawDifference | None:
     """The first draw that differs in its generator, its operator, its shape or its states.
 
-    If `whole` is False, one of the two ended early, and only draws that both made are compared.
+    `whole` says that both sequences are complete.  If it is False, one of them ended early, and the
+    draws of the other beyond this end are not compared.  Returns None if no draw differs.
     """
     count = (max if whole else min)(len(original), len(replayed))
     for number in range(count):

@@ -47,7 +47,7 @@ class VisionLanguageModel(PretrainedModel):
         self.post_init()
 
     def forward(self, inputs: Paired) -> Tensor:
-        """The scores of no and yes."""
+        """The scores [batch, 2] of the answers "no" and "yes"."""
         patches = self.patches(F.unfold(inputs.pixel_values, 4, stride=4).transpose(1, 2))
         pooled = patches.mean(dim=1) + self.words(inputs.input_ids).mean(dim=1)
         scores: Tensor = self.answer(self.readers(pooled))

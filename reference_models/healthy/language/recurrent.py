@@ -12,7 +12,7 @@ SENTENCE = "the quick brown fox jumps over the lazy dog and then the dog sleeps 
 
 
 class CharModel(nn.Module):
-    """Embedding, GRU, logits."""
+    """A character model: an embedding, a GRU, and a linear layer that returns the logits."""
 
     def __init__(self, width: int) -> None:
         super().__init__()

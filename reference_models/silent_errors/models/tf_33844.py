@@ -43,7 +43,7 @@ class AlwaysDropping(Attention):
     """Attention with the error: it applies dropout in evaluation mode too."""
 
     def probability(self) -> float:
-        """The configured probability, in every mode."""
+        """The configured dropout probability, in training mode and in evaluation mode."""
         return self.dropout
 
 

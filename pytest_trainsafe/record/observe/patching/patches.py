@@ -92,7 +92,7 @@ class Patches:
             self._restore()
 
     def add(self, targets: Iterable[Target]) -> None:
-        """Exchange further functions."""
+        """Exchange further functions for wrappers; `_restore` also restores them."""
         functions: dict[int, tuple[Any, Any]] = {}
         for target in targets:
             where = id(target.owner), target.attribute

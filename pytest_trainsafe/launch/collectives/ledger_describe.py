@@ -191,7 +191,9 @@ def _recv(
     return Detail(tensor, group, peer=src, group_peer=group_src, tag=tag)
 
 
-def _all_gather_object(object_list: Any, obj: Any, group: Any = None) -> Detail:
+def _all_gather_object(
+    object_list: Any, obj: Any, group: Any = None, weights_only: bool = False
+) -> Detail:
     return Detail(None, group)
 
 
@@ -201,6 +203,7 @@ def _broadcast_objects(
     group: Any = None,
     device: Any = None,
     group_src: int | None = None,
+    weights_only: bool = False,
 ) -> Detail:
     return Detail(None, group, root=src, group_root=group_src)
 
@@ -211,6 +214,7 @@ def _gather_object(
     dst: int | None = None,
     group: Any = None,
     group_dst: int | None = None,
+    weights_only: bool = False,
 ) -> Detail:
     root = 0 if dst is None and group_dst is None else dst
     return Detail(None, group, root=root, group_root=group_dst)
@@ -222,6 +226,7 @@ def _scatter_objects(
     src: int | None = None,
     group: Any = None,
     group_src: int | None = None,
+    weights_only: bool = False,
 ) -> Detail:
     root = 0 if src is None and group_src is None else src
     return Detail(None, group, root=root, group_root=group_src)

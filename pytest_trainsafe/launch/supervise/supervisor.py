@@ -31,6 +31,9 @@ _POLL = 0.05
 #: If all remaining ranks are idle for so many seconds after a failure, the group ends before the
 #: end of the grace period.
 _IDLE = 1.0
+#: Seconds in which the launcher must end after all ranks of a group have ended without a failure.  A
+#: launcher that takes longer is ended, and then what is left of the group is not reported.
+_LAUNCHER = 20.0
 #: Seconds in which a reaper that has reported must end all processes of the group.
 _SWEEP = 20.0
 #: Seconds to wait for a reaper that has never reported; if it starts later, it ends by itself.
@@ -172,7 +175,7 @@ class Group:
             # torchrun reports a rank's exit code only when it ends itself
             self._wait_for_exits(3.0)
         elif state.reason == "done":
-            self._wait_for_launcher(5.0)
+            self._wait_for_launcher(_LAUNCHER)
         if self._left_alone and not state.refused:
             state.problem = self._processes.death_reason()
 

@@ -31,8 +31,8 @@ _POLL = 0.05
 #: If all remaining ranks are idle for so many seconds after a failure, the group ends before the
 #: end of the grace period.
 _IDLE = 1.0
-#: Seconds in which the launcher must end after all ranks of a group have ended without a failure.  A
-#: launcher that takes longer is ended, and then what is left of the group is not reported.
+#: Seconds in which the launcher must end after all ranks of a group have ended without a failure.
+#: A launcher that takes longer is ended, and then what is left of the group is not reported.
 _LAUNCHER = 20.0
 #: Seconds in which a reaper that has reported must end all processes of the group.
 _SWEEP = 20.0

@@ -15,18 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from _kept_runs import KeptRuns
 from _measure import ROOT
-from _observed_runs import load_toolkit
+from _observed_runs import APIS, load_toolkit
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.invariants.recipes import RECIPES, Recipe
+from pytest_trainsafe.invariants.recipes import DEEPSPEED_APIS, RECIPES, Recipe
 from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack, pack_text, write_pack
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.general import General, general
 from pytest_trainsafe.reference_models import deepspeed_gpt, llama, moe
-from pytest_trainsafe.reference_models.healthy import PROGRAMS, program
+from pytest_trainsafe.reference_models.healthy import DEEPSPEED, PROGRAMS, program
 
 FOLDER = ROOT / "invariants"
 
@@ -42,7 +42,7 @@ ONE_RANK = (
 )
 
 #: The programs that take no context.  The others mark their steps by it.
-UNMARKED = frozenset(each.name for each in PROGRAMS if not each.axis)
+UNMARKED = frozenset(each.name for each in (*PROGRAMS, *DEEPSPEED) if not each.axis)
 
 
 def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
@@ -56,10 +56,20 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
     for name, train in (("llama", llama.train), ("moe", moe.train)):
         for sizes in POINTS:
             yield kept.of_ranks(_named(name, sizes), train, sizes)
-    for zero in (1, 2, 3):
+    yield from of_deepspeed(kept)
+
+
+def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
+    """The runs of programs that train with DeepSpeed, of which DeepSpeed is observed too."""
+    apis = (*APIS, *DEEPSPEED_APIS)
+    for zero in (0, 1, 2, 3):
         sizes = {"dp": 2, "zero": zero}
-        yield kept.of_ranks(f"deepspeed zero={zero}", deepspeed_gpt.train, sizes)
-    yield kept.of_ranks("deepspeed pipeline", deepspeed_gpt.pipeline, {"pp": 2})
+        yield kept.of_ranks("deepspeed_gpt", deepspeed_gpt.train, sizes, apis)
+    yield kept.of_ranks("deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, {"pp": 2}, apis)
+    # Last of all: one program imports DeepSpeed into this process.
+    for each in DEEPSPEED:
+        for seed, variant in enumerate(({}, *each.variants)):
+            yield kept.healthy(each, seed, variant, apis)
 
 
 def learned(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pytest_trainsafe.judge.learn.invariant import Invariant
 from pytest_trainsafe.judge.learn.registry import relations
 
-__all__ = ["RECIPES", "Recipe"]
+__all__ = ["DEEPSPEED_APIS", "RECIPES", "Recipe"]
 
 #: Programs of two ranks that replicate parameters, and those that split layers.
 REPLICATED = (
@@ -29,6 +29,34 @@ SHARDED = ("sharded.classifier", "sharded.language", "sharded.images")
 SCALED = (
     *("scaled", "scaled_sentences", "scaled_autoencoder", "scaled_gan", "replicas_scaled"),
     *("mixed_precision", "segmentation"),
+)
+#: Programs that train with DeepSpeed.
+DEEPSPEED = (
+    *("deepspeed_gpt", "deepspeed_gpt.pipeline"),
+    *("deepspeed.images", "deepspeed.language", "deepspeed.autoencoder", "deepspeed.partitioned"),
+    *("deepspeed.loader", "deepspeed.staged", "deepspeed.alone"),
+)
+#: What is observed of DeepSpeed: the functions that its documentation gives to a training loop, and
+#: the collectives by which its ranks communicate.  What these call inside DeepSpeed (some 350
+#: functions) differs between releases.
+DEEPSPEED_APIS = (
+    "deepspeed.initialize",
+    *(
+        f"deepspeed.DeepSpeedEngine.{method}"
+        for method in (
+            *("forward", "backward", "step", "zero_grad", "set_gradient_accumulation_boundary"),
+            *("set_train_batch_size", "save_checkpoint", "load_checkpoint"),
+        )
+    ),
+    *("deepspeed.PipelineEngine.train_batch", "deepspeed.PipelineEngine.eval_batch"),
+    *(
+        f"deepspeed.comm.{name}"
+        for name in (
+            *("all_reduce", "all_gather", "all_gather_into_tensor", "all_gather_coalesced"),
+            *("reduce", "reduce_scatter", "reduce_scatter_tensor", "broadcast", "barrier"),
+            *("all_to_all_single", "all_reduce_coalesced"),
+        )
+    ),
 )
 #: Programs of two ranks that share no parameters, or some of them only.
 OTHERS = ("experts", "pipeline")
@@ -71,9 +99,13 @@ def _scales(invariant: Invariant) -> bool:
     )
 
 
+def _of_deepspeed(invariant: Invariant) -> bool:
+    return any(name.startswith("deepspeed.") for name in _names(invariant))
+
+
 def _alone(invariant: Invariant) -> bool:
     """Whether it is about what every program of PyTorch does, on one rank or on several."""
-    subjects = (_several, _communicates, _scales)
+    subjects = (_several, _communicates, _scales, _of_deepspeed)
     return not any(each(invariant) for each in subjects)
 
 
@@ -87,4 +119,5 @@ RECIPES = (
     Recipe("tensor_parallel", _between, SPLIT, (*REPLICATED, *OTHERS)),
     Recipe("fsdp", _between, SHARDED),
     Recipe("amp", _scales, SCALED),
+    Recipe("deepspeed", lambda x: True, DEEPSPEED),
 )

@@ -2,7 +2,7 @@
 
 Each is written independently, as a user would write it; none is a program of `silent_errors`
 without its error. There are four families, each in a folder: images, language, generative and
-distributed.
+distributed. `DEEPSPEED` lists those distributed programs that need DeepSpeed.
 
 Nothing here imports torch; `program` does.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_trainsafe.reference_models.healthy.program import Family, Healthy
 
-__all__ = ["FAMILIES", "PROGRAMS", "Family", "Healthy", "find", "program"]
+__all__ = ["DEEPSPEED", "FAMILIES", "PROGRAMS", "Family", "Healthy", "find", "program"]
 
 FAMILIES: tuple[Family, ...] = ("images", "language", "generative", "distributed")
 
@@ -75,6 +75,22 @@ PROGRAMS = (
     Healthy("sharded.classifier", "distributed", ({"width": 12}, {"lr": 0.05}), "dp"),
     Healthy("sharded.language", "distributed", ({"accumulate": 1}, {"width": 12}), "dp"),
     Healthy("sharded.images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
+)
+
+#: The programs that train with DeepSpeed, which must be installed.
+DEEPSPEED = (
+    Healthy("deepspeed.images", "distributed", ({"stage": 2}, {"channels": 4}), "dp"),
+    Healthy(
+        "deepspeed.language",
+        "distributed",
+        ({"narrow": True, "accumulate": 1}, {"stage": 0}),
+        "dp",
+    ),
+    Healthy("deepspeed.autoencoder", "distributed", ({"parts": 3, "stage": 1}, {"hidden": 5}), "dp"),
+    Healthy("deepspeed.partitioned", "distributed", ({"stage": 1}, {"width": 8}), "dp"),
+    Healthy("deepspeed.loader", "distributed", ({"stage": 3, "cosine": True}, {"width": 6}), "dp"),
+    Healthy("deepspeed.staged", "distributed", ({"parts": 3}, {"stage": 1, "width": 8}), "pp"),
+    Healthy("deepspeed.alone", "distributed", ({"accumulate": 2}, {"stage": 0, "clip": 0.5})),
 )
 
 

@@ -89,8 +89,9 @@ def of_ranks(
     program = resolve(train)
     candidate = {**program.traits.candidate, **arguments}
     case = Case(Point.of(dict(sizes)), program, settings, {}, candidate)
+    dtype = str(case.point.get("dtype", "float32"))
     spec = msgspec.structs.replace(
-        spec_of(case, "candidate", "float32"), observe=Observe(apis=tuple(apis)), rng=False
+        spec_of(case, "candidate", dtype), observe=Observe(apis=tuple(apis)), rng=False
     )
     before = {*session.root.iterdir()} if session.root.exists() else set()
     try:

@@ -26,7 +26,7 @@ from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.general import General, general
 from pytest_trainsafe.reference_models import deepspeed_gpt, llama, moe
-from pytest_trainsafe.reference_models.healthy import DEEPSPEED, PROGRAMS, program
+from pytest_trainsafe.reference_models.healthy import DEEPSPEED, PROGRAMS, find, program
 
 FOLDER = ROOT / "invariants"
 
@@ -62,10 +62,18 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
 def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
     """The runs of programs that train with DeepSpeed, of which DeepSpeed is observed too."""
     apis = (*APIS, *DEEPSPEED_APIS)
-    for zero in (0, 1, 2, 3):
-        sizes = {"dp": 2, "zero": zero}
+    of_train: Sequence[Mapping[str, object]] = (
+        *({"dp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        {"dp": 2, "zero": 1, "dtype": "bfloat16"},
+        {"tp": 2},
+    )
+    for sizes in of_train:
         yield kept.of_ranks("deepspeed_gpt", deepspeed_gpt.train, sizes, apis)
     yield kept.of_ranks("deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, {"pp": 2}, apis)
+    yield kept.of_ranks("deepspeed_gpt.moe", deepspeed_gpt.moe, {"dp": 2, "ep": 2}, apis)
+    yield kept.of_ranks("deepspeed_gpt.ulysses", deepspeed_gpt.ulysses, {"cp": 2}, apis)
+    tied = program(find("deepspeed.tied"))
+    yield kept.of_ranks("deepspeed.tied", tied, {"pp": 3}, apis)
     # Last of all: one program imports DeepSpeed into this process.
     for each in DEEPSPEED:
         for seed, variant in enumerate(({}, *each.variants)):
@@ -77,7 +85,11 @@ def learned(
 ) -> tuple[Pack, General]:
     """The pack of a recipe, and what was left out."""
     names = {*recipe.programs, *recipe.beside}
-    chosen = [run for run in runs if not names or run.program in names]
+    chosen = [
+        run
+        for run in runs
+        if (not names or run.program in names) and run.program not in recipe.without
+    ]
     marked = {run.program for run in chosen} - UNMARKED
     found = general(chosen, rules, recipe.programs or None, marked)
     programs = {run.program: run.versions for run in chosen}

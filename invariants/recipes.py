@@ -34,8 +34,10 @@ SCALED = (
 DEEPSPEED = (
     *("deepspeed_gpt", "deepspeed_gpt.pipeline"),
     *("deepspeed.images", "deepspeed.language", "deepspeed.autoencoder", "deepspeed.partitioned"),
-    *("deepspeed.loader", "deepspeed.staged", "deepspeed.alone"),
+    *("deepspeed.loader", "deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
 )
+#: The same GPT with experts, and with split sequences.
+DEEPSPEED_OTHERS = ("deepspeed_gpt.moe", "deepspeed_gpt.ulysses")
 #: What is observed of DeepSpeed: the functions that its documentation gives to a training loop, and
 #: the collectives by which its ranks communicate.  What these call inside DeepSpeed (some 350
 #: functions) differs between releases.
@@ -67,13 +69,14 @@ class Recipe:
     """How one pack is learned.
 
     `takes` says whether an invariant is about the pack's subject.  `programs` are those that must
-    show it, () for all; `beside` are others that it must not contradict.
+    show it, () for all but those in `without`; `beside` are others that it must not contradict.
     """
 
     name: str
     takes: Callable[[Invariant], bool]
     programs: tuple[str, ...] = ()
     beside: tuple[str, ...] = ()
+    without: tuple[str, ...] = ()
 
 
 def _names(invariant: Invariant) -> tuple[str, ...]:
@@ -99,13 +102,21 @@ def _scales(invariant: Invariant) -> bool:
     )
 
 
-def _of_deepspeed(invariant: Invariant) -> bool:
-    return any(name.startswith("deepspeed.") for name in _names(invariant))
+def _with_deepspeed(invariant: Invariant) -> bool:
+    """Whether it is about a program that DeepSpeed trains, and not about DeepSpeed's own code.
+
+    Which functions of torch DeepSpeed calls, and how it communicates below `deepspeed.comm`,
+    differs between releases of both.
+    """
+    calls_torch = bool(invariant.claim.text("inner")) and invariant.claim.relation == "contain"
+    return not calls_torch and not any(
+        name.startswith("torch.distributed") for name in _names(invariant)
+    )
 
 
 def _alone(invariant: Invariant) -> bool:
     """Whether it is about what every program of PyTorch does, on one rank or on several."""
-    subjects = (_several, _communicates, _scales, _of_deepspeed)
+    subjects = (_several, _communicates, _scales)
     return not any(each(invariant) for each in subjects)
 
 
@@ -114,10 +125,10 @@ def _between(invariant: Invariant) -> bool:
 
 
 RECIPES = (
-    Recipe("pytorch", _alone),
+    Recipe("pytorch", _alone, without=(*DEEPSPEED, *DEEPSPEED_OTHERS)),
     Recipe("ddp", _between, REPLICATED, (*SPLIT, *OTHERS)),
     Recipe("tensor_parallel", _between, SPLIT, (*REPLICATED, *OTHERS)),
     Recipe("fsdp", _between, SHARDED),
     Recipe("amp", _scales, SCALED),
-    Recipe("deepspeed", lambda x: True, DEEPSPEED),
+    Recipe("deepspeed", _with_deepspeed, DEEPSPEED, DEEPSPEED_OTHERS),
 )

@@ -90,16 +90,18 @@ DEEPSPEED = (
     Healthy("deepspeed.partitioned", "distributed", ({"stage": 1}, {"width": 8}), "dp"),
     Healthy("deepspeed.loader", "distributed", ({"stage": 3, "cosine": True}, {"width": 6}), "dp"),
     Healthy("deepspeed.staged", "distributed", ({"parts": 3}, {"stage": 1, "width": 8}), "pp"),
+    Healthy("deepspeed.tied", "distributed", ({"parts": 2}, {"width": 6, "clip": 0.0}), "pp"),
     Healthy("deepspeed.alone", "distributed", ({"accumulate": 2}, {"stage": 0, "clip": 0.5})),
 )
 
 
 def find(name: str) -> Healthy:
     """The program of this name. Raises ValueError, which lists the names, if there is none."""
-    for each in PROGRAMS:
+    every = (*PROGRAMS, *DEEPSPEED)
+    for each in every:
         if each.name == name:
             return each
-    names = ", ".join(each.name for each in PROGRAMS)
+    names = ", ".join(each.name for each in every)
     raise ValueError(f"there is no healthy program {name!r}; choose one of {names}")
 
 

@@ -80,6 +80,14 @@ def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
             yield kept.healthy(each, seed, variant, apis)
 
 
+def complete(run: ObservedRun) -> ObservedRun:
+    """The same run.  Raises ValueError if a rank ended no step, since then the program failed."""
+    for table in run.tables:
+        if not len(table.steps["step"]):
+            raise ValueError(f"{run.program}: rank {table.rank} ended no step")
+    return run
+
+
 def learned(
     recipe: Recipe, runs: Sequence[ObservedRun], rules: Mapping[str, Relation]
 ) -> tuple[Pack, General]:
@@ -108,7 +116,7 @@ def main() -> int:
     load_toolkit()
     with session(Settings()) as opened:
         kept = KeptRuns(opened)
-        runs = list(observed(kept))
+        runs = [complete(run) for run in observed(kept)]
     print(f"{len(runs)} runs, {kept.made} of them observed now")
     rules, stale = relations(), []
     for recipe in RECIPES:

@@ -34,7 +34,8 @@ SCALED = (
 DEEPSPEED = (
     *("deepspeed_gpt", "deepspeed_gpt.pipeline"),
     *("deepspeed.images", "deepspeed.language", "deepspeed.autoencoder", "deepspeed.partitioned"),
-    *("deepspeed.loader", "deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
+    *("deepspeed.loader", "deepspeed.own_backward", "deepspeed.experts", "deepspeed.mixture"),
+    *("deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
 )
 #: The same GPT with experts, and with split sequences.
 DEEPSPEED_OTHERS = ("deepspeed_gpt.moe", "deepspeed_gpt.ulysses")
@@ -47,7 +48,7 @@ DEEPSPEED_APIS = (
         f"deepspeed.DeepSpeedEngine.{method}"
         for method in (
             *("forward", "backward", "step", "zero_grad", "set_gradient_accumulation_boundary"),
-            *("set_train_batch_size", "save_checkpoint", "load_checkpoint"),
+            *("scale", "set_train_batch_size", "save_checkpoint", "load_checkpoint"),
         )
     ),
     *("deepspeed.PipelineEngine.train_batch", "deepspeed.PipelineEngine.eval_batch"),
@@ -105,13 +106,15 @@ def _scales(invariant: Invariant) -> bool:
 def _with_deepspeed(invariant: Invariant) -> bool:
     """Whether it is about a program that DeepSpeed trains, and not about DeepSpeed's own code.
 
-    Which functions of torch DeepSpeed calls, and how it communicates below `deepspeed.comm`,
-    differs between releases of both.
+    Which functions of torch DeepSpeed calls, how it communicates below `deepspeed.comm`, and into
+    which tensors it partitions parameters differs between releases.
     """
-    calls_torch = bool(invariant.claim.text("inner")) and invariant.claim.relation == "contain"
-    return not calls_torch and not any(
-        name.startswith("torch.distributed") for name in _names(invariant)
-    )
+    claim = invariant.claim
+    calls_torch = claim.relation == "contain" and bool(claim.text("inner"))
+    # ZeRO's partitions of the parameters and of their copies.
+    partition = claim.text("variable") == "torch.Tensor"
+    below = any(name.startswith("torch.distributed") for name in _names(invariant))
+    return not (calls_torch or partition or below)
 
 
 def _alone(invariant: Invariant) -> bool:

@@ -33,6 +33,7 @@ def train(
     module = pipe.PipelineModule(
         layers=[
             pipe.TiedLayerSpec("embedding", nn.Embedding, 11, width),
+            pipe.LayerSpec(nn.LayerNorm, width),
             pipe.LayerSpec(nn.Linear, width, width),
             pipe.LayerSpec(nn.Tanh),
             pipe.TiedLayerSpec("embedding", nn.Embedding, 11, width, forward_fn=scores),

@@ -56,6 +56,9 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
     for name, train in (("llama", llama.train), ("moe", moe.train)):
         for sizes in POINTS:
             yield kept.of_ranks(_named(name, sizes), train, sizes)
+    # The plain training that DeepSpeed's GPT is compared with.
+    arguments = {"framework": "torch"}
+    yield kept.of_ranks("plain_gpt", deepspeed_gpt.train, {"dp": 2}, APIS, 0, arguments)
     yield from of_deepspeed(kept)
 
 
@@ -66,14 +69,18 @@ def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
         *({"dp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
         {"dp": 2, "zero": 1, "dtype": "bfloat16"},
         {"tp": 2},
+        {"tp": 2, "dp": 2, "zero": 1},
     )
     for sizes in of_train:
         yield kept.of_ranks("deepspeed_gpt", deepspeed_gpt.train, sizes, apis)
-    yield kept.of_ranks("deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, {"pp": 2}, apis)
+    stages: Sequence[Mapping[str, object]] = ({"pp": 2}, {"pp": 2, "dp": 2, "zero": 1})
+    for sizes in stages:
+        yield kept.of_ranks("deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, sizes, apis)
     yield kept.of_ranks("deepspeed_gpt.moe", deepspeed_gpt.moe, {"dp": 2, "ep": 2}, apis)
     yield kept.of_ranks("deepspeed_gpt.ulysses", deepspeed_gpt.ulysses, {"cp": 2}, apis)
-    tied = program(find("deepspeed.tied"))
+    tied, staged = (program(find(f"deepspeed.{name}")) for name in ("tied", "staged"))
     yield kept.of_ranks("deepspeed.tied", tied, {"pp": 3}, apis)
+    yield kept.of_ranks("deepspeed.staged", staged, {"pp": 2, "dp": 2}, apis, 0, {"stage": 1})
     # Last of all: one program imports DeepSpeed into this process.
     for each in DEEPSPEED:
         for seed, variant in enumerate(({}, *each.variants)):

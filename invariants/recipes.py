@@ -35,7 +35,7 @@ DEEPSPEED = (
     *("deepspeed_gpt", "deepspeed_gpt.pipeline"),
     *("deepspeed.images", "deepspeed.language", "deepspeed.autoencoder", "deepspeed.partitioned"),
     *("deepspeed.loader", "deepspeed.own_backward", "deepspeed.experts", "deepspeed.mixture"),
-    *("deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
+    *("deepspeed.recomputed", "deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
 )
 #: The same GPT with experts, and with split sequences.
 DEEPSPEED_OTHERS = ("deepspeed_gpt.moe", "deepspeed_gpt.ulysses")
@@ -106,15 +106,17 @@ def _scales(invariant: Invariant) -> bool:
 def _with_deepspeed(invariant: Invariant) -> bool:
     """Whether it is about a program that DeepSpeed trains, and not about DeepSpeed's own code.
 
-    Which functions of torch DeepSpeed calls, how it communicates below `deepspeed.comm`, and into
-    which tensors it partitions parameters differs between releases.
+    The following differs between releases of DeepSpeed or of torch: which functions of torch it
+    calls, how it communicates below `deepspeed.comm`, which arguments of a collective it passes by
+    name, into which tensors it partitions parameters, and when it takes away their gradients.
     """
     claim = invariant.claim
     calls_torch = claim.relation == "contain" and bool(claim.text("inner"))
-    # ZeRO's partitions of the parameters and of their copies.
-    partition = claim.text("variable") == "torch.Tensor"
     below = any(name.startswith("torch.distributed") for name in _names(invariant))
-    return not (calls_torch or partition or below)
+    place = claim.text("place")
+    by_name = claim["form"] == "collective" and not place.startswith("arg.args.")
+    partitioned = claim.text("variable") == "torch.Tensor" or claim["attribute"] == "grad"
+    return not (calls_torch or below or by_name or partitioned)
 
 
 def _alone(invariant: Invariant) -> bool:

@@ -86,10 +86,15 @@ DEEPSPEED = (
         ({"narrow": True, "accumulate": 1}, {"stage": 0}),
         "dp",
     ),
-    Healthy("deepspeed.autoencoder", "distributed", ({"parts": 3, "stage": 1}, {"hidden": 5}), "dp"),
+    Healthy(
+        "deepspeed.autoencoder", "distributed", ({"parts": 3, "stage": 1}, {"hidden": 5}), "dp"
+    ),
     Healthy("deepspeed.partitioned", "distributed", ({"stage": 1}, {"width": 8}), "dp"),
     Healthy("deepspeed.loader", "distributed", ({"stage": 3, "cosine": True}, {"width": 6}), "dp"),
-    Healthy("deepspeed.own_backward", "distributed", ({"stage": 2}, {"parts": 1, "stage": 3}), "dp"),
+    Healthy(
+        "deepspeed.own_backward", "distributed", ({"stage": 2}, {"parts": 1, "stage": 3}), "dp"
+    ),
+    Healthy("deepspeed.recomputed", "distributed", ({"stage": 2}, {"width": 6, "stage": 0}), "dp"),
     Healthy("deepspeed.experts", "distributed", ({"stage": 2}, {"drop_tokens": True}), "dp"),
     Healthy("deepspeed.mixture", "distributed", ({"accumulate": 1}, {"width": 6}), "dp"),
     Healthy("deepspeed.staged", "distributed", ({"parts": 3}, {"stage": 1, "width": 8}), "pp"),

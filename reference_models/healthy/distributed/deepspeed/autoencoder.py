@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def train(
-    ctx: Context, steps: int = 5, parts: int = 2, hidden: int = 6, stage: int = 2
-) -> Outcome:
+def train(ctx: Context, steps: int = 5, parts: int = 2, hidden: int = 6, stage: int = 2) -> Outcome:
     """Compress points near a plane; the learning rate falls by torch's ExponentialLR."""
     import torch
     from torch import nn

@@ -10,9 +10,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.context import Context
 
 
-def train(
-    ctx: Context, steps: int = 4, parts: int = 2, width: int = 14, stage: int = 1
-) -> Outcome:
+def train(ctx: Context, steps: int = 4, parts: int = 2, width: int = 14, stage: int = 1) -> Outcome:
     """Remove noise from waves.  The engine reduces and updates in each call of `step`.
 
     DeepSpeed supports this with ZeRO only, that is from `stage` 1 on.

@@ -1,10 +1,10 @@
 """Sequence: which API is called between two calls of another, and which is called first in a step.
 
-"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer or a
-scheduler, or of DeepSpeed's engine, must be on the same object.  `inner` is called in between at least once, or exactly once.
-This does not depend on where a step ends, so it is the same whether a program calls `zero_grad`
-before the forward or after the optimizer's step.  "order": in each step that calls both APIs, the
-first call of `api` comes before the first call of `inner`.
+"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer, a
+scheduler or DeepSpeed's engine must be on the same object.  `inner` is called in between at least
+once, or exactly once.  This does not depend on where a step ends, so it is the same whether a
+program calls `zero_grad` before the forward or after the optimizer's step.  "order": in each step
+that calls both APIs, the first call of `api` comes before the first call of `inner`.
 """
 
 from __future__ import annotations

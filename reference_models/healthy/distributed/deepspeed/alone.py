@@ -24,7 +24,8 @@ def train(
         import torch.distributed as dist
 
         deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False  # it would be compiled
-        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        store = dist.HashStore()  # type: ignore[attr-defined]
+        dist.init_process_group("gloo", store=store, rank=0, world_size=1)
         try:
             deepspeed.init_distributed("gloo", auto_mpi_discovery=False, verbose=False)
             torch.manual_seed(seed)

@@ -25,7 +25,7 @@ def train(
     torch.manual_seed(ctx.seed)
     model = nn.Sequential(nn.Linear(2, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU())
     model.append(nn.Linear(width, 2))
-    model[0].bias.requires_grad_(False)  # type: ignore[union-attr]
+    model[0].bias.requires_grad_(False)
     points = torch.randn(48, 2, generator=torch.Generator().manual_seed(ctx.seed))
     labels = (points.prod(dim=1) > 0).long()
     warm_up = {"warmup_num_steps": 3, "total_num_steps": 12}

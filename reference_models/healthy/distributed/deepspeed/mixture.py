@@ -44,7 +44,8 @@ def train(ctx: Context, steps: int = 4, accumulate: int = 2, width: int = 8) -> 
         def forward(self, tokens: torch.Tensor) -> torch.Tensor:
             """The scores of each token from the third on."""
             hidden = self.mix(self.enter(tokens).mT).mT
-            return self.leave(self.experts(hidden)[0])
+            found: torch.Tensor = self.leave(self.experts(hidden)[0])
+            return found
 
     torch.manual_seed(7 + ctx.seed)  # on all ranks
     model = Model()

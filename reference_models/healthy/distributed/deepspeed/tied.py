@@ -28,7 +28,8 @@ def train(
     pipe = deepspeed.pipe
 
     def scores(module: Any, hidden: torch.Tensor) -> torch.Tensor:
-        return hidden @ module.weight.T
+        found: torch.Tensor = hidden @ module.weight.T
+        return found
 
     module = pipe.PipelineModule(
         layers=[

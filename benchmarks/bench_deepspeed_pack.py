@@ -2,7 +2,8 @@
 
 The correct programs run at Points, with seeds and in loops that the pack was not learned from.
 The faults are the bugs of the DeepSpeed catalogue that can be planted, and loops that use the
-engine wrongly.  Every run is cached in `.bench`.  `--quick` takes a few of each.
+engine wrongly.  `steps` is the number of steps that a faulty program ended: 0 if it raised before.
+Every run is cached in `.bench`.  `--quick` takes a few of each.
 """
 
 from __future__ import annotations
@@ -142,12 +143,13 @@ def main() -> None:
             found = check(ObservedRun("", run.tables), [pack], RULES)
             causes = clusters(found.violations, RULES)
             first = _said(causes[0].lead.invariant) if causes else "-"
-            rows.append((str(program), what[:70], len(causes), first))
+            ended = min(len(table.steps["step"]) for table in run.tables)
+            rows.append((str(program), what[:70], ended, len(causes), first))
             print(rows[-1], flush=True)
-    show("Faults", ("program", "fault", "blocks", "first rule"), rows)
+    show("Faults", ("program", "fault", "steps", "blocks", "first rule"), rows)
     print(f"{checked} correct programs, {applied} invariants applied, {len(alarms)} reported")
     print("\n".join(alarms))
-    count = sum(row[2] > 0 for row in rows)
+    count = sum(row[3] > 0 for row in rows)
     print(f"{count} of {len(rows)} faults are found")
     facts = machine()
     finish("deepspeed_pack", facts, {"correct": checked, "reported": len(alarms), "found": count})

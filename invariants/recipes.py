@@ -35,7 +35,7 @@ DEEPSPEED = (
     *("deepspeed_gpt", "deepspeed_gpt.pipeline"),
     *("deepspeed.images", "deepspeed.language", "deepspeed.autoencoder", "deepspeed.partitioned"),
     *("deepspeed.loader", "deepspeed.own_backward", "deepspeed.experts", "deepspeed.mixture"),
-    *("deepspeed.recomputed", "deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
+    *("deepspeed.staged", "deepspeed.tied", "deepspeed.alone"),
 )
 #: The same GPT with experts, and with split sequences.
 DEEPSPEED_OTHERS = ("deepspeed_gpt.moe", "deepspeed_gpt.ulysses")

@@ -94,7 +94,6 @@ DEEPSPEED = (
     Healthy(
         "deepspeed.own_backward", "distributed", ({"stage": 2}, {"parts": 1, "stage": 3}), "dp"
     ),
-    Healthy("deepspeed.recomputed", "distributed", ({"stage": 2}, {"width": 6, "stage": 0}), "dp"),
     Healthy("deepspeed.experts", "distributed", ({"stage": 2}, {"drop_tokens": True}), "dp"),
     Healthy("deepspeed.mixture", "distributed", ({"accumulate": 1}, {"width": 6}), "dp"),
     Healthy("deepspeed.staged", "distributed", ({"parts": 3}, {"stage": 1, "width": 8}), "pp"),

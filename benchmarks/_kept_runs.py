@@ -45,13 +45,20 @@ class KeptRuns:
         self.made = 0
 
     def healthy(
-        self, each: Healthy, seed: int = 0, variant: Mapping[str, Any] | None = None
+        self,
+        each: Healthy,
+        seed: int = 0,
+        variant: Mapping[str, Any] | None = None,
+        apis: Sequence[str] = APIS,
     ) -> ObservedRun:
         """A healthy program's run, with another configuration where a variant is given."""
-        key = ("healthy", each.name, seed, dict(variant or {}))
+        others = apis if apis != APIS else ()
+        key = ("healthy", each.name, seed, dict(variant or {}), *others)
         folder = self._folder_of(key, healthy.program(each))
         kept = _read(folder, each.name)
-        return kept or self._write(folder, observed_healthy(self._session, each, seed, variant))
+        return kept or self._write(
+            folder, observed_healthy(self._session, each, seed, variant, apis)
+        )
 
     def error(self, error: SilentError, faulty: bool, seed: int = 0) -> ObservedRun:
         """The healthy or the faulty run of a silent error."""
@@ -64,14 +71,19 @@ class KeptRuns:
         self,
         name: str,
         train: Callable[..., Any],
-        sizes: Mapping[str, int],
+        sizes: Mapping[str, object],
         apis: Sequence[str] = APIS,
+        seed: int = 0,
+        arguments: Mapping[str, object] | None = None,
     ) -> ObservedRun:
         """The run of a program in ranks, at the Point with these sizes."""
-        key = ("ranks", name, sorted(sizes.items()), *(apis if apis != APIS else ()))
+        others = (seed, arguments) if seed or arguments else ()
+        key = ("ranks", name, sorted(sizes.items()), *(apis if apis != APIS else ()), *others)
         folder = self._folder_of(key, train)
         kept = _read(folder, name)
-        return kept or self._write(folder, of_ranks(self._session, name, train, sizes, 0, {}, apis))
+        return kept or self._write(
+            folder, of_ranks(self._session, name, train, sizes, seed, arguments or {}, apis)
+        )
 
     def _write(self, folder: Path, run: ObservedRun) -> ObservedRun:
         self.made += 1

@@ -40,13 +40,17 @@ def load_toolkit() -> None:
 
 
 def observed_healthy(
-    session: Session, each: Healthy, seed: int = 0, variant: Mapping[str, Any] | None = None
+    session: Session,
+    each: Healthy,
+    seed: int = 0,
+    variant: Mapping[str, Any] | None = None,
+    apis: Sequence[str] = APIS,
 ) -> ObservedRun:
     """The observed run of a healthy program; `variant` are arguments that it changes."""
     train = healthy.program(each)
     if each.axis:
-        return of_ranks(session, each.name, train, {each.axis: 2}, seed, variant or {})
-    return _of_process(each.name, train, {"seed": seed, **(variant or {})})
+        return of_ranks(session, each.name, train, {each.axis: 2}, seed, variant or {}, apis)
+    return _of_process(each.name, train, {"seed": seed, **(variant or {})}, apis)
 
 
 def observed_error(
@@ -62,9 +66,11 @@ def observed_error(
     return of_ranks(session, error.name, train, {error.axis: 2}, seed, arguments)
 
 
-def _of_process(name: str, train: Callable[..., Any], arguments: Mapping[str, Any]) -> ObservedRun:
+def _of_process(
+    name: str, train: Callable[..., Any], arguments: Mapping[str, Any], apis: Sequence[str] = APIS
+) -> ObservedRun:
     # A faulty program may raise KeyError; what it did before is observed.
-    with observe(APIS) as observation, contextlib.suppress(KeyError):
+    with observe(apis) as observation, contextlib.suppress(KeyError):
         train(**arguments)
     return ObservedRun(name, [observation.table], VERSIONS)
 
@@ -83,8 +89,9 @@ def of_ranks(
     program = resolve(train)
     candidate = {**program.traits.candidate, **arguments}
     case = Case(Point.of(dict(sizes)), program, settings, {}, candidate)
+    dtype = str(case.point.get("dtype", "float32"))
     spec = msgspec.structs.replace(
-        spec_of(case, "candidate", "float32"), observe=Observe(apis=tuple(apis)), rng=False
+        spec_of(case, "candidate", dtype), observe=Observe(apis=tuple(apis)), rng=False
     )
     before = {*session.root.iterdir()} if session.root.exists() else set()
     try:

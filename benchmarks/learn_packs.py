@@ -15,18 +15,18 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from _kept_runs import KeptRuns
 from _measure import ROOT
-from _observed_runs import load_toolkit
+from _observed_runs import APIS, load_toolkit
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.invariants.recipes import RECIPES, Recipe
+from pytest_trainsafe.invariants.recipes import DEEPSPEED_APIS, RECIPES, Recipe
 from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack, pack_text, write_pack
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.general import General, general
 from pytest_trainsafe.reference_models import deepspeed_gpt, llama, moe
-from pytest_trainsafe.reference_models.healthy import PROGRAMS, program
+from pytest_trainsafe.reference_models.healthy import DEEPSPEED, PROGRAMS, find, program
 
 FOLDER = ROOT / "invariants"
 
@@ -42,7 +42,7 @@ ONE_RANK = (
 )
 
 #: The programs that take no context.  The others mark their steps by it.
-UNMARKED = frozenset(each.name for each in PROGRAMS if not each.axis)
+UNMARKED = frozenset(each.name for each in (*PROGRAMS, *DEEPSPEED) if not each.axis)
 
 
 def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
@@ -56,10 +56,43 @@ def observed(kept: KeptRuns) -> Iterator[ObservedRun]:
     for name, train in (("llama", llama.train), ("moe", moe.train)):
         for sizes in POINTS:
             yield kept.of_ranks(_named(name, sizes), train, sizes)
-    for zero in (1, 2, 3):
-        sizes = {"dp": 2, "zero": zero}
-        yield kept.of_ranks(f"deepspeed zero={zero}", deepspeed_gpt.train, sizes)
-    yield kept.of_ranks("deepspeed pipeline", deepspeed_gpt.pipeline, {"pp": 2})
+    # The plain training that DeepSpeed's GPT is compared with.
+    arguments = {"framework": "torch"}
+    yield kept.of_ranks("plain_gpt", deepspeed_gpt.train, {"dp": 2}, APIS, 0, arguments)
+    yield from of_deepspeed(kept)
+
+
+def of_deepspeed(kept: KeptRuns) -> Iterator[ObservedRun]:
+    """The runs of programs that train with DeepSpeed, of which DeepSpeed is observed too."""
+    apis = (*APIS, *DEEPSPEED_APIS)
+    of_train: Sequence[Mapping[str, object]] = (
+        *({"dp": 2, "zero": zero} for zero in (0, 1, 2, 3)),
+        {"dp": 2, "zero": 1, "dtype": "bfloat16"},
+        {"tp": 2},
+        {"tp": 2, "dp": 2, "zero": 1},
+    )
+    for sizes in of_train:
+        yield kept.of_ranks("deepspeed_gpt", deepspeed_gpt.train, sizes, apis)
+    stages: Sequence[Mapping[str, object]] = ({"pp": 2}, {"pp": 2, "dp": 2, "zero": 1})
+    for sizes in stages:
+        yield kept.of_ranks("deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, sizes, apis)
+    yield kept.of_ranks("deepspeed_gpt.moe", deepspeed_gpt.moe, {"dp": 2, "ep": 2}, apis)
+    yield kept.of_ranks("deepspeed_gpt.ulysses", deepspeed_gpt.ulysses, {"cp": 2}, apis)
+    tied, staged = (program(find(f"deepspeed.{name}")) for name in ("tied", "staged"))
+    yield kept.of_ranks("deepspeed.tied", tied, {"pp": 3}, apis)
+    yield kept.of_ranks("deepspeed.staged", staged, {"pp": 2, "dp": 2}, apis, 0, {"stage": 1})
+    # Last of all: one program imports DeepSpeed into this process.
+    for each in DEEPSPEED:
+        for seed, variant in enumerate(({}, *each.variants)):
+            yield kept.healthy(each, seed, variant, apis)
+
+
+def complete(run: ObservedRun) -> ObservedRun:
+    """The same run.  Raises ValueError if a rank ended no step, since then the program failed."""
+    for table in run.tables:
+        if not len(table.steps["step"]):
+            raise ValueError(f"{run.program}: rank {table.rank} ended no step")
+    return run
 
 
 def learned(
@@ -67,7 +100,11 @@ def learned(
 ) -> tuple[Pack, General]:
     """The pack of a recipe, and what was left out."""
     names = {*recipe.programs, *recipe.beside}
-    chosen = [run for run in runs if not names or run.program in names]
+    chosen = [
+        run
+        for run in runs
+        if (not names or run.program in names) and run.program not in recipe.without
+    ]
     marked = {run.program for run in chosen} - UNMARKED
     found = general(chosen, rules, recipe.programs or None, marked)
     programs = {run.program: run.versions for run in chosen}
@@ -86,7 +123,7 @@ def main() -> int:
     load_toolkit()
     with session(Settings()) as opened:
         kept = KeptRuns(opened)
-        runs = list(observed(kept))
+        runs = [complete(run) for run in observed(kept)]
     print(f"{len(runs)} runs, {kept.made} of them observed now")
     rules, stale = relations(), []
     for recipe in RECIPES:

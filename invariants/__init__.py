@@ -5,6 +5,7 @@ amp              gradient scalers and autocast
 ddp              ranks that hold replicas of a model
 tensor_parallel  ranks that split layers
 fsdp             ranks that shard parameters with `fully_shard`
+deepspeed        programs that DeepSpeed's engines train, on each rank and between ranks
 
 `recipes` lists the programs from which each pack is learned.
 """

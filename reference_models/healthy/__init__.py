@@ -2,7 +2,7 @@
 
 Each program is written independently, as a user would write it: none is the correct variant of a
 faulty program in `silent_errors`. There are four families, each in a folder: images, language,
-generative and distributed.
+generative and distributed. `DEEPSPEED` lists those distributed programs that need DeepSpeed.
 
 Importing this package does not import torch; a call of `program` does.
 """
@@ -15,7 +15,7 @@ from typing import Any
 
 from pytest_trainsafe.reference_models.healthy.program import Family, Healthy
 
-__all__ = ["FAMILIES", "PROGRAMS", "Family", "Healthy", "find", "program"]
+__all__ = ["DEEPSPEED", "FAMILIES", "PROGRAMS", "Family", "Healthy", "find", "program"]
 
 FAMILIES: tuple[Family, ...] = ("images", "language", "generative", "distributed")
 
@@ -77,13 +77,38 @@ PROGRAMS = (
     Healthy("sharded.images", "distributed", ({"channels": 4}, {"lr": 5e-3}), "dp"),
 )
 
+#: The programs that train with DeepSpeed, which must be installed.
+DEEPSPEED = (
+    Healthy("deepspeed.images", "distributed", ({"stage": 2}, {"channels": 4}), "dp"),
+    Healthy(
+        "deepspeed.language",
+        "distributed",
+        ({"narrow": True, "accumulate": 1}, {"stage": 0}),
+        "dp",
+    ),
+    Healthy(
+        "deepspeed.autoencoder", "distributed", ({"parts": 3, "stage": 1}, {"hidden": 5}), "dp"
+    ),
+    Healthy("deepspeed.partitioned", "distributed", ({"stage": 1}, {"width": 8}), "dp"),
+    Healthy("deepspeed.loader", "distributed", ({"stage": 3, "cosine": True}, {"width": 6}), "dp"),
+    Healthy(
+        "deepspeed.own_backward", "distributed", ({"stage": 2}, {"parts": 1, "stage": 3}), "dp"
+    ),
+    Healthy("deepspeed.experts", "distributed", ({"stage": 2}, {"drop_tokens": True}), "dp"),
+    Healthy("deepspeed.mixture", "distributed", ({"accumulate": 1}, {"width": 6}), "dp"),
+    Healthy("deepspeed.staged", "distributed", ({"parts": 3}, {"stage": 1, "width": 8}), "pp"),
+    Healthy("deepspeed.tied", "distributed", ({"parts": 2}, {"width": 6, "clip": 0.0}), "pp"),
+    Healthy("deepspeed.alone", "distributed", ({"accumulate": 2}, {"stage": 0, "clip": 0.5})),
+)
+
 
 def find(name: str) -> Healthy:
     """The program of this name. Raises ValueError, which lists the names, if there is none."""
-    for each in PROGRAMS:
+    every = (*PROGRAMS, *DEEPSPEED)
+    for each in every:
         if each.name == name:
             return each
-    names = ", ".join(each.name for each in PROGRAMS)
+    names = ", ".join(each.name for each in every)
     raise ValueError(f"there is no healthy program {name!r}; choose one of {names}")
 
 

@@ -45,8 +45,8 @@ _LONGEST = 40
 #: program, such as its rates.
 _OWN = {"self.training", "self.has_gradients", "self.zero_rate"}
 
-#: Attributes of parameters whose absence means False (Megatron-LM's conventions).
-_FLAGS = ("tensor_model_parallel", "sequence_parallel")
+#: Flags of parameters whose absence means False (Megatron-LM's conventions).
+_FLAGS = ("tensor_model_parallel", "sequence_parallel", "expert")
 
 Key = tuple[str, Plain] | None
 

@@ -7,6 +7,7 @@ import ctypes
 import functools
 import math
 import weakref
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -139,11 +140,20 @@ def _local(tensor: Any) -> Any:
     return tensor
 
 
+def _flags(attributes: Mapping[str, Any]) -> set[str]:
+    """The attributes that are True, and "expert" for a parameter that is not all-reduced.
+
+    Megatron-LM and DeepSpeed mark the parameters of experts by `allreduce = False`.
+    """
+    found = {name for name, value in attributes.items() if value is True}
+    return found | {"expert"} if attributes.get("allreduce") is False else found
+
+
 def _facts(tensor: torch.Tensor) -> TensorFacts:
     """Facts of a tensor; the digest is 0 where its content cannot be read."""
     described: dict[str, Any] = {
         "requires_grad": tensor.requires_grad,
-        "flags": tuple(sorted(name for name, value in vars(tensor).items() if value is True)),
+        "flags": tuple(sorted(_flags(vars(tensor)))),
     }
     local = _local(tensor)
     try:

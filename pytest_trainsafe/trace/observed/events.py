@@ -24,7 +24,8 @@ class TensorFacts:
     `digest` is a 64-bit hash of the exact content of the rank's local tensor, 0 if it was not
     computed.  `norm` is its Euclidean norm, None if it was not computed or the dtype has none.
     `zero` and `finite` say whether all elements are zero or finite.  `flags` has the sorted names
-    of the attributes of the tensor that are True, such as "tensor_model_parallel".
+    of the attributes of the tensor that are True, such as "tensor_model_parallel", and "expert" for
+    a parameter that is marked `allreduce = False`.
     """
 
     digest: int

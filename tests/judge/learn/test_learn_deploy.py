@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.judge.learn.check.applicable import not_checked
 from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesis
 from pytest_trainsafe.judge.learn.packs.pack import Pack, write_pack
 from pytest_trainsafe.judge.learn.packs.read import PackError
@@ -70,3 +71,12 @@ def test_the_patterns_of_a_kind_take_its_variables(kind: str, attribute: str, na
     assert wanted.takes(name, name, attribute)
     assert not wanted.takes(name, name, f"{attribute}x")
     assert not wanted.takes("other.0", "other", attribute)
+
+
+def test_rules_of_a_library_that_is_not_installed_are_listed_as_not_checked() -> None:
+    pack = _pack("ours", "package_that_is_not_installed.Engine.step")
+
+    [sentence] = not_checked((pack,), (), RELATIONS, ranks=1).sentences()
+
+    assert pack.invariants[0].id in sentence
+    assert sentence.endswith("because package_that_is_not_installed is not installed")

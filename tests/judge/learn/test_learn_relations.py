@@ -15,6 +15,8 @@ from pytest_trainsafe.judge.learn.evidence import Evidence
 from pytest_trainsafe.judge.learn.invariant import hypothesis
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.relations.sequence import owner_of
+from pytest_trainsafe.trace.observed.events import Call, Value
 
 #: A program that no pack was learned from.
 OTHER = Plan("other", optimizer="RMSprop", batch=16, autocast="torch.bfloat16", steps=5)
@@ -166,3 +168,14 @@ def test_each_rule_holds_on_what_it_was_learned_from(
         each.id: {support.program: support.examples for support in each.support}
         for each in pack.invariants
     }
+
+
+def test_calls_between_two_steps_of_an_engine_are_counted_for_each_engine() -> None:
+    """A program may train two models, each with an engine of its own."""
+    calls = [
+        Call(api, {}, values={"self": Value("deepspeed.DeepSpeedEngine", identity=number)})
+        for api in ("deepspeed.DeepSpeedEngine.step", "deepspeed.comm.all_reduce")
+        for number in (1, 2)
+    ]
+
+    assert [owner_of(call.api, call) for call in calls] == [1, 2, 0, 0]

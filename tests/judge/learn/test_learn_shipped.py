@@ -24,7 +24,7 @@ from pytest_trainsafe.judge.learn.use.deploy import (
 from pytest_trainsafe.reference_models import healthy, silent_errors
 
 RELATIONS = relations()
-NAMES = ("amp", "ddp", "fsdp", "pytorch", "tensor_parallel")
+NAMES = ("amp", "ddp", "deepspeed", "fsdp", "pytorch", "tensor_parallel")
 
 #: Errors of one process, and the relation of the first rule that each breaks.
 ERRORS = {

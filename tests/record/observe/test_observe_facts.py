@@ -65,6 +65,10 @@ def test_flags_and_requires_grad_are_those_of_the_moment() -> None:
     facts, _ = objects.tensor(weight, exact=True)
     assert not facts.requires_grad
     assert facts.flags == ("tensor_model_parallel",)
+    weight.allreduce = True  # type: ignore[attr-defined]
+    assert objects.tensor(weight, exact=True)[0].flags == ("allreduce", "tensor_model_parallel")
+    weight.allreduce = False  # type: ignore[attr-defined]
+    assert objects.tensor(weight, exact=True)[0].flags == ("expert", "tensor_model_parallel")
 
 
 def test_tensors_without_content_have_the_digest_zero() -> None:

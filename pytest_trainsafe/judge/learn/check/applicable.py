@@ -21,8 +21,8 @@ _NEXT = "torch.utils.data.DataLoader.__next__"
 class NotChecked:
     """Invariants of which no example was judged, by reason.
 
-    `lacking`: the invariant names an API that the installed library does not have; each entry also
-    has the name of that API.
+    `lacking`: the invariant names an API that the installed library does not have, or of a library
+    that is not installed; each entry also has the name of that API.
     `untriggered`: the precondition was never met.  `outside`: the precondition was met only in
     contexts in which the pack was not learned.  `unsure`: the confidence is too low.  `ranks`: the
     invariant compares ranks, but only one rank was observed.
@@ -37,7 +37,12 @@ class NotChecked:
     def sentences(self) -> list[str]:
         """A sentence for the report on each API that is lacking, and on each other reason."""
         found = [
-            f"not checked: {each.id}, because the installed library has no {api}"
+            f"not checked: {each.id}, because "
+            + (
+                f"the installed library has no {api}"
+                if _is_installed(api.partition(".")[0])
+                else f"{api.partition('.')[0]} is not installed"
+            )
             for each, api in self.lacking
         ]
         for what, why in (
@@ -86,11 +91,13 @@ def exists(api: str) -> bool:
     """Whether an API exists; True if that cannot be known without an import.
 
     Only modules that are already imported are searched: the name comes from a file, and nothing is
-    to be imported because of it.
+    to be imported because of it.  A library that is not installed has no APIs.
     """
     if api == _NEXT:
         return True
     parts = api.split(".")
+    if not _is_installed(parts[0]):
+        return False
     for size in range(len(parts), 0, -1):
         found: object = sys.modules.get(".".join(parts[:size]))
         if found is None:
@@ -104,6 +111,16 @@ def exists(api: str) -> bool:
                 return _may_have(found, part)
         return True
     return True
+
+
+def _is_installed(library: str) -> bool:
+    """Whether a top-level module is imported, or can be found; finding it imports nothing."""
+    if library in sys.modules:
+        return True
+    try:
+        return importlib.util.find_spec(library) is not None
+    except (ImportError, ValueError):
+        return False
 
 
 def _may_have(found: object, name: str) -> bool:

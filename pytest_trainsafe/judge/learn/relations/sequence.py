@@ -1,10 +1,10 @@
 """Sequence: which API is called between two calls of another, and which is called first in a step.
 
-"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer or a
-scheduler must be on the same object.  `inner` is called in between at least once, or exactly once.
-This does not depend on where a step ends, so it is the same whether a program calls `zero_grad`
-before the forward or after the optimizer's step.  "order": in each step that calls both APIs, the
-first call of `api` comes before the first call of `inner`.
+"between" and "once" look at two successive calls of `api` on a thread; calls of an optimizer, a
+scheduler or DeepSpeed's engine must be on the same object.  `inner` is called in between at least
+once, or exactly once.  This does not depend on where a step ends, so it is the same whether a
+program calls `zero_grad` before the forward or after the optimizer's step.  "order": in each step
+that calls both APIs, the first call of `api` comes before the first call of `inner`.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 
 #: APIs whose calls are compared only on the same object: two schedulers may step between two
 #: backwards.
-_OWNED = "torch.optim."
+_OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
 
-#: The API that ends each round of training.  Backwards may follow each other; so may zero_grads.
-_ROUND = "torch.optim.*.step"
+#: The APIs that end each round of training.  Backwards may follow each other; so may zero_grads.
+_ROUNDS = ("torch.optim.*.step", "deepspeed.DeepSpeedEngine.step")
 
 #: The least share of examples that must pass to propose a hypothesis.
 _LEAST = 0.2
@@ -119,7 +119,7 @@ class CallSequence(RelationBase):
         if claim["form"] == "once":
             return OWN
         # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
-        return -1 if claim["form"] == "order" or claim["api"] == _ROUND else -5
+        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.

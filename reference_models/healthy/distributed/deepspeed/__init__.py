@@ -1,0 +1,1 @@
+"""Healthy programs that train with DeepSpeed's engines, each with a loop of its own."""

@@ -2,7 +2,8 @@
 
 A sketch is a small matrix of random projections, kept in place of a tensor's values
 (`trace/tensors/sketch.py`).  Called by the judges for tensors whose values were not kept.  A tensor
-for which `merge` would report a finding has no sketch here; it must be recorded in full.
+whose parts do not fit together (a part is missing, or replicas differ) has no sketch here; it must
+be recorded in full, so that `align.merge` can report the fault.
 """
 
 from __future__ import annotations

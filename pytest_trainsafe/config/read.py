@@ -149,7 +149,10 @@ def require_encodable_folders(config: pytest.Config) -> None:
 
 
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
-    """The axis words that apply, and whether they come from the ini file or a profile.
+    """The words that choose the sweep's axes, such as "tp=1,2", and whether they are a default.
+
+    The second value is True if the words come from the ini file or a profile, and False if they
+    come from the command line or there are none.
 
     A worker of pytest-xdist uses the words that its controller sends, not those of its own command
     line, so that all processes collect the same Points.
@@ -159,7 +162,10 @@ def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
 
 
 def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
-    """The axis words that apply, and their source."""
+    """The words that choose the sweep's axes, such as "tp=1,2", and where they were given.
+
+    The second value names the option, the profile or the ini key for messages.
+    """
     worker_input = getattr(config, "workerinput", {})
     ini = "trainsafe_sweep (ini)"
     if WORKER_SWEEP in worker_input:

@@ -84,8 +84,8 @@ class Idle:
     def wait_forever(self, ranks: Sequence[Watched]) -> bool:
         """Whether the ledgers of all ranks show that the idle ranks wait forever.
 
-        Reads the ledgers only after some idle seconds, then at growing intervals, since they may
-        be long.
+        Reads the ledgers, which may be long, only after some idle seconds, and then at growing
+        intervals.
         """
         if self.seconds <= self._next:
             return False

@@ -73,7 +73,7 @@ def per_example_generator(
 
 
 def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
-    """The key of one example, a 63-bit number."""
+    """The key of one example in one epoch (`per_example_keys`), a number of 63 bits."""
     return _key(_base(epoch, seed, stream), index)
 
 

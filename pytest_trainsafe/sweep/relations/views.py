@@ -180,7 +180,10 @@ class _Fold:
 
 
 def _in_rows(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
-    """A tensor with the dimension `dim` divided into `rows` equal rows."""
+    """A tensor whose dimension `dim` is split into two: `rows`, and the entries of one row.
+
+    A tensor of shape [..., n, ...] gets the shape [..., rows, n / rows, ...].
+    """
     shape = tensor.shape
     return tensor.reshape(*shape[:dim], rows, shape[dim] // rows, *shape[dim + 1 :])
 

@@ -57,7 +57,11 @@ def of_object(name: str, thing: object) -> Iterator[Slot]:
 
 
 def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
-    """Yields the attributes of a scheduler, and the numbers in the functions of `lr_lambdas`."""
+    """Yields the attributes of a scheduler, and the numbers that its `lr_lambdas` hold.
+
+    A function holds numbers as keywords of a `functools.partial`, as variables of its closure, or
+    as attributes of a callable object.
+    """
     yield from of_object(name, scheduler)
     for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
         for held, read in _held_by(function):
@@ -95,7 +99,11 @@ def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
 
 
 def _held_by(function: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields names and readers of the numbers in a partial, a closure or a callable object."""
+    """Yields the name of each number that a function holds, and a function that reads it.
+
+    Numbers are keywords of a `functools.partial`, variables of a closure, or attributes of a
+    callable object.
+    """
     if isinstance(function, functools.partial):
         for name, value in function.keywords.items():
             if isinstance(value, bool | int | float):

@@ -35,10 +35,10 @@ _PAIRED = re.compile(r"send|recv|new_group|gather_object|scatter_object|monitore
 
 
 class Agreement(RelationBase):
-    """Calls of `api` agree, or differ, between ranks, as `form` says (see the top of this file).
+    """An argument or a result of `api` is equal, or differs, between ranks.
 
-    `place` names an argument or a result, such as "arg.input" or "result", and `property` what is
-    compared of it, such as "shape".
+    `place` names the argument or result, such as "arg.input", and `property` what is compared of
+    it, such as "shape".  If `form` is "calls", the ranks call `api` equally often.
     """
 
     name = "agreement"

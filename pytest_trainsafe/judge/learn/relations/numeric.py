@@ -2,7 +2,7 @@
 
 A claim has one of five forms.  "grows": a counter never falls.  "counts": it goes up by one.
 "change": a norm changes by at most `bound` times its earlier value.  "ratio": a norm is at most
-`bound` times its earlier value. "finite": all elements are finite.
+`bound` times its earlier value.  "finite": all elements are finite.
 """
 
 from __future__ import annotations
@@ -33,9 +33,11 @@ MARGIN = 4.0
 
 
 class Numeric(RelationBase):
-    """`attribute` of each `variable` changes as `form` says (see the top of this file).
+    """The number, norm or finiteness of `attribute` of each `variable` follows a rule.
 
-    `variable` is a kind of object, such as "optimizer.state", and `bound` the limit of a norm.
+    `variable` is a kind of object, such as "optimizer.state".  `form` names the rule: "grows" is
+    for a counter that never falls, for example, and "ratio" for a norm that grows by at most the
+    factor `bound`.
     """
 
     name = "numeric"
@@ -46,7 +48,7 @@ class Numeric(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes for each kind of variable every claim that at least half of its changes satisfy."""
+        """Proposes each claim on a kind of variable that at least half of its changes satisfy."""
         for frame in frames:
             for name, rows in _changes(frame):
                 for claim in _proposed(name):

@@ -42,9 +42,10 @@ _ROUNDING = 1e-3
 
 
 class Output(RelationBase):
-    """The result `place` of `api` satisfies `form` (see the top of this file).
+    """A result of `api` has a property by itself, or compared with an argument.
 
-    `property` is what is compared, such as "shape", and `of` the argument to compare with.
+    `place` names the result, such as "result.0".  `form` is, for example, "finite" (all elements
+    are finite) or "equal": the result equals the argument `of` in `property`, such as "shape".
     """
 
     name = "output"

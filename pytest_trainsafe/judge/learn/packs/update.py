@@ -27,7 +27,7 @@ class Update:
 
     @property
     def empty(self) -> bool:
-        """Whether no rule is new, changed or unsupported.  The evidence may differ."""
+        """Whether no invariant is new, changed or unsupported.  The evidence may differ."""
         return not (self.new or self.changed or self.unsupported)
 
 
@@ -67,7 +67,10 @@ def update(old: Pack, learned: Pack) -> Update:
 def contradictions(
     packs: Sequence[Pack], relations: Mapping[str, Relation]
 ) -> tuple[Contradiction, ...]:
-    """The contradictions between invariants that apply to the same examples."""
+    """The pairs of invariants in the packs that no example can both satisfy.
+
+    `relations` has the relations that the invariants name, by name.
+    """
     found = []
     groups: dict[tuple[str, frozenset[object]], list[tuple[str, Invariant]]] = {}
     for pack in packs:

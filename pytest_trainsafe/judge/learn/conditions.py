@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """A feature that is not a value, for a field of an example with several records.
+    """What stands for the value of a field in an example with several records, such as two ranks'.
 
     SAME means that the records agree on the field and that their value is not kept.  DIFFERENT
     means that the records have different values.
@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = ("constant", "consistent", "unequal", "exist")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on a field of an example's records.
+    """One condition on a field, such as "phase", of an example's records (calls or changes).
 
     The kind "constant" asks that the field has `value`, "consistent" that the records agree on it,
     "unequal" that they differ, and "exist" that all records have it.

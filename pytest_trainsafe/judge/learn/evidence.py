@@ -1,4 +1,7 @@
-"""Evidence for hypotheses: how many of their examples passed and how many failed."""
+"""Evidence for hypotheses: how many of their examples passed and how many failed.
+
+An example is a case in which a claim is judged: a call, a change, or two of them on two ranks.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Examples(Protocol):
 
 
 class Evidence:
-    """Counts the examples of one program."""
+    """Counts the passing and failing examples of each hypothesis in one program."""
 
     def __init__(self) -> None:
         self._parts: dict[Hypothesis, list[tuple[Sequence[Features], _Ints, _Ints]]] = {}

@@ -60,7 +60,7 @@ class Evidence:
     def count(
         self, claim: Hypothesis, features: Sequence[Features], passes: _Ints, fails: _Ints
     ) -> None:
-        """Add the numbers of passing and failing examples of each set of features."""
+        """Add numbers of passing and failing examples, one of each for each entry of `features`."""
         self._parts.setdefault(claim, []).append((features, passes, fails))
 
     def counts(self) -> Mapping[Hypothesis, Counts]:
@@ -73,7 +73,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def together(parts: Iterable[Counts]) -> Counts:
-    """Adds up several counts: one entry for each distinct set of features."""
+    """Adds up the counts in `parts`: the result has one entry for each distinct set of features."""
     sums: dict[object, tuple[Features, int, int]] = {}
     for counts in parts:
         for features, passed, failed in counts:

@@ -94,9 +94,9 @@ def _slices(
 
     `own` has the norm of each slice of the reference.  `few` has, for each slice, 1 over the square
     root of the number of elements that carry the norm: 1 for one element, near 0 for many.  Each
-    array in `measured` has the norm of one measured response in each slice.  `response` is the
-    norm of the response of the whole tensor, and `relative` is `response` divided by the norm of
-    the reference.  The allowed error is the largest measured one, but at least a share of
+    array in `measured` has the norms of the slices of one measured effect of rounding.  `response`
+    is the norm of the effect on the whole tensor, and `relative` is `response` divided by the norm
+    of the reference.  The allowed error is the largest measured one, but at least a share of
     `response`.  The share is the larger of two: one proportional to the slice's norm, since large
     values have larger rounding errors, and one that is equal for all slices.  The result is larger
     for slices whose norm comes from few elements, because such norms fluctuate more.

@@ -170,7 +170,7 @@ class Frame:
 
     @functools.cached_property
     def kinds(self) -> tuple[list[str], Ints]:
-        """The kinds of change (`features.kind_of`), and the index of each change's kind in them."""
+        """The kinds of change, such as "cleared", and the index in them of each change's kind."""
         changes = self.changes
         before, after = changes["before"], changes["after"]
         sampled = before == NONE

@@ -85,9 +85,9 @@ def contradictions(
 
 
 def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
-    """A key from the relation of a claim and the APIs, variable and place that it names.
+    """The relation of an invariant's claim, with the APIs, variable and argument that it names.
 
-    Only invariants with equal keys may contradict each other, so only these are compared.
+    Only invariants with equal results may contradict each other, so only these are compared.
     """
     claim = invariant.claim
     names = ("api", "inner", "variable", "attribute", "place")

@@ -74,8 +74,8 @@ class _Claim:
     """The evidence that the observed runs give for or against one claim.
 
     `counts` has the numbers of passing and failing examples of each program.  `most` has the
-    largest number of passing examples in one run of each program.  `values` has keys of some of the
-    values that the claim compares: a single key means that they never varied.
+    largest number of passing examples in one run of each program.  `values` has hashes of some of
+    the values that the claim compares: a single hash means that they never varied.
     """
 
     counts: dict[str, Counts] = field(default_factory=dict)
@@ -179,7 +179,7 @@ class _Examples(Evidence):
 def _values(
     claim: Hypothesis, frame: Frame, of_calls: bool, rows: npt.NDArray[np.int64]
 ) -> set[int]:
-    """Up to two distinct keys of the values that a claim compares in these rows.
+    """Up to two distinct hashes of the values that a claim compares in these rows of a table.
 
     Two are enough to show that the values vary.
     """

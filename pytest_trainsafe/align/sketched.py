@@ -119,7 +119,10 @@ def _consistent(held: Sequence[Holder]) -> bool:
 
 
 def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
-    """The ranks that hold parts of a tensor, with their events, grouped into replicas."""
+    """The ranks that hold parts of a tensor, with their events, in groups that hold the same part.
+
+    The keys identify the parts.
+    """
     groups: dict[Hashable, list[Holder]] = {}
     for rank, event in held:
         where: list[Hashable] = []

@@ -68,7 +68,11 @@ def _edited(text: str, edits: list[tuple[int, str]]) -> str:
 def _missing(
     text: str, node: yaml.Node, value: Mapping[str, Any], indent: int
 ) -> list[tuple[int, str]]:
-    """The insertions, as (position, text), that add the missing keys to a node."""
+    """The insertions, as (position, text), that add the missing keys of `value` to a YAML node.
+
+    Positions are in `text`, the text of the whole file; `indent` is the number of spaces before
+    the new keys.
+    """
     if not isinstance(node, yaml.MappingNode):
         empty = node.value in ("", "~", "null") and node.start_mark.index == node.end_mark.index
         lines = "".join(f"\n{' ' * indent}{line}" for line in _entries(value))
@@ -107,7 +111,10 @@ def _missing(
 
 
 def _lacking(text: str, node: yaml.Node, items: list[str]) -> list[tuple[int, str]]:
-    """The insertion that adds the missing items to a list in brackets."""
+    """The insertion, as (position, text), that adds the missing items to a list in brackets.
+
+    The position is in `text`, the text of the whole file.  [] if no item is missing.
+    """
     if not isinstance(node, yaml.SequenceNode) or not node.flow_style:
         return []
     fresh = [item for item in items if item not in {each.value for each in node.value}]

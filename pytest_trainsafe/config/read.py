@@ -104,7 +104,7 @@ def _profile(config: pytest.Config) -> _Profile:
 
 
 def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[str, str] | None:
-    """The text of an option ("true" for a flag) and its source; None if the default applies."""
+    """The text of an option ("true" for a flag) and where it is set; None for the default."""
     typed = config.getoption(option.key)
     if typed not in (None, False):
         return _checked("true" if typed is True else typed, option.flag)
@@ -121,7 +121,10 @@ def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[st
 
 
 def _checked(text: object, source: str) -> tuple[str, str]:
-    """Returns the stripped text and its source; raises UsageError if it is not a line of text."""
+    """Returns the stripped text and `source`; raises UsageError if it is not a line of text.
+
+    `source` names, for the message, the option, the profile or the ini key that has the text.
+    """
     if not isinstance(text, str):
         raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
     if "\0" in text:

@@ -64,7 +64,7 @@ class Evidence:
         self._parts.setdefault(claim, []).append((features, passes, fails))
 
     def counts(self) -> Mapping[Hypothesis, Counts]:
-        """The counts of each hypothesis that had an example."""
+        """The numbers of passing and failing examples of each hypothesis that had an example."""
         found = {claim: _merged(parts) for claim, parts in self._parts.items()}
         return {claim: counts for claim, counts in found.items() if counts}
 

@@ -198,7 +198,10 @@ def _event(
 
 
 def shapes_of_parts(trace: Trace, parts: Sequence[TensorEvent]) -> list[tuple[int, ...]]:
-    """The logical shapes of tensors, each given by the event of one rank."""
+    """The logical shapes of tensors, each given by the event of one rank in `parts`.
+
+    If the ranks' parts do not fit together, the shape is that of the rank's part.
+    """
     merged = [logical_tensor(trace, part.id).tensor for part in parts]
     return [
         part.shape if tensor is None else tuple(tensor.shape)

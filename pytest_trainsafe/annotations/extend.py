@@ -129,7 +129,11 @@ def _column(node: yaml.MappingNode) -> int:
 
 
 def _end(text: str, entry: tuple[yaml.Node, yaml.Node]) -> int:
-    """The end of an entry's last line; PyYAML's end mark of a block is after trailing space."""
+    """The position in `text` of the end of an entry's last line.
+
+    `entry` is the key and the value of the entry.  PyYAML's own end mark of a block is after
+    trailing space.
+    """
     node = entry[1]
     while isinstance(node, yaml.MappingNode | yaml.SequenceNode) and not node.flow_style:
         last = node.value[-1]

@@ -404,7 +404,7 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
 
 
 def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
-    """The shards of parameters that every rank initialised as if it held the whole tensor.
+    """The missing layouts of parameters whose shards the ranks initialised as if they were whole.
 
     They are found by the parameters' shapes alone.
     """

@@ -121,7 +121,7 @@ class Frame:
         self._bounds = np.searchsorted(self.api[self._order], np.arange(len(self.apis) + 1))
 
     def entries(self, code: int) -> Ints:
-        """Rows of all calls of an API, returned or not, in the order of entry."""
+        """Rows of all calls of the API `apis[code]`, returned or not, in the order of entry."""
         return self._order[self._bounds[code] : self._bounds[code + 1]]
 
     @functools.cached_property

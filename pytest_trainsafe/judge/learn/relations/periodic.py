@@ -222,7 +222,7 @@ def _moment(frame: Frame, rows: Ints) -> Ints:
 
 
 def _graded(frame: Frame) -> Ints:
-    """The sorted numbers (`_moment`) of objects and steps that had a gradient."""
+    """The sorted numbers (`_moment`) of the steps of objects in which the object had a gradient."""
     changes = frame.changes
     grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
     rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))

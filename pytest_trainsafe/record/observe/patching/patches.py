@@ -32,7 +32,7 @@ class Runner(Protocol):
 
 
 class _Active:
-    """Holds the active runner of this process, or None."""
+    """Holds the observer of this process that is active, or None."""
 
     runner: Runner | None = None
 

@@ -96,7 +96,7 @@ def _parsed(path: Path, number: int, line: str) -> Kept:
 
 
 def add_found(path: Path, found: Iterable[Kept]) -> None:
-    """Adds the results of one Point to the file.  Several processes may do so at the same time.
+    """Adds the results of one Point to a file of relations; safe for concurrent processes.
 
     A relation that failed at one Point is kept as failing; remove its line to try it again.
     """

@@ -70,7 +70,7 @@ def shipped_packs() -> list[str]:
 
 
 def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
-    """The APIs and variables that the invariants of the packs need."""
+    """The APIs, and the attributes of objects, that must be observed to check the packs."""
     needs = Needs()
     for claim in {each.claim for pack in packs for each in pack.invariants}:
         needs |= relations[claim.relation].needs(claim)

@@ -44,7 +44,7 @@ def in_dataflow(trace: Trace) -> list[TensorId]:
 
 
 def _turns(ids: list[TensorId]) -> dict[tuple[int, int | None], int]:
-    """The position of each micro-batch within its step, whatever number the program gave it."""
+    """Numbers the (step, micro-batch) pairs of `ids` from 0, in the order in which they occur."""
     turns: dict[tuple[int, int | None], int] = {}
     for id in ids:
         turns.setdefault((id.step, id.microbatch), len(turns))

@@ -110,7 +110,10 @@ def _join(group: list[_FlatRange], sizes: Sizes, problems: list[tuple[str, str]]
 
 
 def _replicas(same: Sequence[_FlatRange]) -> list[tuple[str, str]]:
-    """Returns one problem if the values of replicas (ranks with the same range) differ; else []."""
+    """Returns one problem if the values of replicas (ranks with the same range) differ; else [].
+
+    A problem is the name of a check, here "replicas", and a message.
+    """
     flat = same[0].flat
     elements = np.arange(flat.offset, flat.offset + flat.length)
     held = [(piece.part.rank, piece.part.coordinates, piece.part.tensor) for piece in same]

@@ -240,7 +240,11 @@ class _Merger:
         return part.coordinates, self.sizes
 
     def arrays(self, whole: tuple[int, ...]) -> dict[int, list[Indices]]:
-        """Every rank's index arrays; raises LayoutError unless each part fits its arrays."""
+        """Maps each rank to the indices, in each dimension of the whole tensor, of its part.
+
+        `whole` is the shape of the whole tensor.  Raises LayoutError for a part of another shape
+        than its layout gives it.
+        """
         arrays = {p.rank: index_arrays(p.layout, *self.at(p), whole) for p in self.parts}
         for part in self.parts:
             expected = tuple(map(len, arrays[part.rank]))

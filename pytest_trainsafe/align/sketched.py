@@ -2,7 +2,8 @@
 
 A sketch is a small matrix of random projections, kept in place of a tensor's values
 (`trace/tensors/sketch.py`).  Called by the judges for tensors whose values were not kept.  A tensor
-for which `merge` would report a finding has no sketch here; it must be recorded in full.
+whose parts do not fit together (a part is missing, or replicas differ) has no sketch here; it must
+be recorded in full, so that `align.merge` can report the fault.
 """
 
 from __future__ import annotations
@@ -118,7 +119,10 @@ def _consistent(held: Sequence[Holder]) -> bool:
 
 
 def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
-    """The ranks that hold parts of a tensor, with their events, grouped into replicas."""
+    """The ranks that hold parts of a tensor, with their events, in groups that hold the same part.
+
+    The keys identify the parts.
+    """
     groups: dict[Hashable, list[Holder]] = {}
     for rank, event in held:
         where: list[Hashable] = []

@@ -68,7 +68,11 @@ def _edited(text: str, edits: list[tuple[int, str]]) -> str:
 def _missing(
     text: str, node: yaml.Node, value: Mapping[str, Any], indent: int
 ) -> list[tuple[int, str]]:
-    """The insertions, as (position, text), that add the missing keys to a node."""
+    """The insertions, as (position, text), that add the missing keys of `value` to a YAML node.
+
+    Positions are in `text`, the text of the whole file; `indent` is the number of spaces before
+    the new keys.
+    """
     if not isinstance(node, yaml.MappingNode):
         empty = node.value in ("", "~", "null") and node.start_mark.index == node.end_mark.index
         lines = "".join(f"\n{' ' * indent}{line}" for line in _entries(value))
@@ -107,7 +111,10 @@ def _missing(
 
 
 def _lacking(text: str, node: yaml.Node, items: list[str]) -> list[tuple[int, str]]:
-    """The insertion that adds the missing items to a list in brackets."""
+    """The insertion, as (position, text), that adds the missing items to a list in brackets.
+
+    The position is in `text`, the text of the whole file.  [] if no item is missing.
+    """
     if not isinstance(node, yaml.SequenceNode) or not node.flow_style:
         return []
     fresh = [item for item in items if item not in {each.value for each in node.value}]
@@ -122,7 +129,11 @@ def _column(node: yaml.MappingNode) -> int:
 
 
 def _end(text: str, entry: tuple[yaml.Node, yaml.Node]) -> int:
-    """The end of an entry's last line; PyYAML's end mark of a block is after trailing space."""
+    """The position in `text` of the end of an entry's last line.
+
+    `entry` is the key and the value of the entry.  PyYAML's own end mark of a block is after
+    trailing space.
+    """
     node = entry[1]
     while isinstance(node, yaml.MappingNode | yaml.SequenceNode) and not node.flow_style:
         last = node.value[-1]

@@ -24,10 +24,10 @@ _WORD = re.compile(r"[a-z_][a-z0-9_]*=")
 def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
     """Rewrites `arguments` in place, so that every axis word has its own `--trainsafe-sweep`.
 
-    Axis words are those between a `--trainsafe-sweep` and the next option, where they may be mixed
-    with paths; after another option, `a=b` may be that option's value.  A word that is also an
-    existing path stays a path.  Returns the axis words that did not follow the option directly:
-    pytest may have taken them for paths.
+    Axis words, such as "tp=1,2", are those between a `--trainsafe-sweep` and the next option, where
+    they may be mixed with paths; after another option, `a=b` may be that option's value.  A word
+    that is also an existing path stays a path.  Returns the axis words that did not follow the
+    option directly: pytest may have taken them for paths.
     """
     rewritten: list[str] = []
     taken: list[str] = []
@@ -57,7 +57,7 @@ def gather(arguments: list[str], is_path: Callable[[str], bool]) -> list[str]:
 
 
 def parse_words(words: Iterable[str], source: str = OPTION) -> SweepWords:
-    """Parses axis words.  Each test checks the values of axes that are not built in.
+    """Parses words such as "tp=1,2".  Each test checks the values of axes that are not built in.
 
     Raises SweepError, which names `source`, for a word that is not an axis word, for an axis that
     is given twice, and for values that the axis does not take.

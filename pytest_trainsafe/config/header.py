@@ -13,7 +13,7 @@ _MOST, _MAX_OF_SWEEP = 200, 1000
 def header(settings: Settings) -> list[str]:
     """The lines `trainsafe: profile ci, launcher torchrun` and `trainsafe sweep: tp=1,2 cp=1,2`.
 
-    They show settings that differ from their defaults, and the axis words of the sweep; a line
+    They show settings that differ from their defaults, and the words of the sweep; a line
     with nothing to show is left out.
     """
     default = Settings()

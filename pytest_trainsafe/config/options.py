@@ -51,7 +51,7 @@ def add_options(parser: pytest.Parser) -> None:
 
 
 def separate_sweep_words(config: pytest.Config, arguments: list[str]) -> None:
-    """Removes the axis words (such as tp=2) from the positional arguments in `arguments`.
+    """Removes the words that choose axis values (such as tp=2) from the paths in `arguments`.
 
     pytest has already parsed the command line once, to find plugins and conftest files, and took
     these words for paths; so the list of paths that it stored is corrected as well.

@@ -104,7 +104,7 @@ def _profile(config: pytest.Config) -> _Profile:
 
 
 def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[str, str] | None:
-    """The text of an option ("true" for a flag) and its source; None if the default applies."""
+    """The text of an option ("true" for a flag) and where it is set; None for the default."""
     typed = config.getoption(option.key)
     if typed not in (None, False):
         return _checked("true" if typed is True else typed, option.flag)
@@ -121,7 +121,10 @@ def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[st
 
 
 def _checked(text: object, source: str) -> tuple[str, str]:
-    """Returns the stripped text and its source; raises UsageError if it is not a line of text."""
+    """Returns the stripped text and `source`; raises UsageError if it is not a line of text.
+
+    `source` names, for the message, the option, the profile or the ini key that has the text.
+    """
     if not isinstance(text, str):
         raise pytest.UsageError(f"{source} takes one line of text, not {shown(text)}")
     if "\0" in text:
@@ -149,7 +152,10 @@ def require_encodable_folders(config: pytest.Config) -> None:
 
 
 def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
-    """The axis words that apply, and whether they come from the ini file or a profile.
+    """The words that choose the sweep's axes, such as "tp=1,2", and whether they are a default.
+
+    The second value is True if the words come from the ini file or a profile, and False if they
+    come from the command line or there are none.
 
     A worker of pytest-xdist uses the words that its controller sends, not those of its own command
     line, so that all processes collect the same Points.
@@ -159,7 +165,10 @@ def sweep_words(config: pytest.Config) -> tuple[list[str], bool]:
 
 
 def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
-    """The axis words that apply, and their source."""
+    """The words that choose the sweep's axes, such as "tp=1,2", and where they were given.
+
+    The second value names the option, the profile or the ini key for messages.
+    """
     worker_input = getattr(config, "workerinput", {})
     ini = "trainsafe_sweep (ini)"
     if WORKER_SWEEP in worker_input:

@@ -26,35 +26,29 @@ RECORDINGS: tuple[Recording, ...] = ("sketch", "full")
 class Settings:
     """The settings of a run, from options, ini values and a test's marker.
 
-    `sweep` holds the axis words as written; `sweep_from_ini` is true if they come from the ini
-    file or a profile.  `cover` is the strength of the covering design that chooses among the
-    Points, 0 for all Points.  `dtypes` names the dtypes to judge in; empty means automatic.
-    `timeout` is in seconds, per group of ranks.  `record` is one of RECORDINGS.  An empty
-    `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
+    `sweep` has the words that choose axis values ("tp=1,2"); `sweep_from_ini` is true if they come
+    from the ini file or a profile.  `cover` is the strength of the covering design that chooses
+    among the Points, 0 for all Points.  `dtypes` names the dtypes to judge in; empty means
+    automatic.  `timeout` is in seconds, per group of ranks.  `record` is one of RECORDINGS.  An
+    empty `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
     `slots` is how many ranks may train on this machine at once, 0 for one per core.  With
     `no_cache` every reference is run; `cache_size` limits the cache of references, in bytes.
     `cache_inputs` holds what references depend on: absolute patterns of files, and "$NAME" for
-    environment variables.
-    `localize` is the number of seconds that each failing test may spend on finding the faulty
-    code, 0 for none; `judge/localize/budget.py` limits the total time of a process.
-    `annotate` is the directory that test ids are relative to, if missing annotations are to be
-    written, else "".
-    `plan` is the format of the plan that is written instead of running tests, "" for none.
-    `shard` is the number of this run's shard and the count of shards, None to run all tests;
-    `from_plan` is the path of the plan that divides the tests into shards, "" to divide them by
-    their number of ranks.
-    `github` says when the reports for GitHub Actions are written, one of GITHUB.
-    `rng` says whether ranks record their random draws in the RNG ledger.
+    environment variables.  `localize` is the number of seconds that each failing test may spend on
+    finding the faulty code, 0 for none; `judge/localize/budget.py` limits the total time of a
+    process.  `annotate` is the directory that test ids are relative to, if missing annotations are
+    to be written, else "".  `plan` is the format of the plan that is written instead of running
+    tests, "" for none.  `shard` is the number of this run's shard and the count of shards, None to
+    run all tests; `from_plan` is the path of the plan that divides the tests into shards, "" to
+    divide them by their number of ranks.  `github` says when the reports for GitHub Actions are
+    written, one of GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger.
     `packs` names the packs of invariants that candidates must satisfy, and `learn` the pack that
     this run learns, "" for none; `root` is pytest's root directory, whose folder `invariants` has
-    the project's packs.
-    `replay` is None, or the folder of a trace whose Run is replayed from a checkpoint, with the
-    step that failed (None to find it).
-    `profile` is the name of the profile that is used, "" for none; its values are in the other
-    fields.
-    `adapters`, `judges` and `relations` are the import paths of the project's own framework
-    adapters, judges and relations, and `launchers` the names of its own launchers, each with the
-    import path of its factory.
+    the project's packs.  `replay` is None, or the folder of a trace whose Run is replayed from a
+    checkpoint, with the step that failed (None to find it).  `profile` is the name of the profile
+    that is used, "" for none; its values are in the other fields.  `adapters`, `judges` and
+    `relations` are the import paths of the project's own framework adapters, judges and relations,
+    and `launchers` the names of its own launchers, each with the import path of its factory.
     """
 
     sweep: SweepWords = ()

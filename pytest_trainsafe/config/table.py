@@ -39,9 +39,9 @@ class Option:
 
     `name` is the option's name after `--trainsafe-`, and `field` the name in Settings. The kind
     "value" takes one word, which `parse` reads; "optional" takes a word or none (without a word it
-    uses that of DEFAULT_WORDS); "flag" takes none; "words" takes the axis words of a sweep.
-    `metavar` stands for the value in the help, and `help` describes the option. `default` is
-    the text for the default value; if it is "", the text is made from the value in Settings.
+    uses that of DEFAULT_WORDS); "flag" takes none; "words" takes the words of a sweep, such as
+    "tp=1,2". `metavar` stands for the value in the help, and `help` describes the option. `default`
+    is the text for the default value; if it is "", the text is made from the value in Settings.
     `marker` is None if the pytest marker has no keyword `field`; otherwise it is a function that
     checks the value of this keyword. `text` formats a value. `more` is Markdown that the
     documentation adds to the help.

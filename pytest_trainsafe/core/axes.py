@@ -132,7 +132,7 @@ PROBLEM_AXES = frozenset({"microbatches"})
 
 
 def parallel_axes(mesh: Mesh) -> frozenset[str]:
-    """The names in PARALLEL_AXES, and those of the axes and roles of a mesh."""
+    """The names in PARALLEL_AXES, and those of a mesh's axes and roles (dp, cp, tp, pp)."""
     return PARALLEL_AXES | mesh.names
 
 

@@ -107,7 +107,10 @@ class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
     stride: Annotated[int, msgspec.Meta(ge=1, le=2**48)] = 1
 
     def owner(self, coordinates: Coordinates, sizes: Sizes) -> int:
-        """The owner index of the rank at these coordinates."""
+        """A number that tells which ranks hold the same tensors: those with equal numbers.
+
+        `coordinates` are those of a rank.
+        """
         number, stride = 0, 1
         for axis in self.axes:
             number += coordinates[axis] * stride

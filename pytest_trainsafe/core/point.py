@@ -100,7 +100,7 @@ class Point:
 
     @property
     def _sized(self) -> tuple[str, ...]:
-        """The axes and roles that have a size: those that count ranks, and `vpp`."""
+        """The axes and roles (such as dp) that have a size: those that count ranks, and `vpp`."""
         roles = (role for role in ROLES if role not in self.mesh.axes and self.mesh.members(role))
         return (*self.mesh.fastest_first, *roles, *self.mesh.overlaps, "vpp")
 

@@ -103,7 +103,7 @@ def require_regular(status: os.stat_result, path: Path) -> None:
 
 
 def _folder_of(path: Path, below: Path) -> int:
-    """Opens the folder of `path`, walking from `below` without following links."""
+    """Opens the folder of `path` and returns its descriptor; follows no links below `below`."""
     flags = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
     folder = os.open(below, flags)
     for name in path.relative_to(below).parts[:-1]:

@@ -341,7 +341,7 @@ def judge_pair(
 
     `perturbed` is the reference with noise of the size of rounding errors, `shadow` the reference
     in float64; both measure rounding.  If both are None, only bitwise equal tensors pass.
-    Raises TraceError for a trace that cannot be read or has the wrong dtype for its role.
+    Raises TraceError for a trace that cannot be read, or whose dtype is not the expected one.
     """
     require_known(accept)
     opened = _opened(reference)

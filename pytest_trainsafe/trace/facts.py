@@ -88,7 +88,7 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
         return fault_of_fields((), states=self.of("rng").values())
 
     def of(self, part: Part) -> dict[str, str]:
-        """The values of the entries of one kind, such as "lr_schedule", by name."""
+        """Maps names to values, for the entries of the kind `part`, such as "lr_schedule"."""
         return {entry.name: entry.value for entry in self.entries if entry.part == part}
 
 

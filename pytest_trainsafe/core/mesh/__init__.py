@@ -1,4 +1,6 @@
-"""Meshes: which axes multiply into the world size, in which rank order, and their roles.
+"""Meshes: the axes that multiply into the world size, their rank order, and their roles.
+
+A role says what an axis is for: data, context, tensor or pipeline parallelism (dp, cp, tp, pp).
 
 All code that numbers ranks or needs the meaning of an axis uses the mesh of a Point; no axis name
 or order is fixed outside of this folder. Does not depend on torch.

@@ -1,5 +1,7 @@
 """The mesh that a program declares: its axes, their order, and the role of each axis.
 
+A role says what an axis is for: data, context, tensor or pipeline parallelism (dp, cp, tp, pp).
+
 A program that declares nothing has `DEFAULT`.
 """
 
@@ -35,7 +37,10 @@ MAX_AXES, MAX_CHARACTERS = 16, 40
 
 @dataclass(frozen=True, slots=True)
 class MeshAxis:
-    """One axis as data: a mesh axis with a `role`, or one that overlaps the mesh axes `over`."""
+    """One axis as data: a mesh axis with a role (dp, cp, tp or pp), or an overlapping axis.
+
+    An overlapping axis has no role and reuses the ranks of the mesh axes `over`.
+    """
 
     name: str
     role: str = ""
@@ -113,16 +118,16 @@ class Mesh:
 
     @cached_property
     def of_layouts(self) -> frozenset[str]:
-        """The names that a layout may use: the mesh axes and the roles."""
+        """The names that a layout may use: the mesh axes, and the roles dp, cp, tp and pp."""
         return frozenset({*self.axes, *ROLES})
 
     @cached_property
     def names(self) -> frozenset[str]:
-        """The names of all axes of this mesh, overlapping ones included, and of all roles."""
+        """The names of all axes of this mesh, overlapping ones included, and dp, cp, tp and pp."""
         return self.of_layouts.union(self.overlaps)
 
     def role(self, axis: str) -> str:
-        """The role of a mesh axis; any other name is its own role."""
+        """The role (dp, cp, tp or pp) of a mesh axis; any other name is returned as it is."""
         return self._roles.get(axis, axis)
 
     def members(self, axis: str) -> tuple[str, ...]:
@@ -138,11 +143,14 @@ class Mesh:
         return self.overlaps.get(axis, (axis,))
 
     def expand(self, axes: Iterable[str]) -> tuple[str, ...]:
-        """The given mesh axes and roles as mesh axes, without duplicates."""
+        """The mesh axes that the given names stand for, without duplicates.
+
+        A name is a mesh axis, or a role (dp, cp, tp or pp), which stands for all axes that have it.
+        """
         return tuple(dict.fromkeys(name for axis in axes for name in self.members(axis)))
 
     def fold(self, axes: Iterable[str], sizes: Mapping[str, int]) -> tuple[str, ...]:
-        """The given mesh axes; all axes of a role together are replaced by the name of the role.
+        """The given mesh axes, with all axes of a role (such as dp) replaced by the role's name.
 
         A role is used even if some of its axes are not given, as long as these have size 1.
         """

@@ -81,7 +81,7 @@ def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
 def moved(
     at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
 ) -> Mapping[str, int]:
-    """The coordinates `at` with the one along `axis`, a mesh axis or role, set to `number`."""
+    """The coordinates `at` with the one along `axis` (an axis, or a role as dp) set to `number`."""
     there, rest = dict(at), number
     for name in reversed(mesh_of(sizes).members(axis)):
         rest, there[name] = divmod(rest, sizes[name])
@@ -98,7 +98,7 @@ def rank_at(at: Mapping[str, int], sizes: Mapping[str, int]) -> int:
 
 
 def elsewhere(at: Mapping[str, int], axes: Iterable[str]) -> tuple[tuple[str, int], ...]:
-    """A rank's coordinates on every mesh axis except `axes`, which are mesh axes or roles."""
+    """A rank's coordinates on each mesh axis not in `axes` (mesh axes, or roles such as dp)."""
     left_out = mesh_of(at).expand(axes)
     return tuple((axis, number) for axis, number in at.items() if axis not in left_out)
 

@@ -45,7 +45,7 @@ class UnfusedCopies:
         return None if copy is None else RankTensor(copy.detach())
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """The state that the inner optimizer keeps for the float32 copy."""
+        """Yields the names and tensors of the inner optimizer's state for the float32 copy."""
         copy = self._copies.get(parameter)
         if copy is None:
             return
@@ -74,7 +74,7 @@ class FlatCopies(UnfusedCopies):
         return RankTensor(_view(flat.detach(), offset, parameter))
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """The parameter's parts of the inner optimizer's flat states."""
+        """Yields, by name, the parameter's parts of the inner optimizer's flat states."""
         if parameter not in self._places:
             return
         flat, offset = self._places[parameter]

@@ -82,7 +82,7 @@ class PartitionedParameters:
         return RankTensor(partition.detach().narrow(0, offset, flat_range.length), flat_range)
 
     def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """This rank's range of each tensor in the inner optimizer's state."""
+        """Yields, by name, this rank's range of each tensor in the inner optimizer's state."""
         place = self._place(parameter)
         if place is None:
             return

@@ -38,7 +38,11 @@ class UnshardedGradients:
                 module.register_forward_pre_hook(self._look(list(self._places(module))))
 
     def _places(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-        """Yields (module, attribute, name) for each recorded parameter inside a module."""
+        """Yields, for each recorded parameter inside a module, where it is and its name.
+
+        It is the attribute with the given name (second) of the given module (first); the third
+        value is the parameter's name in the model.
+        """
         for holder in module.modules():
             for attribute, parameter in holder._parameters.items():
                 name = self._names.get(id(parameter))

@@ -197,7 +197,7 @@ class ModelInputs:
         return bool(parts) and self._fits(there, parts, expected)
 
     def _beside(self, id: TensorId) -> Iterator[tuple[TensorId, torch.Tensor]]:
-        """The reference's other inputs of the same call."""
+        """Yields the reference's other inputs of the call that has the input `id`, with values."""
         for other in self.rung.reference.ids():
             alike = (other.step, other.microbatch, other.kind, other.call)
             if alike == (id.step, id.microbatch, id.kind, id.call) and other.name != id.name:
@@ -206,7 +206,7 @@ class ModelInputs:
                     yield other, tensor
 
     def _same_place(self, id: TensorId) -> Iterator[TensorId]:
-        """The same input in other micro-batches, those of the same step first."""
+        """Yields the ids of the input `id` in other micro-batches, those of the same step first."""
         named = [
             other
             for other in self.rung.reference.ids()

@@ -12,7 +12,10 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis
 def by_api(
     claims: Collection[Hypothesis], groups: Mapping[str, CallGroup]
 ) -> Iterator[tuple[CallGroup, Hypothesis]]:
-    """Yields the calls of an API with each claim about them, sorted by API."""
+    """Yields each claim with the calls of the API that it names, sorted by API.
+
+    `groups` has the calls of each API, by its name.  A claim on another API is left out.
+    """
     wanted: dict[str, list[Hypothesis]] = defaultdict(list)
     for claim in claims:
         wanted[claim.text("api")].append(claim)

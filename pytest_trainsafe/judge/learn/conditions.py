@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 class Mark(enum.Enum):
-    """A feature that is not a value, for a field of an example with several records.
+    """What stands for the value of a field in an example with several records, such as two ranks'.
 
     SAME means that the records agree on the field and that their value is not kept.  DIFFERENT
     means that the records have different values.
@@ -36,7 +36,7 @@ KINDS: tuple[Kind, ...] = ("constant", "consistent", "unequal", "exist")
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """One condition on a field of an example's records.
+    """One condition on a field, such as "phase", of an example's records (calls or changes).
 
     The kind "constant" asks that the field has `value`, "consistent" that the records agree on it,
     "unequal" that they differ, and "exist" that all records have it.
@@ -47,7 +47,7 @@ class Condition:
     value: Plain = None
 
     def holds(self, features: Features) -> bool:
-        """Whether the features meet the condition."""
+        """Whether an example with these values of its fields meets the condition."""
         if self.field not in features:
             return False
         found = features[self.field]
@@ -76,7 +76,7 @@ class Precondition:
     any_of: tuple[tuple[Condition, ...], ...] = ((),)
 
     def holds(self, features: Features) -> bool:
-        """Whether the features meet every condition of some scenario."""
+        """Whether an example with these values of fields meets all conditions of some scenario."""
         return any(all(each.holds(features) for each in part) for part in self.any_of)
 
     @property
@@ -103,7 +103,7 @@ ALWAYS = Precondition()
 
 
 def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
-    """Every condition that an example with these features meets.
+    """Every condition that an example meets whose fields have the values in `features`.
 
     `several` says whether the example has several records.  If not, no condition is "consistent",
     as there is nothing to agree with.
@@ -120,7 +120,7 @@ def conditions_of(features: Features, several: bool) -> Iterable[Condition]:
 
 
 def joined(first: Features, second: Features) -> dict[str, Feature]:
-    """The features of an example with two records, from the features of each."""
+    """The features (values by field) of an example with two records, from those of each record."""
     return {
         field: found if _same(found, second[field]) else Mark.DIFFERENT
         for field, found in first.items()

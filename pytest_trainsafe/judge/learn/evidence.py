@@ -1,4 +1,7 @@
-"""Evidence for hypotheses: how many of their examples passed and how many failed."""
+"""Evidence for hypotheses: how many of their examples passed and how many failed.
+
+An example is a case in which a claim is judged: a call, a change, or two of them on two ranks.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +37,7 @@ class Examples(Protocol):
 
 
 class Evidence:
-    """Counts the examples of one program."""
+    """Counts the passing and failing examples of each hypothesis in one program."""
 
     def __init__(self) -> None:
         self._parts: dict[Hypothesis, list[tuple[Sequence[Features], _Ints, _Ints]]] = {}
@@ -57,11 +60,11 @@ class Evidence:
     def count(
         self, claim: Hypothesis, features: Sequence[Features], passes: _Ints, fails: _Ints
     ) -> None:
-        """Add the numbers of passing and failing examples of each set of features."""
+        """Add numbers of passing and failing examples, one of each for each entry of `features`."""
         self._parts.setdefault(claim, []).append((features, passes, fails))
 
     def counts(self) -> Mapping[Hypothesis, Counts]:
-        """The counts of each hypothesis that had an example."""
+        """The numbers of passing and failing examples of each hypothesis that had an example."""
         found = {claim: _merged(parts) for claim, parts in self._parts.items()}
         return {claim: counts for claim, counts in found.items() if counts}
 
@@ -70,7 +73,7 @@ _Ints = npt.NDArray[np.int64]
 
 
 def together(parts: Iterable[Counts]) -> Counts:
-    """Adds up several counts: one entry for each distinct set of features."""
+    """Adds up the counts in `parts`: the result has one entry for each distinct set of features."""
     sums: dict[object, tuple[Features, int, int]] = {}
     for counts in parts:
         for features, passed, failed in counts:

@@ -1,8 +1,9 @@
 """The features of calls and changes that preconditions read, and the values that rules compare.
 
-Inference and checks get the features from the same functions, so that both see equal features.
-Inference reads recorded calls and changes from the columns of a table, and computes the features
-once for each distinct record.  A check computes the features of each call or change as it happens.
+Features map names of fields, such as "phase" or "arg.input.dtype", to values.  Inference and checks
+get the features from the same functions, so that both see equal features.  Inference reads recorded
+calls and changes from the columns of a table, and computes the features once for each distinct
+record.  A check computes the features of each call or change as it happens.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ CONTEXT_FIELDS = frozenset({"phase", "autocast", "no_grad", "inference", "traini
 
 
 def is_domain(field: str) -> bool:
-    """Whether a rule is judged only where this field has a value that was seen with the rule.
+    """Whether a rule is judged only where this field has a value from the runs it was learned from.
 
     This is so for the context, dtypes and modes: a rule that was learned from training says nothing
     about evaluation.
@@ -52,7 +53,11 @@ Key = tuple[str, Plain] | None
 
 
 def context_features(meta: Mapping[str, Plain], first_step: int | None) -> dict[str, Feature]:
-    """The features of a set of meta variables.  `first_step` is the process's first step."""
+    """What preconditions may read of the context of a call or change, by name of the field.
+
+    `meta` has the meta variables that were recorded with it, such as the step and the phase.
+    `first_step` is the number of the process's first step.
+    """
     step = meta.get("step")
     found: dict[str, Feature] = {"in_step": step is not None}
     if step is not None:
@@ -78,7 +83,11 @@ def _short(text: str) -> bool:
 
 
 def value_features(place: str, value: Value) -> dict[str, Feature]:
-    """The features of a value at a place such as "arg.input"."""
+    """What preconditions may read of an argument or attribute, by name of the field.
+
+    `place` is the name of the argument or attribute, such as "arg.input", and the beginning of the
+    names of the fields, such as "arg.input.dtype".
+    """
     facts = value.tensor
     if facts is not None:
         found: dict[str, Feature] = {
@@ -98,7 +107,7 @@ def value_features(place: str, value: Value) -> dict[str, Feature]:
 
 
 def call_features(call: Call, context: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features of a call: those of its context, its class, and those of its arguments.
+    """What preconditions may read of a call: features of its context, its class and its arguments.
 
     Only an API of a family (`names.family`) has a class: `torch.optim.Adam.step` has "Adam".
     """
@@ -113,7 +122,7 @@ def call_features(call: Call, context: Mapping[str, Feature]) -> dict[str, Featu
 
 
 def change_features(change: Change, context: Mapping[str, Feature]) -> dict[str, Feature]:
-    """The features of a change: those of its context, and those of the value after the change."""
+    """What preconditions may read of a change: features of its context and of the new value."""
     return {**context, **value_features("value", change.after)}
 
 
@@ -137,7 +146,11 @@ PROPERTIES = ("value", "dtype", "device", "shape", "shape[0]", "shape[-1]", "dig
 
 
 def property_of(value: Value, name: str) -> Key:
-    """A property of a value, as a key that is equal for equal properties; None if it has none."""
+    """A property of a value, in a form that is equal for equal properties.
+
+    `name` is "value", "identity", "dtype", "device", "digest", "shape", "shape[0]" or "shape[-1]".
+    None if the value has no such property.
+    """
     facts = value.tensor
     if name == "identity":
         return ("identity", value.identity) if value.identity else None
@@ -171,7 +184,7 @@ def _plain_key(value: Value) -> Key:
 
 
 def number_of(value: Value, name: str = "value") -> float | None:
-    """A property of a value as a number; None if it is not a number."""
+    """The property `name` of a value (as in `property_of`, or "norm"); None if it is no number."""
     if name == "norm":
         return None if value.tensor is None else value.tensor.norm
     if name == "value" and isinstance(value.plain, bool):

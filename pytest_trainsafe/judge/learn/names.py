@@ -68,7 +68,7 @@ def is_own_module(api: str) -> bool:
 
 @functools.lru_cache(maxsize=65536)
 def variable(name: str, type_name: str) -> str:
-    """The kind of an observed object: its type if it belongs to the model, else its role.
+    """The kind of an observed object: its class if it belongs to a model, else what it is used for.
 
     An optimizer may hold a parameter that belongs to no recorded model.  It is treated like a
     parameter of a model, because it is a master copy, or belongs to a model that is never called.

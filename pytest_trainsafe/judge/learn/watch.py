@@ -35,7 +35,7 @@ class Contexts:
             self._known.clear()
 
     def features(self, meta: Mapping[str, Plain]) -> Features:
-        """The features of the meta variables of an event."""
+        """What preconditions may read of an event's context: its step and phase, for example."""
         key = tuple(meta.items())
         known = self._known.get(key)
         if known is None:

@@ -377,7 +377,7 @@ def _parameter(id: TensorId) -> str:
 
 
 def _callers(trace: Trace) -> dict[str, str]:
-    """Maps each module to its first caller."""
+    """Maps the name of each module to the name of the module that first called it."""
     found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
     return {fact.module: fact.by for fact in reversed(found)}
 

@@ -278,7 +278,7 @@ class _Description:
         return self.code(caller)
 
     def code(self, path: str) -> Place:
-        """The line that defines a module's class.
+        """The source line that defines a module's class.
 
         If it is in an installed package, the description adds the user's line that calls the model.
         """

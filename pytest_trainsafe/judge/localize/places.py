@@ -64,7 +64,11 @@ class Places:
         self.sites = [site for site in found if site.what != "mode"]
 
     def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
-        """The line of a fault in the program's own code; `targets` are parameters' paths."""
+        """The source line of a fault that is not in a module but in the program's own code.
+
+        `phase` is the phase of the step in which the fault is, and `targets` has the paths of the
+        wrong parameters.
+        """
         match phase:
             case "data" | "forward":
                 found = self._does("model")
@@ -83,7 +87,7 @@ class Places:
         return found if found[0] else (_line_of(self.program), "the program")
 
     def of_condition(self, condition: Condition, module: str) -> Place:
-        """The line that changes parameters before a forward, or switches a module's mode."""
+        """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
             found = self._does("alter")
             return found if found[0] else (_line_of(self.program), "the program")
@@ -93,7 +97,7 @@ class Places:
         return site.user or site.at, f"{_DOES['mode']}{_through(site)}"
 
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
-        """The line that produces a wrong tensor, if no module does."""
+        """The source line that produces the wrong tensor `id`, if no module does."""
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
@@ -105,7 +109,7 @@ class Places:
         return self.of_phase(phase, comparison, [id.path])
 
     def summing(self, axis: str) -> Place:
-        """The line of a collective that sums gradients over an axis."""
+        """The source line of a collective that sums gradients over the mesh axis `axis`."""
         made = [each for each in self.reductions if axis in each.axes and _adds_up(each)]
         return self._of(made) if made else NOWHERE
 
@@ -138,7 +142,7 @@ class Places:
         return NOWHERE
 
     def _norm(self, comparison: Comparison) -> Place:
-        """The line that reduces the gradient norm, or that scales gradients by it."""
+        """The source line that reduces the gradient norm, or that scales gradients by it."""
         factor = comparison.factor
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
@@ -154,14 +158,17 @@ class Places:
         return clip if clip[0] else self._does("norm", "step")
 
     def _writes(self, operations: Collection[str] = ()) -> Place:
-        """The first line that changes gradients in place, by one of `operations` if given."""
+        """The first source line that changes gradients in place.
+
+        If `operations` is not empty, it changes them by one of these operations.
+        """
         for site in self.sites:
             if site.what == "write" and (not operations or site.name in operations):
                 return site.user or site.at, f"changes gradients by {site.name}{_through(site)}"
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
-        """The line that reduces the gradients of `targets`, or applies a wrapper that does.
+        """The source line that reduces the gradients of `targets`, or applies a wrapper that does.
 
         A missing reduction has no line of its own.  If one is missing, the result is the line that
         reduces the same gradients over another axis, or else a line that reduces, writes or uses
@@ -210,7 +217,7 @@ class Places:
         ]
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
-        """The line of the first reduction, or the user's line that called a library to do it."""
+        """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
         if not made.caller:
             return made.site, str(made)

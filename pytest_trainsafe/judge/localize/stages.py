@@ -128,7 +128,12 @@ def wrong_transfer(trace: Trace, module: str, phase: Literal["forward", "backwar
 def _neighbours(
     trace: Trace, module: str, kind: Kind, phase: str
 ) -> Iterator[tuple[list[TensorEvent], list[TensorEvent], int]]:
-    """Pairs of tensors that leave one stage and enter the next, with the receiver's pp rank."""
+    """Yields, for each micro-batch and each two neighbouring stages, the tensors they exchange.
+
+    The first list has the outputs of `module` on the earlier stage, the second its inputs on the
+    later stage; if `kind` is "activation_grad", both lists have gradients.  The int is the pp rank
+    that receives: the later stage in the forward, the earlier stage in the backward.
+    """
     columns: defaultdict[tuple[tuple[str, int], ...], list[tuple[_Place, TensorId, TensorEvent]]]
     columns = defaultdict(list)
     for rank in trace.ranks:

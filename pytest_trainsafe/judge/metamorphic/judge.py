@@ -87,7 +87,7 @@ def judge_relation(
 
 
 class _Pair:
-    """The two Runs of a relation."""
+    """The unchanged and the changed Run that a metamorphic relation compares."""
 
     def __init__(self, traces: Traces, relation: Relation) -> None:
         self.traces, self.relation = traces, relation
@@ -160,7 +160,7 @@ class _Pair:
 
 
 def _watching(spec: RunSpec) -> RunSpec:
-    """The RunSpec with casts recorded, because they decide how much rounding is allowed."""
+    """A copy of `spec` in which casts are recorded, as they decide how much rounding is allowed."""
     return structs.replace(spec, watch_casts=True)
 
 

@@ -41,10 +41,11 @@ MAX_POINTS = 8
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """One line of the file: whether a relation of a program holds.
+    """One line of a file of relations: whether a relation holds for a program.
 
-    `holds` says whether it held at every Point where it was tried.  `where` lists such Points, or
-    describes the first difference.
+    `program` is the program's name, and `relation` the name of the metamorphic relation.  `holds`
+    says whether it held at every Point where it was tried.  `where` lists such Points, separated by
+    "; ", or describes the first difference.
     """
 
     program: str
@@ -53,12 +54,15 @@ class Kept:
     where: str
 
     def line(self) -> str:
-        """The line of the file."""
+        """The text of this line, such as "module:train | order | holds | dp=2"."""
         return f"{self.program} | {self.relation} | {HOLDS if self.holds else FAILS} | {self.where}"
 
 
 def read_kept(path: Path) -> list[Kept]:
-    """The lines of a file.  Raises ArgumentError for a file that is missing or damaged."""
+    """The lines of a file of relations, except comments.
+
+    Raises ArgumentError for a file that is missing or damaged.
+    """
     try:
         text = read_file(path, max_bytes=MAX_BYTES).decode("utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -92,7 +96,7 @@ def _parsed(path: Path, number: int, line: str) -> Kept:
 
 
 def add_found(path: Path, found: Iterable[Kept]) -> None:
-    """Adds the results of one Point to the file.  Several processes may do so at the same time.
+    """Adds the results of one Point to a file of relations; safe for concurrent processes.
 
     A relation that failed at one Point is kept as failing; remove its line to try it again.
     """
@@ -120,10 +124,10 @@ def _joined(before: Kept | None, now: Kept) -> Kept:
 
 
 def kept_of(path: Path, program: str, known: Mapping[str, object]) -> Sequence[Kept]:
-    """The lines of one program.
+    """The lines of a file of relations that are about the program with the name `program`.
 
-    Raises ArgumentError if none of them holds, or if one that holds names a relation that is not in
-    `known`.
+    `known` has the relations that the program or the test offers, by name.  Raises ArgumentError if
+    no line says that a relation holds, or if such a line names a relation that is not in `known`.
     """
     lines = [kept for kept in read_kept(path) if kept.program == program]
     if not any(kept.holds for kept in lines):

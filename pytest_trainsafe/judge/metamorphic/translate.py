@@ -65,7 +65,7 @@ class TranslatedTrace(Trace):
         return made.combine([_wide(part) for part in parts])
 
     def with_ranks(self, ranks: list[RankTrace]) -> Trace:
-        """The same Run with other events of each rank."""
+        """This trace with the ranks `ranks`, which have other events, in place of its own."""
         return TranslatedTrace(
             self.path,
             self.manifest,
@@ -198,7 +198,10 @@ def _event(
 
 
 def shapes_of_parts(trace: Trace, parts: Sequence[TensorEvent]) -> list[tuple[int, ...]]:
-    """The logical shapes of tensors, each given by the event of one rank."""
+    """The logical shapes of tensors, each given by the event of one rank in `parts`.
+
+    If the ranks' parts do not fit together, the shape is that of the rank's part.
+    """
     merged = [logical_tensor(trace, part.id).tensor for part in parts]
     return [
         part.shape if tensor is None else tuple(tensor.shape)
@@ -228,7 +231,7 @@ def _is_cut(trace: Trace, event: TensorEvent) -> bool:
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor in float64 or complex128, so that sums of it hardly round; integers unchanged."""
+    """The tensor in float64 or complex128, so that sums hardly round; integers are unchanged."""
     if tensor.is_complex():
         return tensor.to(torch.complex128)
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor

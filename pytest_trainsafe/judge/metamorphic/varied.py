@@ -20,11 +20,11 @@ Show = Callable[[Trace, str], Trace]
 
 @dataclass(slots=True, repr=False, eq=False)
 class VariedTraces(Traces):
-    """Traces of one Run of a relation.
+    """The traces of one of the two Runs that a metamorphic relation compares.
 
     `vary` changes the RunSpec of `owner`, the fixture that the test passed; `show` translates the
-    recorded traces.  The role is "reference" for the unchanged Run, on which rounding is measured,
-    and "candidate" for the other.
+    recorded traces.  The inherited field `role` is "reference" for the unchanged Run, on which
+    rounding is measured, and "candidate" for the changed Run.
     """
 
     owner: Traces | None = None

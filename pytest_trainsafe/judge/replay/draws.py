@@ -83,7 +83,7 @@ class Draws:
         return [draw for draw in masks if not marked or draw.event.microbatch is not None]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
-        """Groups of ranks that differ only in their coordinate on one axis."""
+        """Yields groups of the ranks whose coordinates differ only on the axis `axis`."""
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for rank in self.trace.ranks:
             others = tuple((a, n) for a, n in sorted(rank.coordinates.items()) if a != axis)

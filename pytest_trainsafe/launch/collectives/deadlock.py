@@ -125,12 +125,15 @@ class _Calls:
 
 
 def _lane(call: Collective) -> object:
-    """The key of a call's lane: its process group; for a send or recv also its tag and peer."""
+    """What calls have in common that are matched with each other in order.
+
+    It is the process group, and for a send or recv also the tag and the peer.
+    """
     return _lane_of(call.op, call, call.peer) if call.is_p2p else (call.group, call.ranks)
 
 
 def _lane_of(op: str, call: Collective, peer: int | None) -> object:
-    """The key of the lane of a rank's sends to `peer`, or of its recvs from `peer`.
+    """What a rank's sends to `peer`, or its recvs from `peer`, have in common (see `_lane`).
 
     `op` is "send" or "recv".  The group and the tag are those of `call`.
     """

@@ -92,7 +92,7 @@ def is_locked(path: Path) -> bool:
 
 
 def _open_regular(path: Path, flags: int) -> int:
-    """Opens a regular file that is not a link; never blocks, as opening a pipe would."""
+    """Opens a regular file that is not a link, without blocking, and returns its descriptor."""
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:

@@ -75,7 +75,11 @@ def place_of(dump: str) -> Place | None:
 
 
 def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None, list[int]]]:
-    """The ranks grouped by where they are, largest group first, unknown places last."""
+    """Groups ranks by the source line that they execute.
+
+    `places` maps each rank to its place, None if it is unknown.  Returns each place with its ranks,
+    the largest group first and unknown places last.
+    """
     groups: dict[Place | None, list[int]] = {}
     for rank, place in sorted(places.items()):
         groups.setdefault(place, []).append(rank)

@@ -84,8 +84,8 @@ class Idle:
     def wait_forever(self, ranks: Sequence[Watched]) -> bool:
         """Whether the ledgers of all ranks show that the idle ranks wait forever.
 
-        Reads the ledgers only after some idle seconds, then at growing intervals, since they may
-        be long.
+        Reads the ledgers, which may be long, only after some idle seconds, and then at growing
+        intervals.
         """
         if self.seconds <= self._next:
             return False
@@ -118,7 +118,11 @@ class Suspended:
         self._next = 0.0
 
     def update(self, pids: Sequence[int], now: float) -> set[int]:
-        """Checks the processes if it is time; returns those that count as suspended."""
+        """Returns the ids of the processes that are suspended for some seconds.
+
+        `now` is the monotonic time.  The states of the processes `pids` are read only if the last
+        reading was long enough ago.
+        """
         if now >= self._next:
             self._next = now + _CHECK_INTERVAL
             self._seen = {pid: self._seen.get(pid, 0) + 1 for pid in pids if is_suspended(pid)}

@@ -1,4 +1,4 @@
-"""Noise as small as rounding errors, injected into a reference to measure its response.
+"""Noise as small as rounding errors, injected into a reference to measure how much it changes.
 
 TTrace (section 4.5) perturbs the model's input by a relative machine epsilon and takes the
 response as the error that rounding may cause.  An input perturbation does not include rounding in
@@ -26,8 +26,8 @@ MAX_NODES = 1000
 class Noise:
     """Multiplies floating-point tensors by 1 + eps * u.
 
-    Like rounding, u is a function of the values: the same tensor with the same key gets the same
-    noise in every run, and when it is recomputed.
+    Like rounding, u is a function of the values: the same tensor with the same key (a name)
+    gets the same noise in every run, and when it is recomputed.
     """
 
     def __init__(self, epsilon: float, seed: int) -> None:

@@ -118,7 +118,7 @@ def _cut(
 
 
 def _dimensions(parameter: Any) -> int:
-    """The number of dimensions, even if ZeRO stage 3 has partitioned the parameter."""
+    """The number of dimensions of a parameter, even if ZeRO stage 3 has partitioned it."""
     return len(getattr(parameter, "ds_shape", parameter.shape))
 
 

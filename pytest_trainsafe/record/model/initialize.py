@@ -99,7 +99,11 @@ def fill(
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:
-    """The result of `std` for a parameter.  Raises ArgumentTypeError if `std` is invalid."""
+    """The mean and the standard deviation that the function `std` returns for a parameter.
+
+    `name` and `shape` are the parameter's name and logical shape.  Raises ArgumentTypeError if
+    `std` is not a function, or returns anything else.
+    """
     allowed = (
         "std must be a function of a parameter's name and logical shape that returns its mean "
         "and standard deviation, such as std=lambda name, shape: (0.0, 0.02)"

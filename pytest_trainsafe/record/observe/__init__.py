@@ -9,5 +9,6 @@ Nothing is patched unless an observation is active.
 - `patching/`: exchanges functions for wrappers that report calls.
 - `operators.py`: reports calls of torch's operators.
 - `state/`: notices changes of models, optimizers, schedulers, scalers, loaders and samplers.
-- `describe.py`, `facts.py`, `binding.py`, `names.py`, `meta.py`: describe a call in a table.
+- `describe.py`, `facts.py`, `binding.py`, `names.py`, `meta.py`: describe a call, its arguments and
+  the state of the training at the call, as they are recorded.
 """

@@ -11,7 +11,7 @@ _PLAIN = (bool, int, float, str)
 
 
 class Binder:
-    """The parameters of one function; `places` gives the place of each argument of a call.
+    """The parameters of one function; `places` names the arguments of a call after them.
 
     A place is the name under which an argument is recorded, such as "arg.lr".  A function without a
     signature, such as most built-in ones, has the places "arg.0", "arg.1".  With `bound`, the first
@@ -46,7 +46,8 @@ class Binder:
     ) -> Iterator[tuple[str, object]]:
         """Yield each argument with its place, then the defaults of arguments that are not passed.
 
-        Only defaults that are bools, numbers or texts are yielded.
+        A place is the name under which an argument is recorded, such as "arg.lr".  Only defaults
+        that are bools, numbers or texts are yielded.
         """
         given = set()
         for index, value in enumerate(args):

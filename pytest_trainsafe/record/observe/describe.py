@@ -114,7 +114,7 @@ class Describer:
                 values[f"self.{name}"] = plain_value(type(plain), plain)
 
     def made(self, optimizer: Optimizer) -> None:
-        """Notes which parameters of an optimizer require no gradient when it is made."""
+        """Notes which parameters of `optimizer`, which was just created, require no gradient."""
         self._frozen[optimizer] = frozenset(
             id(parameter) for parameter in _held(optimizer) if not parameter.requires_grad
         )

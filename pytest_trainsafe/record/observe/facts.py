@@ -1,4 +1,7 @@
-"""Facts of tensors: exact digests, norms and flags, read without disturbing the program."""
+"""Reads facts on tensors: hashes of their content, norms and flags.
+
+Reading them does not disturb the program.
+"""
 
 from __future__ import annotations
 
@@ -56,8 +59,9 @@ class _Known(weakref.ref[object]):
 class Objects:
     """Numbers objects from 1 in the order in which they are first seen, and reads tensors.
 
-    A tensor's facts are kept until its version or its address changes.  A write through `.data`
-    or NumPy changes neither, so comparisons of state ask for `exact` facts.
+    The facts on a tensor, such as its hash and norm, are cached until its version or its address
+    changes.  A write through `.data` or NumPy changes neither, so comparisons of state ask for
+    `exact` facts, which are read again.
     """
 
     def __init__(self) -> None:
@@ -70,7 +74,10 @@ class Objects:
         return 0 if known is None else known.number
 
     def tensor(self, tensor: torch.Tensor, exact: bool = False) -> tuple[TensorFacts, int]:
-        """The facts and the number of a tensor.  With `exact`, cached facts are not used."""
+        """The facts on a tensor, and its number, 0 if Python cannot refer to it weakly.
+
+        With `exact`, cached facts are not used.
+        """
         known = self._of(tensor)
         key = key_of(tensor)
         if known is None:
@@ -150,7 +157,7 @@ def _flags(attributes: Mapping[str, Any]) -> set[str]:
 
 
 def _facts(tensor: torch.Tensor) -> TensorFacts:
-    """Facts of a tensor; the digest is 0 where its content cannot be read."""
+    """Reads the facts on a tensor; the digest is 0 if its content cannot be read."""
     described: dict[str, Any] = {
         "requires_grad": tensor.requires_grad,
         "flags": tuple(sorted(_flags(vars(tensor)))),
@@ -176,7 +183,11 @@ def _facts(tensor: torch.Tensor) -> TensorFacts:
 
 
 def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
-    """Digest, norm, whether all elements are zero, and whether all are finite."""
+    """The hash of a tensor's content, its norm, and whether all elements are zero, and finite.
+
+    `local` is the rank's part of the tensor.  The norm is None for integers, or if it is not
+    finite.  Returns None if the content cannot be read.
+    """
     if local.is_meta or local.layout is not torch.strided or local.is_quantized:
         return None
     with _undisturbed():
@@ -201,7 +212,7 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
 
 
 def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
-    """The norm, whether all elements are zero, and whether all are finite.
+    """The norm of a tensor (None if not finite), and whether all elements are zero, and finite.
 
     One pass is enough, unless squares of the elements overflow or underflow.
     """

@@ -1,4 +1,7 @@
-"""Collects the meta variables of a call: step, phase, rank, and contexts such as autocast."""
+"""Collects the meta variables of a call: the step, the phase, the rank and the autocast dtype.
+
+A meta variable is a named fact that holds at a call or a change of state; the program may add more.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +24,9 @@ _MAX_KNOWN = 4096
 class Meta:
     """Provides the meta variables that are recorded with each call and each change.
 
-    Calls and changes with equal meta variables share one mapping, which is cached.  `fixed` has the
-    variables that never change: the rank, the world size and the coordinates.
+    They say where in the training it happens: in which step, phase and autocast region, for
+    example.  Calls and changes with equal meta variables share one mapping, which is cached.
+    `fixed` has those that never change: the rank, the world size and the coordinates.
     """
 
     def __init__(self, fixed: Mapping[str, Plain]) -> None:
@@ -36,12 +40,15 @@ class Meta:
         self._devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
 
     def set_user(self, name: str, value: Plain) -> None:
-        """Set a meta variable that the program defines."""
+        """Set a meta variable of the program's own, which is recorded as "user.NAME"."""
         self._user[f"user.{name}"] = value
         self._changes += 1
 
     def now(self, phase: str, training: bool | None) -> Mapping[str, Plain]:
-        """The current meta variables.  `training` is the innermost module's mode, or None."""
+        """The current meta variables, by name, such as {"step": 3, "phase": "forward"}.
+
+        `phase` is the current phase, and `training` the innermost module's mode, or None.
+        """
         autocast = None
         for device in self._devices:
             if torch.is_autocast_enabled(device):
@@ -71,7 +78,10 @@ class Meta:
 
 
 def checked(values: Mapping[str, object]) -> dict[str, Plain]:
-    """The meta variables that a program passes.  Raises ArgumentError if one is not allowed."""
+    """The values that a program passed to `meta(...)`, by name, as plain numbers, bools or texts.
+
+    Raises ArgumentError or ArgumentTypeError for a value that is not allowed.
+    """
     found: dict[str, Plain] = {}
     for name, value in values.items():
         plain = as_plain(value)

@@ -42,8 +42,8 @@ def error_name(cls: type[BaseException]) -> str:
 def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
     """The name of a method called on an instance of `cls`, such as `torch.optim.Adam.step`.
 
-    It has the name of the first class in the order of inheritance that one of the libraries
-    defines.  A subclass that the program defines thus has the name of the library's class.
+    The class in the name is the first in `cls.__mro__` that one of the libraries defines.  So the
+    method of a program's own subclass has the name of the library's class.
     """
     key = cls, method, libraries
     known = _apis.get(key)

@@ -72,15 +72,16 @@ class Observation:
 
     @property
     def unseen(self) -> tuple[str, ...]:
-        """A phrase for each thing that was asked for but could not be observed."""
+        """Phrases, one for each thing that was asked for but could not be observed."""
         return (*self._unseen, *self.observer.variables.unseen)
 
     def meta(self, **values: object) -> None:
         """Set meta variables, which are recorded with each later call and change.
 
-        `step`, `epoch` and `microbatch` replace the observation's own counts; each new `step` ends
-        the step before it.  Other names are recorded as "user.NAME", and as attributes of the
-        variable "program".  A value is a number, a bool, a str or None.
+        A meta variable is a named fact on the state of the training.  `step`, `epoch` and
+        `microbatch` replace the observation's own counts; each new `step` ends the step before it.
+        Other names are recorded as "user.NAME", and as attributes of an object called "program".  A
+        value is a number, a bool, a str or None.
         """
         observer, given = self.observer, checked(values)
         step = given.pop("step", None)
@@ -99,7 +100,7 @@ class Observation:
                 observer.variables.set_program(name, value)
 
     def follow(self, name: str, thing: Any) -> None:
-        """Follow the numbers, bools and texts in attributes of any object, as "program.NAME"."""
+        """Record the attributes of `thing` that are numbers, bools or texts, as "program.NAME"."""
         if not name:
             raise ArgumentError("follow('', ...): the name must not be empty")
         try:
@@ -111,7 +112,10 @@ class Observation:
             ) from None
 
     def model(self, model: nn.Module, prefix: str | None = None) -> None:
-        """Follow a model, also before its first call.  `prefix` is its name in a larger model."""
+        """Record the state of a model, also before its first call.
+
+        `prefix` is the model's name in a larger model of which it is a part, or None.
+        """
         self.observer.variables.model(model, prefix)
 
     @contextlib.contextmanager
@@ -196,7 +200,7 @@ def _is_torch(api: str) -> bool:
 
 
 def _is_of(target: Target, api: str) -> bool:
-    """Whether this target is the API with this name, or lies below it."""
+    """Whether a function to patch is the API with this name, or lies below it."""
     return _selection_of(api).may_take(target.owner, target.method, target.api)
 
 

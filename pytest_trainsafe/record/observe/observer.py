@@ -38,7 +38,10 @@ _OPERATOR = Role()
 
 
 class _Frame:
-    """A patched call that has not returned.  `call` is None if the call is not recorded."""
+    """A patched call that has not returned.  `call` is None if the call is not recorded.
+
+    `thing` is the object whose method was called, or None.
+    """
 
     __slots__ = ("api", "call", "method", "phase", "thing", "training")
 
@@ -64,9 +67,11 @@ class _Thread(threading.local):
 class Observer:
     """Observes the patched calls of a process; `patches.py` passes each of them to `run`.
 
-    The observer calls `found` after the creation of an object whose class may be new, such as an
-    optimizer; `ended` at the end of each step; `first` at the first call of a patched method of
-    each class; and `loaded` after modules were imported.
+    `selection` says which APIs are recorded, and `wanted` which attributes of training objects.
+    `fixed` has the facts that are recorded with every call, such as the rank.  The observer calls
+    `found` after the creation of an object whose class may be new, such as an optimizer; `ended` at
+    the end of each step; `first` at the first call of a patched method of each class; and `loaded`
+    after modules were imported.
     """
 
     def __init__(
@@ -120,7 +125,10 @@ class Observer:
     def run(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Call the original function, observe the call and return the result."""
+        """Call the original function, observe the call and return the result.
+
+        `target` says what is observed: the API's name, and its effects.
+        """
         compiling = _compiler() is not None
         frame = (self._enter_plainly if compiling else self._enter)(target, original, args, kwargs)
         if frame is None:
@@ -288,7 +296,11 @@ class Observer:
             self.variables.compare(self._telling(thread), exact)
 
     def _telling(self, thread: _Thread) -> Callable[[Slot, Value | None], None]:
-        """A function that reports a change to the listeners, as made by the innermost call."""
+        """A function that reports a change of an attribute to the listeners.
+
+        It takes the attribute's Slot and its earlier value, None for a new attribute.  The report
+        says that the innermost recorded call made the change.
+        """
         by, meta = self._innermost(thread), self._meta_now()
 
         def tell(slot: Slot, before: Value | None) -> None:
@@ -306,7 +318,7 @@ class Observer:
     # Steps.
 
     def begin_step(self, number: int) -> None:
-        """Begin a step that the program marks."""
+        """Begin the step `number`, which the program marks."""
         self.meta.step = number
         was = self.steps.recording
         self.steps.begin(number)
@@ -314,7 +326,7 @@ class Observer:
             self._rebase()
 
     def end_step(self, fresh: bool = False) -> None:
-        """End the step.  `fresh` says that nothing ran since the state was last compared."""
+        """End the step.  `fresh` says that no code ran since the state was last compared."""
         thread = self._thread
         number, recorded = self.steps.now, self.steps.recording
         thread.busy = True
@@ -375,7 +387,7 @@ class Observer:
     # Operators, which have no wrapper.
 
     def operator(self, api: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """Call an operator of torch, record the call and return the result."""
+        """Call an operator of torch, record it under the name `api`, and return the result."""
         if not self.steps.recording:
             return function(*args, **kwargs)
         return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)
@@ -402,7 +414,11 @@ def _wraps(optimizer: Optimizer) -> bool:
 
 
 def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
-    """Whether a call is a part of the one around it: through `super()`, or on a submodule."""
+    """Whether a call is a part of the call around it, `outer`, and so is not recorded.
+
+    This is so for a method that calls the same method through `super()` or on a submodule.  `api`
+    is the name of the inner call's API, and `thing` its object.
+    """
     if target.role.kind == "module":
         return False
     if isinstance(thing, nn.Module):

@@ -42,7 +42,10 @@ class RankObservation(Observation):
         )
 
     def watch(self, parts: Sequence[tuple[str, nn.Module]], optimizer: Any) -> None:
-        """Record the state of the watched model and optimizer, also before their first use."""
+        """Record the state of the watched model and optimizer, also before their first use.
+
+        `parts` has the modules of the model that this rank holds, each with its name in the model.
+        """
         for prefix, part in parts:
             self.model(part, prefix)
         if isinstance(optimizer, Optimizer):
@@ -52,8 +55,8 @@ class RankObservation(Observation):
     def recording(self) -> Iterator[None]:
         """Observe in a `with` block, and write what was observed.
 
-        If no exception ends the block, the trace gets events that seal the file with its hash, and
-        that name what could not be observed.
+        If no exception ends the block, the trace gets an event with the hash of the file, and an
+        event for each thing that could not be observed.
         """
         try:
             with self.active(self._spec.operators):

@@ -11,7 +11,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Selects the steps to record: the first `warm_up` steps, and then every `every`-th step."""
+    """Selects the steps to record: the first `warm_up` steps, and then one of every `every`."""
 
     every: int = 1
     warm_up: int = 0
@@ -62,13 +62,13 @@ class Steps:
         self.recording = self.sample.takes(0)
 
     def begin(self, number: int) -> None:
-        """Begin a step that the program marks."""
+        """Begin the step `number`, which the program marks."""
         self.automatic = False
         self.now, self._next = number, number
         self.recording = self.sample.takes(number)
 
     def end(self) -> None:
-        """End the step.  Without marks, the next step begins at once."""
+        """End the step.  The next one begins at once, unless the program marks its steps."""
         self._next += 1
         self.now = self._next if self.automatic else None
         self.recording = self.sample.takes(self._next)

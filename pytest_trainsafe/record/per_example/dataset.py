@@ -23,8 +23,10 @@ class PerExampleDataset(Dataset[Any]):
     """A map-style dataset that reads each example with random numbers of its own.
 
     While an example is read, torch's default CPU generator, Python's `random` and NumPy's
-    global generator are seeded with its key, and restored afterwards. So random augmentation in
-    `dataset[index]` draws the same numbers in every worker process, and also without workers.
+    global generator are seeded with the example's key, and restored afterwards. The key is a hash
+    of `seed`, `stream`, the epoch and the example's index (`per_example_keys`). So random
+    augmentation in `dataset[index]` draws the same numbers in every worker process, and also
+    without workers.
     `transform` receives the example and a separate generator, and returns what is loaded. The
     seeds apply to the whole process: do not read from several threads at once.
 
@@ -78,7 +80,7 @@ class PerExampleDataset(Dataset[Any]):
 
 @contextmanager
 def _seeded(key: int) -> Iterator[None]:
-    """Seeds the process's default generators with a key; restores them at the end."""
+    """Seeds the process's default generators with `key` in this context, and then restores them."""
     torch_state, python_state = torch.default_generator.get_state(), random.getstate()
     numpy_state = np.random.get_state()
     torch.default_generator.manual_seed(key)

@@ -1,9 +1,9 @@
 """Dropout whose mask depends only on the example and the position in the logical tensor.
 
 The mask is not drawn from a generator: each of its elements follows from a hash of the example's
-key, the name of the dropout and the element's logical position. So a rank that holds a shard
-computes the mask of that shard alone, a recomputation gets the mask of its forward, and the mask is
-the same on every device.
+key (a number that `per_example_keys` returns), the name of the dropout and the element's logical
+position. So a rank that holds a shard computes the mask of that shard alone, a recomputation gets
+the mask of its forward, and the mask is the same on every device.
 """
 
 from __future__ import annotations
@@ -121,7 +121,11 @@ def logical_positions(
 def _words(
     x: Tensor, examples: Tensor, stream: str, batch: int, positions: Mapping[int, Tensor]
 ) -> Tensor:
-    """A 64-bit hash for each element of `x`."""
+    """A 64-bit hash for each element of `x`, from its example's key, `stream` and its position.
+
+    `batch` is the batch dimension.  `positions` maps dimensions to the logical positions of their
+    rows; the rows of other dimensions are numbered from 0.
+    """
     words = _mixed(examples.to(x.device) ^ _hash(stream)).reshape(_shape(x, batch))
     for dim in range(x.ndim):
         along = positions.get(dim)

@@ -73,7 +73,7 @@ def per_example_generator(
 
 
 def example_key(epoch: int, index: int, seed: int, stream: str) -> int:
-    """The key of one example, a 63-bit number."""
+    """The key of one example in one epoch (`per_example_keys`), a number of 63 bits."""
     return _key(_base(epoch, seed, stream), index)
 
 
@@ -87,7 +87,7 @@ def _base(epoch: int, seed: int, stream: str) -> int:
 
 
 def _key(base: int, index: int) -> int:
-    """The value at an index of the splitmix64 stream (Steele, Lea and Flood, OOPSLA 2014)."""
+    """The number at `index` of the splitmix64 stream from `base` (Steele et al., OOPSLA 2014)."""
     word = (base + (_whole("index", index) + 1) * _GOLDEN) % _WORD
     word = (word ^ (word >> 30)) * 0xBF58476D1CE4E5B9 % _WORD
     word = (word ^ (word >> 27)) * 0x94D049BB133111EB % _WORD

@@ -1,8 +1,9 @@
 """Records the key operations of a training program: the tensors and generators that each one uses.
 
 `plan` determines from this trace what a checkpoint must contain (DETrain, section 4). A variable is
-the memory of a tensor, or a generator. Values in NumPy arrays and Python objects are not recorded,
-except for random draws.
+the memory of a tensor, or a random number generator; its number is its index in
+`Recording.variables`. Values in NumPy arrays and Python objects are not recorded, except for random
+draws.
 """
 
 from __future__ import annotations
@@ -47,7 +48,12 @@ MAX_OPERATIONS = 200_000
 
 @dataclass(slots=True)
 class Variable:
-    """The memory of a tensor, or a named generator."""
+    """The memory of a tensor, or a random number generator.
+
+    `bytes` is its size, and `text` describes it in reports. `generator` is the name of the
+    generator, "" for the memory of a tensor. `parameter` is true for the memory of an
+    `nn.Parameter`.
+    """
 
     bytes: int
     text: str
@@ -57,10 +63,14 @@ class Variable:
 
 @dataclass(slots=True)
 class Operation:
-    """One operation: the variables it reads, replaces, and changes.
+    """One operation, with the numbers of the variables that it reads, replaces and changes.
 
-    `shows` is true if Python code can see the result. `regenerating` names the function of
-    `ReplayCheckpoint.regenerates` that ran it.
+    A variable is the memory of a tensor, or a generator; its number is its index in
+    `Recording.variables`. `replaces` has the variables that the operation overwrites completely or
+    creates, and `changes` those that it writes in part and the generators that it draws from.
+    `line` is the line of the program that ran the operation. `shows` is true if Python code can see
+    the result. `regenerating` names the function of `ReplayCheckpoint.regenerates` that ran it, ""
+    for none.
     """
 
     name: str
@@ -76,8 +86,9 @@ class Operation:
 class SavedAt:
     """A ReplayCheckpoint that was saved after `operations` operations and `steps` steps.
 
-    `states` maps the variables in its states to their names, and `generators` has the variables
-    of its generators. `untraced` names the generators that no recorded operation draws from.
+    `states` maps the numbers (indices in `Recording.variables`) of the tensors in its states to
+    their names, and `generators` has the numbers of its generators. `untraced` names the generators
+    that no recorded operation draws from.
     `sizes` maps the names of generators and regenerated functions to their bytes in the
     checkpoint.
     """
@@ -96,9 +107,10 @@ class SavedAt:
 class Recording:
     """The key operations of a program, in order of time.
 
-    `steps` has the number of operations at the end of each optimizer step. `files` has an entry
-    for each call of torch.save: the number of operations before it, and the names of the
-    variables that it wrote.
+    `variables` has the memory of each tensor and each generator that the operations use. `steps`
+    has the number of operations at the end of each optimizer step. `files` has an entry for each
+    call of torch.save: the number of operations before it, and a dict from the index in `variables`
+    of each tensor that it wrote to the tensor's name.
     `unsaved` has the lines that created NumPy generators which were drawn from after the last
     checkpoint but are not in it.
     """
@@ -156,7 +168,10 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self.made.unsaved = drawn
 
     def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
-        """Adds a ReplayCheckpoint that was saved just now, before `step`. See `SavedAt.sizes`."""
+        """Adds a ReplayCheckpoint that was saved just now, before `step`.
+
+        `sizes` maps the names of its generators and regenerated functions to their bytes in it.
+        """
         made = self.made
         states = {name: state.state_dict() for name, state in replay.states.items()}
         generators, untraced = set(), dict(replay.named)
@@ -237,7 +252,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made.operations.append(operation)
 
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
-        """The variables that an operator changes in place."""
+        """The indices in `made.variables` of the tensors that an operator changes in place."""
         changed: set[int] = set()
         for number, argument in enumerate(func._schema.arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
@@ -282,7 +297,10 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.made.steps.append(len(self.made.operations))
 
     def _number(self, tensor: torch.Tensor) -> int:
-        """The variable of a tensor; -1 for a tensor without memory of its own."""
+        """The index in `made.variables` of a tensor's memory; -1 if the tensor has no memory.
+
+        Memory that was not seen before gets a new Variable.
+        """
         try:
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
@@ -303,7 +321,10 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return number
 
     def _named(self, values: Any, prefix: str) -> dict[int, str]:
-        """The variables of the tensors in nested containers, with the path of each."""
+        """Maps the index in `made.variables` of each tensor in nested containers to its path.
+
+        A path has the keys that lead to the tensor, joined by dots, after `prefix`.
+        """
         found = {}
         for path, value in tree_flatten_with_path(values)[0]:
             if isinstance(value, torch.Tensor) and (number := self._number(value)) >= 0:
@@ -322,7 +343,10 @@ def current_recorder() -> OperationRecorder | None:
 
 @contextmanager
 def unrecorded() -> Iterator[OperationRecorder | None]:
-    """Excludes the operations in this context, which are not the program's. Yields the recorder."""
+    """Excludes the operations in this context, which are not the program's.
+
+    Yields the recorder of the analysed program; None outside of `replay_plan`.
+    """
     recorder = _current
     if recorder is None:
         yield None
@@ -336,7 +360,11 @@ def unrecorded() -> Iterator[OperationRecorder | None]:
 
 @contextmanager
 def regenerating(name: str) -> Iterator[None]:
-    """Marks the operations in this context as those of a regenerated function."""
+    """Marks the operations in this context as those of the regenerated function `name`.
+
+    The calls of a regenerated function (`ReplayCheckpoint.regenerates`) are repeated after a
+    restart.
+    """
     recorder = _current
     if recorder is None:
         yield

@@ -1,9 +1,10 @@
 """Determines what a checkpoint must contain, by DETrain's dependence analysis, as a plan.
 
-A variable is needed at the checkpoint if a later operation reads it before another one replaces it,
-and if the result reaches a parameter or Python code. A needed variable that is not in the
-checkpoint must be saved, drawn again from the states of its generators, or computed again when the
-program starts; its definition before the checkpoint determines which.
+A variable is the memory of a tensor, or a random number generator. Its number is its index in
+`Recording.variables`. A variable is needed at the checkpoint if a later operation reads it before
+another one replaces it, and if the result reaches a parameter or Python code. A needed variable
+that is not in the checkpoint must be saved, drawn again from the states of its generators, or
+computed again when the program starts; the operations that computed it determine which.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ Action = Literal["save", "regenerate", "recompute"]
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """How a restarted program obtains one variable that it needs.
+    """How a restarted program obtains one variable (a tensor or a generator) that it needs.
 
-    `missing` is true if the program does not do this yet; `reason` says what to change.
+    `action` says how: the checkpoint saves it ("save"), a function draws it again ("regenerate"),
+    or the program's start computes it again ("recompute"). `what` describes the variable. `missing`
+    is true if the program does not do this yet; `reason` says why, or what to change.
     """
 
     action: Action
@@ -42,7 +45,11 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class ReplayPlan:
-    """The variables that a restart from a checkpoint of `program` needs; `str(plan)` shows them."""
+    """The tensors and generators that a restart from a checkpoint of `program` needs, as rows.
+
+    `step` is the number of the step before which the checkpoint was saved. `str(plan)` shows the
+    rows as a table.
+    """
 
     program: str
     step: int
@@ -50,7 +57,7 @@ class ReplayPlan:
 
     @property
     def missing(self) -> tuple[PlanRow, ...]:
-        """The rows on variables that neither the checkpoint nor the program's start provides."""
+        """The rows on tensors and generators that a restart needs and does not get yet."""
         return tuple(row for row in self.rows if row.missing)
 
     def __str__(self) -> str:
@@ -139,7 +146,10 @@ def _rows(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
 
 
 def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
-    """The variables whose values at the checkpoint reach a parameter or Python code after it."""
+    """The variables whose values at the checkpoint reach a parameter or Python code after it.
+
+    They are given as indices in `recording.variables`.
+    """
     needed = {n for n, variable in enumerate(recording.variables) if variable.parameter}
     for operation in reversed(recording.operations[checkpoint.operations :]):
         made = operation.replaces | operation.changes
@@ -151,7 +161,10 @@ def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
 
 
 def _in_files(recording: Recording, checkpoint: SavedAt) -> Mapping[int, str]:
-    """The variables that torch.save wrote with their values at the checkpoint, and their names."""
+    """The tensors that torch.save wrote with the values that they have at the checkpoint.
+
+    Maps the index of each in `recording.variables` to its name in the file.
+    """
     found: dict[int, str] = {}
     for number, names in recording.files:
         first, last = sorted((number, checkpoint.operations))
@@ -182,8 +195,8 @@ def _tensor_row(
     """The row on a needed tensor that neither `torch.save` nor the ReplayCheckpoint saves.
 
     The operations that computed the tensor determine how a restart obtains it.  `number` is the
-    tensor's variable, `before` are the operations before the checkpoint, and the first `started`
-    of them belong to the program's start and its first step.
+    tensor's index in `recording.variables`, `before` are the operations before the checkpoint, and
+    the first `started` of them belong to the program's start and its first step.
     """
     variable = recording.variables[number]
     slice_, trained = _definition(recording, number, before)
@@ -228,9 +241,10 @@ def _tensor_row(
 def _definition(
     recording: Recording, number: int, before: list[Operation]
 ) -> tuple[list[int], bool]:
-    """The indices of the operations that computed a variable, and whether any reads parameters.
+    """The operations that computed a tensor, and whether any of them reads parameters.
 
-    The last operation comes first.
+    `number` is the tensor's index in `recording.variables`.  The operations are given as indices in
+    `before`, the last one first.
     """
     wanted, found, trained = {number}, [], False
     for index in range(len(before) - 1, -1, -1):
@@ -278,7 +292,7 @@ def _held_by_python(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
 
 
 def _draws(recording: Recording, operation: Operation) -> str:
-    """The generator that an operation draws from, "" for none."""
+    """The name of the generator that an operation draws from; "" if it draws from none."""
     names = (recording.variables[number].generator for number in operation.changes)
     return next(filter(None, names), "")
 

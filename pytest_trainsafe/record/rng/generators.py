@@ -118,7 +118,7 @@ class Generators:
         return None
 
     def others(self) -> dict[str, str]:
-        """The states of Python's and NumPy's generators, by name."""
+        """The states of Python's and NumPy's default generators, by the generator's name."""
         states = {PYTHON: self.python_state()}
         if numpy_random() is not None:
             states[NUMPY] = self.numpy_state()

@@ -43,7 +43,7 @@ class Modes:
         self._switching = False
 
     def line(self, module: nn.Module) -> Site | None:
-        """The line that put a module into evaluation mode; None if it is not known."""
+        """The source line that put a module into evaluation mode; None if it is not known."""
         return self._lines.get(module)
 
     @contextlib.contextmanager

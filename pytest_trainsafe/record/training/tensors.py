@@ -38,7 +38,7 @@ def is_pending(tensor: torch.Tensor) -> bool:
 
 
 def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
-    """The layout that a DTensor's placements give, and its source; None for other tensors."""
+    """The layout that a DTensor's placements give, and "dtensor"; None for other tensors."""
     return (dtensor_layout(tensor, sizes), "dtensor") if is_dtensor(tensor) else None
 
 

@@ -40,7 +40,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._found: dict[Site, None] = {}
 
     def found(self) -> list[Site]:
-        """The lines that changed parameters since the last call of `forget`."""
+        """The source lines that changed parameters since the last call of `forget`."""
         return list(self._found)
 
     def forget(self) -> None:

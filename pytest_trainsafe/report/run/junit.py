@@ -55,15 +55,24 @@ def read_junit(path: Path, root: Path) -> list[JUnitReport]:
             )
         tree = ElementTree.fromstring(data)
     except BadFileError as error:
-        raise SettingError(f"{shown(str(path))} cannot be read: {error.strerror}") from None
+        raise SettingError(
+            f"{shown(str(path))} cannot be read: {error.strerror}; pass files that pytest "
+            "--junitxml has written"
+        ) from None
     except OSError as error:
         reason = excerpt(str(error.strerror))
-        raise SettingError(f"{shown(str(path))} cannot be read: {reason}") from None
+        raise SettingError(
+            f"{shown(str(path))} cannot be read: {reason}; pass files that pytest --junitxml has "
+            "written"
+        ) from None
     except (ElementTree.ParseError, ValueError, LookupError, RecursionError) as error:
         if isinstance(error, SettingError):
             raise
         reason = excerpt(str(error), 200)
-        raise SettingError(f"{shown(str(path))} is not a JUnit file: {reason}") from None
+        raise SettingError(
+            f"{shown(str(path))} is not a JUnit file: {reason}; pass files that pytest --junitxml "
+            "has written"
+        ) from None
     return list(_tests(tree, root))
 
 

@@ -25,8 +25,8 @@ _PLUGIN = "trainsafe_live"
 class WorkersLive:
     """Shows the lines of `live` until the session ends.
 
-    `writer` is pytest's terminal writer.  Its write methods are wrapped so that they first remove
-    the lines: `write`, and `write_raw`, which pytest has since 9.0.
+    `writer` is pytest's terminal writer.  Its methods `write` and `write_raw` (which exists since
+    pytest 9.0) are wrapped: each call first removes the live lines from the terminal.
     """
 
     def __init__(self, live: Live, writer: Any, config: pytest.Config) -> None:

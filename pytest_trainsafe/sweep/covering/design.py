@@ -119,7 +119,10 @@ def _greedy(parts: Sequence[frozenset[Part]], total: int, random: Random) -> lis
 
 
 def _smaller(chosen: Sequence[int], parts: Sequence[frozenset[Part]]) -> list[int]:
-    """The chosen rows without those whose tuples are all contained in other chosen rows."""
+    """The chosen rows without those that add nothing to the others.
+
+    A row is a number, and `parts[number]` has the combinations of values that it covers.
+    """
     counts = Counter(part for number in chosen for part in parts[number])
     kept = []
     for number in chosen:

@@ -2,8 +2,8 @@
 
 relation   the interface: what a relation changes, and how the two Runs' tensors correspond
 built_in   the relations of this package
-views      how tensors of one Run are turned into those of the other
-offers     which relations a program offers
+views      how the recorded tensors of one Run are turned into those of the other
+offers     `hold`, with which a program declares relations, and the search for them by name
 
 Imported as `from pytest_trainsafe import relations`.  Imports no torch and no
 msgspec: programs import it when tests are collected.

@@ -43,7 +43,10 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
 
 
 def find_relations(program: Program, given: object, caller: str) -> tuple[Relation, ...]:
-    """The relations in a list of names and objects.  Raises the errors of `find_relation`."""
+    """The relations that a test names, or gives as objects, in a list.
+
+    Raises ArgumentTypeError if `given` is not a list, and the errors of `find_relation`.
+    """
     if not isinstance(given, (list, tuple)):
         raise ArgumentTypeError(
             f"{caller} was given {shown(given)} as relations; relations must be a list of "
@@ -77,7 +80,7 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
 
 
 def _complete(relation: Relation) -> Relation:
-    """The relation itself; raises ArgumentTypeError if its class lacks a text for the report."""
+    """Returns `relation`; raises ArgumentTypeError if its class lacks a text for the report."""
     for name in ("name", "what", "suspects"):
         if not isinstance(getattr(relation, name, None), str):
             raise ArgumentTypeError(

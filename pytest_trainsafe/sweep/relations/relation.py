@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.core.tensor_id import TensorId
     from pytest_trainsafe.trace.schema import TensorEvent
 
-#: Makes a tensor from its parts, which are float64 (or integers) on the CPU.
+#: A function that makes a tensor from its parts, which are float64 (or integers) on the CPU.
 Combine = Callable[[Sequence["torch.Tensor"]], "torch.Tensor"]
 
 #: The tensor is compared as it was recorded.
@@ -45,7 +45,7 @@ class Setting:
     microbatches: int
 
     def value(self, name: str) -> object:
-        """The value of an axis or an argument.  Raises ArgumentError if there is neither."""
+        """The value of the axis or argument `name`.  Raises ArgumentError if there is none."""
         axes = dict(self.point)
         if name in axes:
             return axes[name]
@@ -58,7 +58,10 @@ class Setting:
         return self.arguments[name]
 
     def number(self, name: str, least: int = 1) -> int:
-        """An axis' or argument's value; raises RelationError unless it is an int >= `least`."""
+        """The value of the axis or argument `name`, an int of at least `least`.
+
+        Raises RelationError if it is anything else.
+        """
         found = self.value(name)
         if type(found) is not int or found < least:
             raise RelationError(
@@ -72,7 +75,8 @@ class Setting:
 class Change:
     """The change of a Run: new values of axes and arguments, and an order of micro-batches.
 
-    If `order` is not empty, `ctx.microbatches` yields the number order[n] in place of n.
+    `values` maps names of axes and arguments to their new values.  If `order` is not empty,
+    `ctx.microbatches` yields the number order[n] in place of n.
     """
 
     values: Mapping[str, object] = field(default_factory=dict)
@@ -101,11 +105,11 @@ class View(ABC):
     ) -> Combine | str | None:
         """Return how the tensor `id` of the other Run is made from its recorded parts.
 
-        The result is a function that is called with the parts' tensors, KEEP if there is a single
-        part that stays as it is, or None if the tensor has no counterpart and is left out.  `parts`
-        are the events of the parts, with their shapes and hashes, in the order of their
-        micro-batches.  `like` is the tensor's shape in the other Run, or None if the other Run did
-        not record it.
+        The parts are the recorded tensors for which `place` returns `id`.  The result is a function
+        that is called with the parts' tensors, KEEP if there is a single part that stays as it is,
+        or None if the tensor has no counterpart and is left out.  `parts` are the events of the
+        parts, with their shapes and hashes, in the order of their micro-batches.  `like` is the
+        tensor's shape in the other Run, or None if the other Run did not record it.
         """
 
 
@@ -143,7 +147,7 @@ class Relation(ABC):
 
     @abstractmethod
     def change(self, setting: Setting) -> Change:
-        """The change that turns the unchanged Run into the changed Run.
+        """The change that turns the unchanged Run, which `setting` describes, into the changed Run.
 
         Raises RelationError if the relation does not apply at the Point, and ArgumentError if the
         relation itself is wrong.

@@ -1,4 +1,7 @@
-"""The views of the built-in relations: merged, cropped, scaled and folded tensors."""
+"""The views of the built-in relations: merged, cropped, scaled and folded tensors.
+
+A View turns the recorded tensors of one Run into tensors that the other Run should have recorded.
+"""
 
 from __future__ import annotations
 
@@ -26,9 +29,9 @@ class Merged(View):
     """Merges every `count` consecutive micro-batches into one.
 
     Outputs, inputs and their gradients are joined along the dimension in which their shape differs
-    from that in the other Run.  If the shapes are the same, gradients are added; other tensors are
-    compared once if they are equal in all these micro-batches, and else left out.  Gradients of
-    parameters are added.
+    from that in the other Run.  If the shapes are the same, gradients are added, and another tensor
+    is kept if it is equal in all these micro-batches, and else left out.  Gradients of parameters
+    are added.  `loss` says how the losses are joined: as their mean or sum, or not at all ("none").
     Buffers of micro-batches are left out, because their values depend on how often the forward ran.
     """
 
@@ -100,7 +103,7 @@ class Cropped(View):
 
 @dataclass(frozen=True, slots=True)
 class Scaled(View):
-    """Divides micro-batches' gradients of activations and parameters by `factor`.
+    """Divides the gradients of activations and parameters in each micro-batch by `factor`.
 
     Other tensors are unchanged.
     """
@@ -115,7 +118,11 @@ class Scaled(View):
 
 @dataclass(frozen=True, slots=True)
 class Folded(View):
-    """Folds `count` copies of each row into one: their mean, or the sum of their gradients."""
+    """Folds the `count` copies of each row into one row.
+
+    The result is the sum of the copies for gradients of activations, and the mean for other
+    tensors; integers are taken from the first copy.
+    """
 
     count: int
 
@@ -143,7 +150,11 @@ class _Join:
 
 @dataclass(frozen=True, slots=True)
 class _Crop:
-    """Crops a tensor.  A cut is a dimension, its number of rows, and the entries kept of a row."""
+    """Crops a tensor in one or more dimensions.
+
+    Each entry of `cuts` has a dimension, the number of equal rows that the dimension consists of,
+    and the number of entries that are kept at the beginning of each row.
+    """
 
     cuts: tuple[tuple[int, int, int], ...]
 
@@ -180,7 +191,10 @@ class _Fold:
 
 
 def _in_rows(tensor: torch.Tensor, dim: int, rows: int) -> torch.Tensor:
-    """A tensor with the dimension `dim` divided into `rows` equal rows."""
+    """A tensor whose dimension `dim` is split into two: `rows`, and the entries of one row.
+
+    A tensor of shape [..., n, ...] gets the shape [..., rows, n / rows, ...].
+    """
     shape = tensor.shape
     return tensor.reshape(*shape[:dim], rows, shape[dim] // rows, *shape[dim + 1 :])
 
@@ -200,7 +214,10 @@ def _first(parts: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 def _multiple(short: tuple[int, ...], long: tuple[int, ...], count: int) -> int | None:
-    """The only dimension in which two shapes differ, if it is `count` times as long; else None."""
+    """The only dimension in which two shapes differ, if `long` has `count` times as many entries.
+
+    None if the shapes differ in another way.
+    """
     if len(short) != len(long):
         return None
     unlike = [dim for dim, (a, b) in enumerate(zip(short, long, strict=True)) if a != b]

@@ -1,4 +1,7 @@
-"""Checks a table that was read from a file, before anything else uses it."""
+"""Checks a Table of recorded API calls and changes that was read from a file, before its first use.
+
+A damaged table may, for example, refer to rows or texts that it does not have.
+"""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class TableBuilder:
 
 
 def replay(table: Table, listener: Listener) -> None:
-    """Calls the listener for every call, change and step in the table, in the original order.
+    """Calls the methods of `listener` for each call, change and step of a table, in their order.
 
     For a call that never returned, only `entered` is called; its arguments are not recorded.
     """
@@ -296,7 +296,7 @@ def replay(table: Table, listener: Listener) -> None:
 
 
 def value_at(table: Table, row: int) -> Value:
-    """The value in a row of the columns of values."""
+    """The Value in the row `row` of `table.values`."""
     columns, texts = table.values, table.texts
     bits = int(columns["bits"][row])
     facts = None

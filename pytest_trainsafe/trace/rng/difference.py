@@ -118,7 +118,10 @@ def _hint(original: Sequence[Advance], here: Advance | None, there: Advance | No
 
 
 def _apart(here: str, there: str) -> int | None:
-    """How many numbers the second state is ahead of the first; None if not in the same block."""
+    """How many numbers the generator state `there` is ahead of the state `here`.
+
+    None if they are in different blocks: generators compute their numbers in blocks.
+    """
     first, second = position(here), position(there)
     if first is None or second is None or here.partition(".")[0] != there.partition(".")[0]:
         return None

@@ -162,6 +162,6 @@ RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
 
 
 def position(state: str) -> int | None:
-    """The position in its block that a state contains, None if it contains none."""
+    """The position in a block of numbers that a generator's state contains; None without one."""
     parts = state.split(".")
     return int(parts[1]) if len(parts) > 1 else None

@@ -181,7 +181,7 @@ class Payload:
 
 
 def _end_of(entries: Iterable[_Entry]) -> int:
-    """The end of the last entry.  Raises PayloadError unless the entries are contiguous."""
+    """The byte at which the last entry ends.  Raises PayloadError if there are gaps or overlaps."""
     here = 0
     for start, end in sorted(entry.data_offsets for entry in entries):
         if start != here or end < start:

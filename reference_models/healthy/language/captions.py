@@ -1,4 +1,7 @@
-"""A vision-language model for questions about images; `toolkit` initialises its parameters."""
+"""A vision-language model that answers questions about images with yes or no.
+
+Its base class, `reference_models.toolkit.pretrained.PretrainedModel`, initialises its parameters.
+"""
 
 from __future__ import annotations
 

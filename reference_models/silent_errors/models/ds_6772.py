@@ -45,7 +45,10 @@ class Experts(nn.Module):
         self.gate, self.head = nn.Linear(width, devices), nn.Linear(width, 4)
 
     def places(self) -> list[int]:
-        """Place every expert on the device of its `id`; return the experts' devices."""
+        """Place each expert on the device with the number `id` modulo the number of devices.
+
+        Returns the device number of each expert.
+        """
         return [place(each, int(str(each.id)) % self.devices) for each in self.experts]
 
     def forward(self, inputs: Tensor) -> Tensor:

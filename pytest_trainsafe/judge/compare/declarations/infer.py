@@ -159,7 +159,7 @@ def replace_blocks(placement: Shard, blocks: tuple[int, ...]) -> Shard:
 
 
 def _choices(axis: str, sample: Sample) -> Iterator[tuple[Placement, ...]]:
-    """The placements to try along one axis."""
+    """Yields the placements to try along one axis, each as a tuple; () stands for replicated."""
     yield ()
     for dim in range(sample.reference.ndim):
         yield (Shard(dim, axis),)

@@ -61,13 +61,14 @@ class Proposal:
     """The annotations to add, and what they leave unexplained.
 
     `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
-    found.  `left` is the first failing finding after all proposals are adopted, None if nothing
-    fails then.  `withheld` counts the layouts with partial sums that are not proposed because
-    something still fails.  `unexplained` describes the first tensor for which no layout was found,
-    and the closest layout.  `file` is the annotation file that the program read, "" for none, and
-    `model` the section of it that the program used.  `means` describes gradients that the reduction
-    averages later.  `shaped` counts the parameters in `wanted` whose shard was found by shape
-    alone.
+    found, and those that `means` explains.  `left` is the first failing finding after all proposals
+    are adopted, None if nothing fails then.  `withheld` counts the layouts with partial sums that
+    are not proposed because something still fails.  `unexplained` describes the first tensor for
+    which no layout was found, and the closest layout.  `file` is the annotation file that the
+    program read, "" for none, and `model` the section of it that the program used.  `means` says
+    which declaration of gradients or losses as means over ranks to add or remove, if that explains
+    all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
+    found by shape alone.
     """
 
     wanted: AnnotationPatch
@@ -82,12 +83,12 @@ class Proposal:
 
     @property
     def settles(self) -> bool:
-        """Whether the proposal may explain the whole failure, without a second fault."""
+        """Whether these annotations may explain the whole failure, without a second fault."""
         return self.left is None or bool(self.shaped)
 
 
 def has_missing(rung: Rung, comparison: Comparison) -> bool:
-    """Whether a missing annotation could explain any failing finding."""
+    """Whether a missing annotation could explain any failing finding of the comparison."""
     if next(_targets(rung, comparison), None) is not None:
         return True
     return may_be_means(rung, comparison)
@@ -171,7 +172,7 @@ def propose(
 
 
 def _declare(result: AnnotationPatch, averaged: Means) -> None:
-    """Add means to the proposed annotations."""
+    """Add the declaration of means in `averaged` to `result`, the proposed annotations."""
     if averaged.gradients or (averaged.dropped and averaged.wrapper):
         result["gradients"] = {"mean": list(averaged.gradients)}
     if averaged.loss:
@@ -180,9 +181,10 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """The message on a declaration that explains all wrong tensors but cannot be confirmed.
+    """The message on a declaration of means that explains all wrong tensors but is not confirmed.
 
-    `averaged` is the declaration.  Clipping hides whether the reduction averages the gradients.
+    `averaged` is the declaration.  It cannot be confirmed because gradients are clipped, which
+    hides whether the reduction averages them.
     """
     axes = " and ".join(averaged.gradients or averaged.dropped)
     over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"
@@ -246,7 +248,7 @@ def _same(where: TensorId, id: TensorId, kind: str) -> bool:
 
 
 def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
-    """The first failing tensor of each name that may lack an annotation, in dataflow order."""
+    """Yields each name's first failing tensor that may lack an annotation, in dataflow order."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
         id = finding.where
@@ -278,13 +280,13 @@ def _open(candidate: Trace, id: TensorId) -> bool:
 
 
 def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
-    """The axes over which a layout may be declared, with dp if dp ranks share micro-batches."""
+    """The mesh axes that a layout may name, among them dp if dp ranks share micro-batches."""
     split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
     return ("dp", *AXES) if split else AXES
 
 
 def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
-    """Samples of the tensor `id` and of a few others with its name and step."""
+    """Yields Samples of the tensor `id` and of a few others with its kind, name and step."""
     named = [
         other
         for other in rung.reference.ids()
@@ -305,7 +307,11 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
 
 
 class _Ratio:
-    """A function that returns the error of a value of one tensor, divided by its allowance."""
+    """Compares values of the tensor `id` with `reference`, its value in the reference.
+
+    Calling it with a value of the whole tensor returns the value's error divided by the allowed
+    error: above 1 if the value is wrong.
+    """
 
     def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
         self.reference = reference.numpy()
@@ -398,7 +404,7 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
 
 
 def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
-    """The shards of parameters that every rank initialised as if it held the whole tensor.
+    """The missing layouts of parameters whose shards the ranks initialised as if they were whole.
 
     They are found by the parameters' shapes alone.
     """
@@ -426,7 +432,10 @@ def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
 
 
 def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
-    """The layout over tp that follows from a parameter's shape; None if no layout fits."""
+    """The layout over tp that follows from the shapes of a parameter and of its reference.
+
+    Empty if the shapes are equal, and None if no layout fits.
+    """
     there = rung.reference.holders(id)
     if not there:
         return None

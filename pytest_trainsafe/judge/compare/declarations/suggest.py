@@ -178,7 +178,10 @@ def _modules(
 
 
 def _grouped(entries: Mapping[str, AnnotationPatch]) -> list[tuple[AnnotationPatch, list[str]]]:
-    """The names grouped by their fields, the largest group first."""
+    """Groups the names in `entries` that have equal entries, the largest group first.
+
+    Returns the entry of each group, and its names.
+    """
     groups: dict[str, tuple[AnnotationPatch, list[str]]] = {}
     for name, fields in entries.items():
         groups.setdefault(json.dumps(fields, sort_keys=True), (fields, []))[1].append(name)

@@ -126,7 +126,7 @@ def _terms(parts: list[Part], axes: Sequence[str]) -> str:
     """The sum in words, `rank0 + rank1`: the first rank and those that differ only along `axes`."""
 
     def elsewhere(part: Part) -> dict[str, int]:
-        """The coordinates of the part's rank, without those along `axes`."""
+        """The coordinates of the part's rank, except those along the `axes` of `_terms`."""
         return {axis: at for axis, at in part.coordinates.items() if axis not in axes}
 
     names = [f"rank{p.rank}" for p in parts if elsewhere(p) == elsewhere(parts[0])]

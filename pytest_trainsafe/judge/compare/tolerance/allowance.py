@@ -53,13 +53,13 @@ def allowance(
     loosened: float = 1.0,
     least: float = 0.0,
 ) -> Allowance:
-    """The largest error that rounding in `dtype` explains in `reference`.
+    """The largest error that rounding in `dtype` explains in the tensor `reference`.
 
-    `responses` are the measured differences of the reference under noise and from float64.
-
-    `loosened` multiplies every allowance; it is 1 unless the user gave a reason.  `least` is a
-    lower bound for the response, as an absolute norm.  It is known without a measurement: for
-    example, storing a value in its dtype causes a rounding error of known size.
+    `responses` are the measured effects of rounding: the differences between `reference` and its
+    values in runs with noise and in float64.  `loosened` multiplies every allowance; it is 1 unless
+    the user gave a reason.  `least` is a lower bound for the norm of the effect of rounding, which
+    is known without a measurement: for example, storing a value in its dtype causes a rounding
+    error of known size.
     """
     assert responses, "an allowance needs at least one measured response"
     factor = precision(dtype).safety * loosened
@@ -78,9 +78,11 @@ def allowance(
 
 
 def least_response(size: float, measured: Sequence[float], dtype: str, least: float) -> float:
-    """The response to use, an absolute norm: the largest of `measured`, `least` and the floor.
+    """How far rounding is assumed to change a tensor, as the norm of the change.
 
-    The floor is a dtype's smallest plausible response, as a share of `size`, the reference's norm.
+    Returns the largest of three norms.  `measured` has the norms of the measured changes.  `least`
+    is a lower bound that is known without a measurement.  The third norm is the smallest plausible
+    change in `dtype`, which is proportional to `size`, the norm of the reference.
     """
     return max(*measured, precision(dtype).floor * precision(dtype).epsilon * size, least)
 
@@ -92,9 +94,9 @@ def _slices(
 
     `own` has the norm of each slice of the reference.  `few` has, for each slice, 1 over the square
     root of the number of elements that carry the norm: 1 for one element, near 0 for many.  Each
-    array in `measured` has the norm of one measured response in each slice.  `response` is the
-    norm of the response of the whole tensor, and `relative` is `response` divided by the norm of
-    the reference.  The allowed error is the largest measured one, but at least a share of
+    array in `measured` has the norms of the slices of one measured effect of rounding.  `response`
+    is the norm of the effect on the whole tensor, and `relative` is `response` divided by the norm
+    of the reference.  The allowed error is the largest measured one, but at least a share of
     `response`.  The share is the larger of two: one proportional to the slice's norm, since large
     values have larger rounding errors, and one that is equal for all slices.  The result is larger
     for slices whose norm comes from few elements, because such norms fluctuate more.

@@ -17,7 +17,9 @@ from pytest_trainsafe.judge.compare.values import Values
 
 
 def response_of_norm(reference: Values, other: Values, step: int) -> float:
-    """The expected relative change of the total gradient norm between the two runs, in one step.
+    """The expected relative change of the total gradient norm between two runs in the step `step`.
+
+    `reference` and `other` have the values of the two runs.
 
     It is the root of the sum of the squared contributions of all gradients, because contributions
     are as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
@@ -36,7 +38,7 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
 
 
 def _moved(reference: Values, other: Values, id: TensorId) -> tuple[float, float] | None:
-    """A gradient's norm, and its relative change between the runs, projected on the gradient.
+    """A gradient's norm in `reference`, and its relative change in `other` along its own direction.
 
     None if the gradients cannot be compared or are not finite.
     """

@@ -87,7 +87,10 @@ _cache: LRUCache[tuple[Hashable, ...], Tolerance] = LRUCache(KEPT, _bytes)
 
 
 class ReferenceTolerances:
-    """Computes and caches the tolerances of a rung's reference."""
+    """Computes and caches the tolerances of the tensors of a reference.
+
+    `rung` has the reference's Trace in one dtype, and those of the runs that measure rounding.
+    """
 
     def __init__(self, rung: Rung) -> None:
         self.dtype = rung.dtype
@@ -187,7 +190,7 @@ class ReferenceTolerances:
         return found
 
     def others(self, id: TensorId) -> list[torch.Tensor]:
-        """The values of a tensor in the runs that measure rounding."""
+        """The values of a tensor in the runs that measure rounding: with noise, or in float64."""
         found = [values.tensor(id) for values in self.measures if values.trace.holders(id)]
         return [tensor for tensor in found if tensor is not None]
 
@@ -273,7 +276,11 @@ class Undetermined:
 
 
 def without(values: torch.Tensor, undetermined: Undetermined | None) -> torch.Tensor:
-    """Values with undetermined elements set to zero; unchanged if the shapes differ."""
+    """The tensor `values` with undetermined elements set to zero.
+
+    `undetermined` masks these elements.  Returns `values` itself if there is no mask, or the
+    mask has another shape.
+    """
     if undetermined is None or values.shape != undetermined.mask.shape:
         return values
     return values.masked_fill(undetermined.mask, 0)
@@ -284,8 +291,8 @@ def _undetermined(
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Two masks: the elements whose sign may change by rounding, and those that are always zero.
 
-    `gradient` is the reference's, `others` has its values in the runs that measure rounding, and
-    `rounding` is the norm of the error that rounding explains.
+    `gradient` is a gradient of the reference, `others` has its values in the runs that measure
+    rounding, and `rounding` is the norm of the error that rounding explains.
     Adam's step is close to the gradient's sign.  If the gradient is within rounding of zero, the
     update may have either sign in a correct program, in this step and, through the moments, in
     later ones.  An element that is zero in the reference and in all `others` is only in the second
@@ -310,7 +317,8 @@ def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
 def flipped(size: float, elements: int) -> float:
     """The norm of an update's error if a few elements have the opposite sign.
 
-    `size` is the norm of the update and `elements` its number of elements.
+    `size` is the norm of the update and `elements` its number of elements.  The result is divided
+    by the safety factor with which the allowed error is computed from it.
     """
     elements = max(elements, 1)
     flipped = min(max(2.0, FLIPPED * elements), elements)

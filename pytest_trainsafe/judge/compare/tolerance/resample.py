@@ -1,9 +1,10 @@
 """Decides when a failure needs more samples of noise, and which failures stay undecided.
 
-A single sample of the response to noise can be small by chance, especially for a tensor of one
-number or a gradient whose true value is zero.  So a failure that is close to its allowance is
-measured again with more samples.  A difference that exceeds the allowance by orders of magnitude
-needs no second measurement.  Called by the ladder.
+A sample is the change of a tensor in one run with noise of the size of rounding.  A single sample
+can be small by chance, especially for a tensor of one number or a gradient whose true value is
+zero.  So a failure that is close to its allowance is measured again with more samples.  A
+difference that exceeds the allowance by orders of magnitude needs no second measurement.  Called by
+the ladder.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 class SamplingRound:
     """A round of measurement: the total number of noise samples, and the failures that need them.
 
-    A failure needs the round if its error divided by the allowance is below `near_float64` in
+    A failure needs the round if its error, divided by the allowed error, is below `near_float64` in
     float64, or below `near` in other dtypes.
     """
 
@@ -56,7 +57,7 @@ _OF_GRADIENTS = _GRADIENTS | {"unclipped_grad", "main_grad", "grad_norm", "optim
 
 
 def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
-    """Whether too few samples of noise may be the cause of the first failure of the report."""
+    """Whether too few samples of noise may be the cause of the comparison's first failure."""
     failing = (f for f in comparison.findings if f.verdict == "fail" and f.where is not None)
     lead = min(failing, key=lambda finding: finding.order, default=None)
     if lead is None:
@@ -69,9 +70,9 @@ def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
 def _is_of_noise(comparison: Comparison, lead: Finding) -> bool:
     """Whether the failing tensor may be a sum of gradients that are mostly rounding.
 
-    An element of such a gradient may by chance be equal with and without noise.  For example, the
-    gradient of a normalisation over a single element is zero; its computed value is only a few
-    multiples of the last bit.
+    `lead` is the finding on the tensor.  An element of such a gradient may by chance be equal with
+    and without noise.  For example, the gradient of a normalisation over a single element is zero;
+    its computed value is only a few multiples of the last bit.
     """
     where = lead.where
     if where is None or where.kind not in _OF_GRADIENTS or lead.check not in _MEASURED:
@@ -109,10 +110,11 @@ def _undecided(finding: Finding, flipped_in: int) -> Finding:
 
 
 def _ratio(finding: Finding) -> float:
-    """The error divided by its allowance; infinite if the check does not use measured rounding.
+    """A finding's error divided by its allowed error.
 
-    The ratio is 1 if the allowance is zero: the noise left the tensor unchanged, which may be due
-    to chance.  The ratio is infinite if the error is not finite.
+    The ratio is 1 if the allowed error is zero: the noise left the tensor unchanged, which may be
+    due to chance.  The ratio is infinite if the error is not finite, or if the check does not use
+    measured rounding.
     """
     if finding.check not in _MEASURED or finding.error is None or finding.allowed is None:
         return math.inf

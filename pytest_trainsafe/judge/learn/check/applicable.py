@@ -60,7 +60,10 @@ class NotChecked:
 def not_checked(
     packs: Sequence[Pack], watches: Sequence[Watch], relations: Mapping[str, Relation], ranks: int
 ) -> NotChecked:
-    """The invariants of which no watch judged an example.  `ranks` is the number of ranks."""
+    """The invariants in `packs` of which no example was judged, by reason.
+
+    `watches` has the judges of the invariants, and `ranks` is the number of observed ranks.
+    """
     watched = {watch.claim for watch in watches}
     judged = {watch.claim for watch in watches if watch.triggered}
     outside = {watch.claim for watch in watches if watch.outside} - judged

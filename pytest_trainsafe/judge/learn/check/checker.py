@@ -19,28 +19,28 @@ class Checker:
         self.contexts = contexts
 
     def entered(self, call: Call) -> None:
-        """A call begins."""
+        """Called when a call begins."""
 
     def left(self, call: Call) -> None:
-        """A call returned or raised."""
+        """Called when a call has returned or raised."""
 
     def changed(self, change: Change) -> None:
-        """An attribute changed, or was sampled."""
+        """Called when an attribute has changed, or was sampled at the end of a step."""
 
     def step_ended(self, step: int) -> None:
-        """A step is over."""
+        """Called when the training step `step` has ended."""
 
     def of_call(self, call: Call) -> Features:
-        """The features of a call."""
+        """What preconditions may read of a call, by name of the field, such as "phase"."""
         return call_features(call, self.contexts.features(call.meta))
 
     def of_change(self, change: Change) -> Features:
-        """The features of a change."""
+        """What preconditions may read of a change, by name of the field, such as "phase"."""
         return change_features(change, self.contexts.features(change.meta))
 
 
 def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch]]:
-    """The watches, grouped by the value of a parameter of their claims."""
+    """The watches, grouped by the value of the parameter `name` of their claims, such as "api"."""
     found: dict[str, list[Watch]] = defaultdict(list)
     for watch in watches:
         found[watch.claim.text(name)].append(watch)
@@ -48,7 +48,10 @@ def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch
 
 
 def by_variable(watches: Iterable[Watch]) -> Mapping[tuple[str, str], Sequence[Watch]]:
-    """The watches, grouped by the variable and the attribute of their claims."""
+    """The watches, grouped by the kind of variable and the attribute that their claims name.
+
+    A key is a pair such as ("torch.nn.Parameter", "grad").
+    """
     found: dict[tuple[str, str], list[Watch]] = defaultdict(list)
     for watch in watches:
         found[watch.claim.text("variable"), watch.claim.text("attribute")].append(watch)
@@ -56,12 +59,12 @@ def by_variable(watches: Iterable[Watch]) -> Mapping[tuple[str, str], Sequence[W
 
 
 def name_of(call: Call) -> str:
-    """The family of a call's API, or the API itself if it has none."""
+    """The name that rules use for a call's API, as "torch.optim.*.step" (`names.family`)."""
     return family(call.api)[0]
 
 
 def variable_of(change: Change) -> tuple[str, str]:
-    """The kind of variable that changed, and its attribute."""
+    """The kind of object that changed, and the attribute, as ("torch.nn.Parameter", "grad")."""
     return variable(change.object, change.type), change.attribute
 
 

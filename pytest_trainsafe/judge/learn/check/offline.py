@@ -50,7 +50,7 @@ def check(
     *,
     min_confidence: float = CONFIDENCE,
 ) -> Checked:
-    """Check the invariants of packs whose confidence is at least `min_confidence` on a run."""
+    """Check on a run those invariants of packs whose confidence is at least `min_confidence`."""
     violations: list[Violation] = []
     watches: list[Watch] = []
     for table in run.tables:
@@ -113,7 +113,7 @@ def _check_ranks(
 
 
 class _Judged:
-    """Receives the examples of a relation and lets the watches of the claim judge them."""
+    """Receives the examples that a relation finds, and lets each claim's watches judge them."""
 
     def __init__(self, watches: Mapping[Hypothesis, Sequence[Watch]]) -> None:
         self._watches = watches
@@ -146,7 +146,10 @@ class _Judged:
 
 
 def _record(records: Records, at: int) -> tuple[Record, str, int]:
-    """The record of an example, a text on the other rank's record or "", and the record's rank."""
+    """The record with the index `at`, a text on the other rank's record, and the record's rank.
+
+    The text is "" if the record is not compared with one of another rank.
+    """
     assert records.frame is not None
     detail = ""
     if records.other is not None:

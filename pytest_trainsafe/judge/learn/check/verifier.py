@@ -67,24 +67,24 @@ class Verifier:
                 self._checkers.append(checker)
 
     def entered(self, call: Call) -> None:
-        """A call begins."""
+        """Called when a call begins."""
         self._contexts.see(call.meta)
         for checker in self._checkers:
             checker.entered(call)
 
     def left(self, call: Call) -> None:
-        """A call returned or raised."""
+        """Called when a call has returned or raised."""
         for checker in self._checkers:
             checker.left(call)
 
     def changed(self, change: Change) -> None:
-        """An attribute changed, or was sampled."""
+        """Called when an attribute has changed, or was sampled at the end of a step."""
         self._contexts.see(change.meta)
         for checker in self._checkers:
             checker.changed(change)
 
     def step_ended(self, step: int) -> None:
-        """A step is over."""
+        """Called when the training step `step` has ended."""
         for checker in self._checkers:
             checker.step_ended(step)
 
@@ -99,7 +99,10 @@ class Verifier:
 def watches_of(
     packs: Sequence[Pack], relations: Mapping[str, Relation], min_confidence: float, program: str
 ) -> list[Watch]:
-    """A watch for each invariant with enough confidence, without duplicates between packs."""
+    """A Watch, which judges examples, for each invariant with at least `min_confidence`.
+
+    An invariant that several packs have gets one Watch.  `program` is the checked program.
+    """
     found: dict[object, Watch] = {}
     for pack in packs:
         for invariant in pack.invariants:

@@ -1,6 +1,8 @@
 """Prepares a table for relations: groups calls by API, and finds distinct features of records.
 
-All operations are on whole columns, so the cost is nearly linear in the number of records.
+A record is a call or a change of state.  Its features are the named facts that preconditions read,
+such as its phase.  All operations are on whole columns, so the cost is nearly linear in the number
+of records.
 """
 
 from __future__ import annotations
@@ -60,12 +62,13 @@ def combine(*columns: npt.NDArray[np.generic]) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True)
 class Records:
-    """Records of one table with their features: calls if `of_calls` is true, otherwise changes.
+    """Records of one table: calls if `of_calls` is true, otherwise changes.
 
-    `rows` has the row of each record in the table, and `codes` the index of the record's features
-    in `features`.  `frame` is the table; it is None if the code that uses the records has the table
-    already.  If each record is compared with a record of another rank, `other` has the other rank's
-    table, and the row of each record's counterpart in it.
+    `rows` has the row of each record in the table, and `codes` the index in `features` of the
+    record's features, the named facts that preconditions read.  `frame` is the table; it is None if
+    the code that uses the records has the table already.  If each record is compared with a record
+    of another rank, `other` has the other rank's table, and the row of each record's counterpart in
+    it.
     """
 
     rows: Ints
@@ -78,10 +81,10 @@ class Records:
 
 @dataclass(frozen=True)
 class CallGroup(Records):
-    """Calls of an API, in order.
+    """The calls of one API, in order.
 
-    `slots` maps places, such as "arg.input", to the row of each call's value in `Table.values`,
-    NONE for a call without one.
+    `slots` maps the name of each argument and result, such as "arg.input", to the row of each
+    call's value in `Table.values`, NONE for a call without one.
     """
 
     api: str
@@ -118,7 +121,7 @@ class Frame:
         self._bounds = np.searchsorted(self.api[self._order], np.arange(len(self.apis) + 1))
 
     def entries(self, code: int) -> Ints:
-        """Rows of all calls of an API, returned or not, in the order of entry."""
+        """Rows of all calls of the API `apis[code]`, returned or not, in the order of entry."""
         return self._order[self._bounds[code] : self._bounds[code + 1]]
 
     @functools.cached_property
@@ -142,12 +145,12 @@ class Frame:
 
     @functools.cached_property
     def variables(self) -> list[tuple[str, str]]:
-        """The observed pairs of a kind of variable and an attribute, sorted."""
+        """The observed kinds of variables with an attribute, as ("torch.nn.Parameter", "grad")."""
         return self._variables[0]
 
     @functools.cached_property
     def variable_of_change(self) -> Ints:
-        """For each change, the index of its variable in `variables`."""
+        """For each change, the index in `variables` of the kind and attribute that changed."""
         return self._variables[1]
 
     @functools.cached_property
@@ -167,7 +170,7 @@ class Frame:
 
     @functools.cached_property
     def kinds(self) -> tuple[list[str], Ints]:
-        """The kinds of change (`features.kind_of`), and the index of each change's kind in them."""
+        """The kinds of change, such as "cleared", and the index in them of each change's kind."""
         changes = self.changes
         before, after = changes["before"], changes["after"]
         sampled = before == NONE
@@ -182,7 +185,7 @@ class Frame:
         return np.array([*types, False], bool)[self.values["type"]]
 
     def change_records(self, rows: Ints) -> Records:
-        """The changes in these rows, with their features."""
+        """The changes in these rows of `Table.changes`, with the features of each."""
         changes = self.changes
         codes, first = combine(
             self.context_of_meta[changes["meta"][rows]],
@@ -210,7 +213,8 @@ class Frame:
     def at_step_ends(self, code: int) -> Ints:
         """The row of the last change of each object in each step, for one kind of variable.
 
-        `code` is an index in `variables`.  The rows are sorted by object, then by step.
+        `code` is an index in `variables`, and the rows are those of `Table.changes`, sorted by
+        object, then by step.
         """
         rows = np.flatnonzero((self.variable_of_change == code) & self.complete)
         objects, intervals = self.changes["object"][rows], self.interval_of_change[rows]
@@ -221,25 +225,29 @@ class Frame:
         return rows[last]
 
     def context(self, meta: int) -> Mapping[str, Feature]:
-        """The features of a set of meta variables."""
+        """What preconditions may read of a call's context, such as its phase, by name.
+
+        `meta` is an index in `Table.metas`: the step, phase and so on at the call or change.
+        """
         return self.contexts[meta]
 
     def steps_of(self, metas: Ints) -> Ints:
-        """The step of each set of meta variables; NONE outside of steps."""
+        """The step of each entry of `Table.metas`, given by its index; NONE outside of steps."""
         return self.meta_steps[metas]
 
     def epochs_of(self, metas: Ints) -> Ints:
-        """The epoch of each set of meta variables, NONE where none is counted."""
+        """The epoch of each entry of `Table.metas`, given by its index; NONE if not counted."""
         return self._meta_numbers("epoch")[metas]
 
     def text_keys(self, texts: Ints) -> Keys:
-        """The keys of texts.  Equal texts have equal keys in every table."""
+        """Hashes of texts, given as indices in `Table.texts`; a text has one hash in all tables."""
         return self._text_keys[texts]
 
     def keys(self, rows: Ints, name: str) -> tuple[Keys, Bools]:
-        """The keys of a property (`features.property_of`) of values, and which values have it.
+        """Hashes of the property `name` (`features.property_of`), and which values have it.
 
-        Equal properties have equal keys in every table.  A row that is NONE has no property.
+        `rows` are rows of `Table.values`, or NONE for no value.  Equal properties have equal hashes
+        in every table.
         """
         values = self.values
         present = rows != NONE
@@ -269,7 +277,10 @@ class Frame:
         return keys, present & ~tensor & has
 
     def numbers(self, rows: Ints, name: str) -> tuple[Floats, Bools]:
-        """A property of values as numbers (`features.number_of`), and which values have it."""
+        """The property `name` as numbers (`features.number_of`), and which values have it.
+
+        `rows` are rows of `Table.values`, or NONE for no value.
+        """
         values = self.values
         present = rows != NONE
         at = np.where(present, rows, 0)
@@ -287,21 +298,21 @@ class Frame:
         return sizes, present & tensor & ~np.isnan(sizes)
 
     def autocast_keys(self, metas: Ints) -> tuple[Keys, Bools]:
-        """The key of the autocast dtype in each set of meta variables, and which sets have one."""
+        """Hashes of the autocast dtypes in entries of `Table.metas`, and which entries have one."""
         names = [meta.get("autocast") for meta in self.table.metas]
         keys = [xxhash.xxh64_intdigest(n.encode()) if isinstance(n, str) else 0 for n in names]
         has = np.array([isinstance(name, str) for name in names], bool)
         return np.array(keys, np.uint64)[metas], has[metas]
 
     def empty(self, rows: Ints) -> Bools:
-        """Whether values are None or tensors of zeros (`features.is_empty`)."""
+        """Whether the values in these rows of `Table.values` are None or tensors of zeros."""
         if not len(self.values["type"]):
             return np.zeros(len(rows), bool)
         found: Bools = (self._is_none[rows] | self.bits(rows, ZERO)) & (rows != NONE)
         return found
 
     def bits(self, rows: Ints, bit: int) -> Bools:
-        """Whether the values in these rows are tensors that have a property.
+        """Whether the values in these rows of `Table.values` are tensors that have a property.
 
         `bit` stands for the property: one of ZERO, FINITE, REQUIRES_GRAD, IS_VIEW and IS_TENSOR in
         `trace.observed.table`.
@@ -377,12 +388,12 @@ class Frame:
         return {name: each for name, each in features.items() if name not in varied}
 
     def _varies(self, rows: Ints) -> bool:
-        """Whether values have too many distinct texts to be a feature (`_MAX_DISTINCT`)."""
+        """Whether values have more than `_MAX_DISTINCT` distinct texts, too many for a feature."""
         texts = self.values["text"][rows[rows != NONE]]
         return len(np.unique(texts)) > _MAX_DISTINCT
 
     def _feature_columns(self, rows: Ints) -> list[npt.NDArray[np.generic]]:
-        """The columns that the features of a value depend on."""
+        """The columns of `Table.values` that determine what preconditions read of these values."""
         values = self.values
         if not len(values["type"]):
             return []
@@ -431,5 +442,5 @@ def light_change(table: Table, row: int) -> Change:
 
 
 def feature_key(features: Mapping[str, Feature]) -> tuple[tuple[str, str, object], ...]:
-    """A key that is equal only for equal features; True and 1 have different keys."""
+    """A hashable form of `features`, which is equal only for equal ones; True differs from 1."""
     return tuple(sorted((name, type(each).__name__, each) for name, each in features.items()))

@@ -13,8 +13,9 @@ from pytest_trainsafe.trace.observed.table import NONE
 def ancestors(frame: Frame, start: Ints) -> Iterator[tuple[Ints, Ints]]:
     """Walk outwards from calls, one level of nesting at a time.
 
-    `start` has the rows of the innermost calls, or NONE; they are the first level.  Yields for each
-    level the indices in `start` that still have a call, and the rows of these calls.
+    `start` has rows of `frame.calls`, the innermost calls, or NONE; they are the first level.  The
+    next level has the calls around them.  Yields for each level the indices in `start` that still
+    have a call, and the rows of these calls.
     """
     parents = frame.calls["parent"]
     index = np.flatnonzero(start != NONE)
@@ -28,11 +29,12 @@ def ancestors(frame: Frame, start: Ints) -> Iterator[tuple[Ints, Ints]]:
 def pairs_by_api(
     frame: Frame, start: Ints, events: Ints, count: int
 ) -> Iterator[tuple[str, Ints, Ints]]:
-    """Find for each API which of its calls contain which events, each pair once.
+    """Find for each API which of its calls contain which kinds of events, each pair once.
 
-    `start` has the row of the innermost call around each event, and `events` the code of each
-    event, below `count`; events with a negative code are left out.  Yields the API, and for each
-    pair the position of the call in `Frame.groups[api]` and the code of the event.
+    `start` has the row in `frame.calls` of the innermost call around each event.  `events` has the
+    number of each event's kind, from 0 to `count` - 1; events with a negative number are left out.
+    Yields the API and two arrays.  For each pair, they have the position of the call in
+    `Frame.groups[api]`, and the number of the event's kind.
     """
     position = np.full(len(frame.api), NONE, np.int64)
     for group in frame.groups.values():

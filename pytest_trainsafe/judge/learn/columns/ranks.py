@@ -51,7 +51,9 @@ def join(
 ) -> tuple[Records, Ints, Ints]:
     """Join the records of two ranks that have equal keys.  Each key is joined at most once.
 
-    Returns the examples, and for each one the positions of its two records in `records`.
+    `frames`, `records` and `keys` have one entry for each of the two ranks; a key is a hash that
+    identifies a record, such as one of its step and object.  Returns the joined records, and for
+    each of them its position in `records[0]` and in `records[1]`.
     """
     _, at, to = np.intersect1d(keys[0], keys[1], return_indices=True)
     first, second = records
@@ -74,7 +76,7 @@ def join(
 
 
 def mixed(*columns: Keys) -> Keys:
-    """One hash for each row of several columns of keys."""
+    """One hash for each row, from the hashes that several columns have in this row."""
     found = np.zeros(len(columns[0]), np.uint64)
     with np.errstate(over="ignore"):
         for column in columns:

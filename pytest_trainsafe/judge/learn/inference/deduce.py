@@ -67,7 +67,11 @@ def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> D
 
 @dataclass(frozen=True, slots=True)
 class _Scenario:
-    """Conditions that are safe together, and the set of passing examples that meet all of them."""
+    """Conditions that no failing example meets together, and the passing examples that do.
+
+    `passing` is an int with one bit for each distinct set of features of passing examples; the bit
+    is set if examples with these features meet all conditions.
+    """
 
     conditions: frozenset[Condition]
     passing: int
@@ -98,7 +102,7 @@ class _Search:
         self._telling = [each for each in self._holds if self._broken[each]]
 
     def weight(self, examples: int) -> int:
-        """The number of examples in a set of examples."""
+        """The number of examples in a set, which has a bit for each distinct set of features."""
         return sum(each for at, each in enumerate(self._weights) if examples >> at & 1)
 
     def scenarios(self) -> list[_Scenario]:

@@ -26,7 +26,7 @@ def run_jobs(
     progress: Progress | None,
     keep: Path | None,
 ) -> list[LearnedRelation]:
-    """Learn the invariants of the relations at these import paths; results in the order of `paths`.
+    """Learn the invariants of the relations with the import paths `paths`, in their order.
 
     With `keep`, results are read from files in this folder, and new ones are written to it.
     """
@@ -61,7 +61,7 @@ def run_jobs(
 
 
 def _made(runs: Sequence[ObservedRun]) -> list[tuple[str, Sequence[Frame]]]:
-    """The program of each run, and a Frame of the table of each of its ranks."""
+    """The program of each run, and the prepared table (Frame) of each of its ranks."""
     return [(run.program, [Frame(table) for table in run.tables]) for run in runs]
 
 

@@ -87,7 +87,10 @@ def learn(
 
 
 def learn_relation(path: str, runs: Sequence[tuple[str, Sequence[Frame]]]) -> LearnedRelation:
-    """Learn with the relation at an import path.  A run is a program and its ranks' frames."""
+    """Learn the invariants of one relation, given by its import path.
+
+    `runs` has, for each run, the name of its program and the prepared tables of its ranks.
+    """
     relation = load_relation(path)
     claims: set[Hypothesis] = set()
     for _, frames in runs:

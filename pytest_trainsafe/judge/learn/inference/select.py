@@ -61,7 +61,7 @@ def invariant_of(
 
 
 def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
-    """Whether the claim may be judged where this field has a value that was not seen.
+    """Whether a claim may be judged where a field has a value that was not seen in its examples.
 
     If `Relation.anywhere` is true for the claim, this holds for the fields of the context, such as
     the phase, and for the dtype and requires_grad of arguments.  If the relation is not `typed`, it

@@ -1,4 +1,4 @@
-"""Converts an invariant to plain data and back, with checks of data from a file."""
+"""Converts a learned invariant to the plain data of a pack and back, with checks of the data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ MAX_PARAMS, MAX_SCENARIOS, MAX_CONDITIONS, MAX_PROGRAMS, MAX_TEXT = 16, 64, 64, 
 
 
 class FieldError(TrainsafeError, ValueError):
-    """Raised for fields that describe no invariant.  The message says what is wrong."""
+    """Raised for fields of a pack that describe no invariant.  The message says what is wrong."""
 
 
 class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):

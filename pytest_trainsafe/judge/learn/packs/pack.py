@@ -43,12 +43,12 @@ class Pack:
 
 
 def pack_of(name: str, learned: Learned) -> Pack:
-    """A pack of what `learn` returned."""
+    """A pack with the name `name` and the invariants and programs that `learn` returned."""
     return Pack(name, learned.invariants, learned.programs)
 
 
 def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
-    """The text of a pack."""
+    """The text of a pack's file.  `relations` has the relations of its invariants, by name."""
     lines = [_HEAD, f"schema = {SCHEMA}", f"name = {_json(pack.name)}"]
     for program in sorted(pack.programs):
         versions = dict(sorted(pack.programs[program].items()))
@@ -66,7 +66,7 @@ def write_pack(pack: Pack, path: Path, relations: Mapping[str, Relation]) -> Non
 
 
 def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
-    """The lines of an invariant in the text of a pack."""
+    """The lines of an invariant in the text of a pack; `relation` is the relation that it names."""
     fields = InvariantFields.of(invariant)
     return [
         f"[{invariant.id}]",

@@ -188,7 +188,10 @@ class _Reader:
         self._id = ""
 
     def _check_words(self, invariant: Invariant, relation: Relation) -> None:
-        """Raise PackError if the words that a reviewer reads differ from the formal fields."""
+        """Raise PackError if the lines `says` and `when` differ from what the invariant states.
+
+        A reviewer reads these two lines; the other lines of the invariant are formal.
+        """
         try:
             lines = invariant_lines(invariant, relation)
         except (KeyError, AssertionError, TypeError, ValueError):

@@ -144,18 +144,24 @@ def _claim(relation: str, params: list[dict[str, Any]]) -> Hypothesis:
     if relation == "ConsistencyRelation" and len(params) == 2:
         one, other = _variable(params[0]), _variable(params[1])
         if one != other:
-            raise _Cannot("different variables are compared")
+            raise _Cannot(
+                "the invariant compares two different variables; only a comparison of one variable "
+                "on different ranks can be imported"
+            )
         return hypothesis("consistent", variable=one[0], attribute=one[1])
     raise _Cannot(
-        f"the relation {shown(relation)} with these parameters has no counterpart in "
-        "pytest-trainsafe"
+        f"the relation {shown(relation)} with parameters of the types {shown(kinds)} has no "
+        "counterpart in pytest-trainsafe"
     )
 
 
 def _api(param: Mapping[str, Any]) -> str:
     name = param.get("api_full_name")
     if param.get("param_type") != "APIParam" or not isinstance(name, str) or len(name) > 300:
-        raise _Cannot("a parameter is not an API")
+        raise _Cannot(
+            "a parameter of the invariant is not the name of an API (`api_full_name` with at most "
+            "300 characters)"
+        )
     if param.get("arguments") or param.get("exception"):
         raise _Cannot(
             f"the invariant is only about calls of {shown(name)} with certain arguments or with a "
@@ -167,13 +173,24 @@ def _api(param: Mapping[str, Any]) -> str:
 def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
     name, attribute = param.get("var_type"), param.get("attr_name")
     if param.get("param_type") not in ("VarTypeParam", "VarNameParam"):
-        raise _Cannot("a parameter is not a variable")
+        raise _Cannot(
+            "a parameter of the invariant is not a variable (VarTypeParam or VarNameParam)"
+        )
     if not isinstance(name, str) or not isinstance(attribute, str) or len(name + attribute) > 300:
-        raise _Cannot("a variable has no type or attribute")
+        raise _Cannot(
+            "a variable of the invariant has no `var_type` or no `attr_name`, or the two have more "
+            "than 300 characters"
+        )
     if "var_name" in param:
-        raise _Cannot("the invariant is about a variable with a name that only one model has")
+        raise _Cannot(
+            f"the invariant is about the variable {shown(param['var_name'])} of one model; only "
+            "invariants about all variables of a type can be imported"
+        )
     if "const_value" in param:
-        raise _Cannot("the invariant is only about a variable that has a certain value")
+        raise _Cannot(
+            f"the invariant is only about a variable with the value {shown(param['const_value'])}; "
+            "such a restriction cannot be imported"
+        )
     if _public(name) != "torch.nn.Parameter" or attribute not in ("data", "grad"):
         raise _Cannot(
             f"{shown(attribute)} of {shown(name)} is not observed; only invariants on `data` and "
@@ -183,7 +200,7 @@ def _variable(param: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def _change(param: Mapping[str, Any]) -> str:
-    """The kind of a change from `pre_value` to `post_value`, two values that TrainCheck may give.
+    """The kind of change from the value `pre_value` to `post_value` of a TrainCheck parameter.
 
     "set" if only `pre_value` is empty, "cleared" if only `post_value` is empty, else "any".  Empty
     values are None, zero, and a value that is not given.
@@ -213,16 +230,21 @@ def _precondition(data: object) -> Precondition:
     conditions.
     """
     if not isinstance(data, dict) or not data:
-        raise _Cannot("there is no precondition")
+        raise _Cannot("the invariant has no precondition")
     groups = [each for each in map(_group, data.values()) if each != ALWAYS]
     if len(groups) > 1:
-        raise _Cannot("the preconditions of more than one group of records have conditions")
+        raise _Cannot(
+            "the invariant has conditions for more than one group of records; only conditions for "
+            "one group can be imported"
+        )
     return groups[0] if groups else ALWAYS
 
 
 def _group(data: object) -> Precondition:
     if not isinstance(data, dict) or data.get("inverted") is not False:
-        raise _Cannot("the precondition is inverted")
+        raise _Cannot(
+            "the precondition is inverted (`inverted` is not false), which cannot be imported"
+        )
     parts: list[tuple[Condition, ...]] = []
     every = data.get("preconditions")
     for part in every if isinstance(every, list) else []:
@@ -230,23 +252,32 @@ def _group(data: object) -> Precondition:
         if clauses == "Unconditional":
             return ALWAYS
         if not isinstance(clauses, list):
-            raise _Cannot("the precondition has no clauses")
+            raise _Cannot("a part of the precondition has no list of `clauses`")
         choices = [_clause(clause) for clause in clauses if isinstance(clause, dict)]
         for chosen in itertools.islice(itertools.product(*choices), _MAX_SCENARIOS + 1):
             parts.append(tuple(sorted(set(chosen), key=lambda each: each.order)))
         if len(parts) > _MAX_SCENARIOS:
-            raise _Cannot("the precondition has too many scenarios")
+            raise _Cannot(
+                f"the precondition has more than {_MAX_SCENARIOS} scenarios, the most that can be "
+                "imported"
+            )
     if not parts:
         raise _Cannot("the precondition is empty")
     return Precondition(tuple(dict.fromkeys(parts)))
 
 
 def _clause(clause: Mapping[str, Any]) -> list[Condition]:
-    """The conditions that a clause stands for; the clause holds if at least one of them does."""
+    """The Conditions of this package that a TrainCheck clause (a dict) stands for.
+
+    The clause holds if at least one of them holds.  Raises _Cannot if it cannot be imported.
+    """
     kind, field = clause.get("type"), clause.get("prop_name")
     values = clause.get("values")
     if not isinstance(field, str) or clause.get("additional_path") not in (None, "None"):
-        raise _Cannot("the precondition reads a part of a field")
+        raise _Cannot(
+            "a clause of the precondition has no `prop_name`, or has an `additional_path`, which "
+            "cannot be imported"
+        )
     if field == "meta_vars.stage" and kind == "constant" and isinstance(values, list):
         phases = [phase for value in values for phase in _PHASES.get(str(value), ("",))]
         if not phases or "" in phases:
@@ -270,7 +301,10 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
 
 
 def _field(field: str) -> str:
-    """The name of the feature that corresponds to a field of TrainCheck."""
+    """The name that this package uses for a field of records on which TrainCheck has a condition.
+
+    For example "dp_rank" for "meta_vars.DP_RANK".  Raises _Cannot if there is none.
+    """
     axis = re.fullmatch(r"meta_vars\.(\w+)_RANK", field)
     if axis is not None:
         return f"{axis[1].lower()}_rank"

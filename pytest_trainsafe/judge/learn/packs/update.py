@@ -27,7 +27,7 @@ class Update:
 
     @property
     def empty(self) -> bool:
-        """Whether no rule is new, changed or unsupported.  The evidence may differ."""
+        """Whether no invariant is new, changed or unsupported.  The evidence may differ."""
         return not (self.new or self.changed or self.unsupported)
 
 
@@ -67,7 +67,10 @@ def update(old: Pack, learned: Pack) -> Update:
 def contradictions(
     packs: Sequence[Pack], relations: Mapping[str, Relation]
 ) -> tuple[Contradiction, ...]:
-    """The contradictions between invariants that apply to the same examples."""
+    """The pairs of invariants in the packs that no example can both satisfy.
+
+    `relations` has the relations that the invariants name, by name.
+    """
     found = []
     groups: dict[tuple[str, frozenset[object]], list[tuple[str, Invariant]]] = {}
     for pack in packs:
@@ -82,9 +85,9 @@ def contradictions(
 
 
 def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
-    """A key from the relation of a claim and the APIs, variable and place that it names.
+    """The relation of an invariant's claim, with the APIs, variable and argument that it names.
 
-    Only invariants with equal keys may contradict each other, so only these are compared.
+    Only invariants with equal results may contradict each other, so only these are compared.
     """
     claim = invariant.claim
     names = ("api", "inner", "variable", "attribute", "place")

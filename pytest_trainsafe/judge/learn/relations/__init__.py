@@ -1,14 +1,16 @@
 """The relations of the package: the forms that rules can have, one file each.
 
-consistent  variables are equal on ranks
-agreement   arguments agree, or differ, between ranks
+A variable is an attribute of a training object, such as the gradient of a parameter.
+
+consistent  a variable has equal values on two ranks
+agreement   the ranks call an API with equal, or with different, arguments
 membership  the optimizer holds the model's parameters
-contain     a call contains another call or a change
-within      a variable changes only inside an API
-renewed     gradients are cleared between two steps
-sequence    what happens between two calls, and in which order
-argument    arguments are constant, steady, fresh or equal to each other
-output      results compared with arguments, and bounds
-periodic    variables change at least once in every N steps, or never
-numeric     counters, and bounds of norms
+contain     each call of an API contains a call of another API, or a change of a variable
+within      a variable changes only inside calls of an API
+renewed     gradients are cleared between two steps of an optimizer
+sequence    an API is called between two calls of another API, or before it in each step
+argument    an argument is constant, equals the previous call's, never repeats, or equals another
+output      a result has a property by itself, or compared with an argument
+periodic    a variable changes at least once in every N steps, or never
+numeric     a counter never falls or goes up by one, a norm is bounded, or elements are finite
 """

@@ -1,7 +1,8 @@
 """Agreement: the ranks of a group call an API with equal, or with different, arguments.
 
 Calls are matched by step and by their number within the step.  A claim has one of four forms.
-"equal": a property of an argument or a result is equal on the ranks.  "different": it differs, as
+"equal": a property (a value, or the dtype, shape or content of a tensor) of an argument or a result
+is equal on the ranks.  "different": it differs, as
 the batches of data-parallel ranks do.  "collective": the same as "equal", for an argument of an API
 that is given a process group.  "calls": the ranks call such an API equally often in each step.
 """
@@ -34,7 +35,11 @@ _PAIRED = re.compile(r"send|recv|new_group|gather_object|scatter_object|monitore
 
 
 class Agreement(RelationBase):
-    """`property` of `place` in calls of `api` is equal, or differs, between ranks."""
+    """An argument or a result of `api` is equal, or differs, between ranks.
+
+    `place` names the argument or result, such as "arg.input", and `property` what is compared of
+    it, such as "shape".  If `form` is "calls", the ranks call `api` equally often.
+    """
 
     name = "agreement"
     several = True
@@ -44,7 +49,7 @@ class Agreement(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes properties that are sometimes equal, and values that sometimes differ."""
+        """Proposes each claim that at least `_LEAST` of the calls, or of the steps, satisfy."""
         collectives = _collectives(frames)
         for api, _, place, name, equal in _pairs(frames, None):
             if equal.mean() >= _LEAST:
@@ -60,7 +65,10 @@ class Agreement(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each call matched on two ranks; for "calls", for each step."""
+        """Adds an example for each pair of matching calls on two ranks.
+
+        For a claim of the form "calls", which compares numbers of calls, adds one for each step.
+        """
         wanted: dict[tuple[str, str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("api"), claim.text("place"), claim.text("property")].append(claim)
@@ -85,7 +93,8 @@ class Agreement(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 for the form "collective", 1 for the form "calls", and `OWN` for the two other forms.
+        2 for the form "collective" (an API with a process group is given equal dtypes or shapes), 1
+        for the form "calls" (it is called equally often), and `OWN` for "equal" and "different".
         """
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
@@ -115,7 +124,11 @@ class Agreement(RelationBase):
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[str] | None
 ) -> Iterator[tuple[str, Records, str, str, Bools]]:
-    """Yields for each API, place and property the examples, and whether their values are equal."""
+    """Yields the pairs of matching calls of two ranks, and whether their values are equal.
+
+    Each tuple is for one API, one place (an argument or a result) and one property, such as
+    "shape".  `wanted` has the APIs to compare; None stands for all.
+    """
     for one, other in rank_pairs(frames):
         apis = one.groups.keys() & other.groups.keys()
         for api in sorted(apis if wanted is None else apis & set(wanted)):
@@ -159,7 +172,7 @@ def _collectives(frames: Sequence[Frame]) -> set[str]:
 def _counted(
     frames: Sequence[Frame], apis: Collection[str]
 ) -> Iterator[tuple[str, Records, Bools]]:
-    """Yields for each API and pair of ranks the last call in each step, and whether counts agree.
+    """Yields for each API and two ranks the last call in each step, and whether the counts agree.
 
     The count of a rank is the number of its calls of the API in the step.  A step is compared if at
     least one of the two ranks ended it, since the other rank may hang in it.

@@ -56,7 +56,11 @@ _LEAST = 0.2
 
 
 class Argument(RelationBase):
-    """The argument `place` of `api` is constant, steady or fresh, or is the same as `of`."""
+    """The argument `place` of `api` has a value as `form` says.
+
+    "constant": a certain value.  "steady": the value of the last call on the same object.  "fresh":
+    a value that no earlier call had.  "same": the value of the argument `of` in the same call.
+    """
 
     name = "argument"
     forms = (
@@ -70,7 +74,10 @@ class Argument(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes arguments that some calls keep constant, steady or fresh, and equal pairs."""
+        """Proposes each form of claim that enough calls satisfy, for each argument of each API.
+
+        The class names the forms.
+        """
         for frame in frames:
             for api, group in frame.attempts.items():
                 if is_own_module(api):
@@ -89,7 +96,11 @@ class Argument(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each call; "steady" and "fresh" need an earlier call to compare."""
+        """Adds an example for each call that has the argument of the claim.
+
+        The forms "steady" (equal to the last value) and "fresh" (not used before) need an earlier
+        call for the comparison.
+        """
         for frame in frames:
             for group, claim in by_api(claims, frame.attempts):
                 slot = group.slots.get(claim.text("place"))
@@ -109,7 +120,11 @@ class Argument(RelationBase):
         return field == claim["place"] or field.startswith(f"{claim.text('place')}.")
 
     def contradicts(self, claim: Hypothesis, other: Hypothesis) -> bool:
-        """Whether the claims give an argument two values, or call it both steady and fresh."""
+        """Whether two claims give an argument two values.
+
+        Also True if one says that the value stays the same ("steady"), and the other that it is
+        never used twice ("fresh").
+        """
         same = all(claim[name] == other[name] for name in ("api", "place", "property"))
         if not same or "same" in (claim["form"], other["form"]):
             return False
@@ -219,7 +234,11 @@ class _Checker(Checker):
 
 
 def _fresh(frame: Frame, api: str, slot: Ints) -> Sequence[str]:
-    """The properties of an argument that no two calls of the API should have in common."""
+    """The properties of an argument that no two calls of the API should have in common.
+
+    `slot` has the row of the argument's value in `Table.values` for each call.  A property is a
+    name such as "digest", the hash of a tensor's content.
+    """
     if _SOURCE.search(api):
         return "digest", "value"
     if _INITIAL.search(api):
@@ -229,7 +248,7 @@ def _fresh(frame: Frame, api: str, slot: Ints) -> Sequence[str]:
 
 
 def _is_integer(frame: Frame, slot: Ints) -> Bools:
-    """Which values are whole numbers."""
+    """Which of the values, given by rows of `Table.values`, are whole numbers."""
     numbers, valid = frame.numbers(slot, "value")
     with np.errstate(invalid="ignore"):
         found: Bools = valid & (numbers == np.floor(numbers))
@@ -237,7 +256,7 @@ def _is_integer(frame: Frame, slot: Ints) -> Bools:
 
 
 def _equal_pairs(frame: Frame, group: CallGroup) -> Iterable[Hypothesis]:
-    """A claim for each pair of whole numbers that are equal in some calls of the group."""
+    """Yields a claim for each two arguments that are equal whole numbers in enough calls."""
     if is_architecture(group.api):
         return
     numbers = {
@@ -255,7 +274,11 @@ def _equal_pairs(frame: Frame, group: CallGroup) -> Iterable[Hypothesis]:
 
 
 def _same(frame: Frame, slot: Ints, other: Ints | None) -> tuple[Bools, Bools]:
-    """Which calls have equal numbers in both slots, and which calls are examples."""
+    """Which calls have equal numbers as two arguments, and which calls have numbers to compare.
+
+    `slot` and `other` have the rows of the two arguments' values in `Table.values`, one for each
+    call; `other` is None if no call has the second argument.
+    """
     if other is None:
         nowhere = np.zeros(len(slot), bool)
         return nowhere, nowhere
@@ -273,8 +296,9 @@ def _arguments(group: CallGroup) -> Mapping[str, Ints]:
 def _constants(frame: Frame, slot: Ints) -> list[Plain]:
     """The values that may be claimed as constants of an argument; [] if it has too many values.
 
-    Numbers are left out, as they are a program's own rates, sizes and counts.  0.0 is kept, as it
-    switches something off.
+    `slot` has the row of the argument's value in `Table.values` for each call.  Numbers are left
+    out, as they are a program's own rates, sizes and counts.  0.0 is kept, as it switches something
+    off.
     """
     keys, valid = frame.keys(slot, "value")
     rows = slot[valid]
@@ -306,7 +330,12 @@ def _is(found: Plain, wanted: Plain) -> bool:
 def _passed(
     frame: Frame, group: CallGroup, slot: Ints, form: str, name: str
 ) -> tuple[Bools, Bools]:
-    """In which calls an argument is steady or fresh, and which calls are examples."""
+    """In which calls an argument satisfies a claim, and which calls can be judged.
+
+    The claim has the form "steady" (the property `name` is that of the last call on the same
+    object) or "fresh" (no earlier call had it).  `slot` has the row of the argument's value in
+    `Table.values` for each call of `group`.
+    """
     keys, valid = frame.keys(slot, name)
     # Values are compared in the order in which calls return, as a checker sees them.
     order = np.argsort(frame.calls["exit"][group.rows], kind="stable")

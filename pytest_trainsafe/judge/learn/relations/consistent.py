@@ -1,5 +1,7 @@
 """Consistent: a variable has equal values on two ranks at the end of each step.
 
+A variable is an attribute of a training object, such as the data of a parameter.
+
 A precondition says which ranks and variables are meant: for example ranks that differ in their
 data-parallel rank, or parameters that are not sharded on ranks that differ in their tensor-parallel
 rank.  If no recorded feature tells replicas from shards, the form "stays" is learned: a variable
@@ -29,7 +31,11 @@ Name = tuple[str, str]
 
 
 class Consistent(RelationBase):
-    """`variable`.`attribute` is equal on two ranks, or stays equal."""
+    """`attribute` of each `variable` is equal on two ranks, or stays equal if it was equal.
+
+    `variable` is a kind of object, such as "torch.nn.Parameter", and `attribute` is, for example,
+    "data".
+    """
 
     name = "consistent"
     several = True
@@ -50,7 +56,7 @@ class Consistent(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each object, step and pair of ranks."""
+        """Adds an example for each pair of ranks, each object that both have, and each step."""
         names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
         wanted = set(claims)
         for name, records, passed, before in _pairs(frames, names):
@@ -98,9 +104,10 @@ class Consistent(RelationBase):
 def _pairs(
     frames: Sequence[Frame], wanted: Collection[Name] | None
 ) -> Iterator[tuple[Name, Records, Bools, Bools]]:
-    """Yields the examples of each kind of variable and pair of ranks.
+    """Yields the records of each kind of variable that two ranks have at the end of the same step.
 
-    The two masks say which values are equal on the ranks, and which were equal before the step.
+    `wanted` has the kinds to compare, such as ("torch.nn.Parameter", "data"); None stands for all.
+    The two masks say which values are equal on the two ranks, and which were equal before the step.
     """
     for one, other in rank_pairs(frames):
         known = {name: code for code, name in enumerate(other.variables)}
@@ -149,9 +156,10 @@ def _pairs(
 
 
 def _before(frame: Frame, rows: Ints) -> Keys:
-    """The digest of each variable when the step of its row began; 0 if it is not known.
+    """The hash of each variable's content at the beginning of a step; 0 if it is not known.
 
-    In the first step it is 0, since shards may begin equal, with the same zeros or the same seed.
+    `rows` are rows of `Table.changes`, each of which gives a variable and a step.  In the first
+    step it is 0, since shards may begin equal, with the same zeros or the same seed.
     """
     changes = frame.changes
     first = np.flatnonzero(changes["changed"] & frame.complete)

@@ -38,7 +38,11 @@ _LEAST = 0.02
 
 
 class Contain(RelationBase):
-    """Calls of `api` contain a call of `inner`, or a change of `variable`."""
+    """Each call of `api` contains a call of `inner`, or a change of `attribute` of a `variable`.
+
+    `variable` is a kind of object, such as "torch.nn.Parameter", `attribute` for example "grad",
+    and `change` the kind of change: "cleared" is a change to None or zeros.
+    """
 
     name = "contain"
     forms = (
@@ -52,7 +56,7 @@ class Contain(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes each API with each event that enough of its calls contain."""
+        """Proposes each API with each call or change that enough of its calls contain."""
         for frame in frames:
             events, pairs = _contained(frame)
             for api, positions, codes in pairs:
@@ -140,14 +144,14 @@ class Contain(RelationBase):
         return implied
 
     def needs(self, claim: Hypothesis) -> Needs:
-        """The check needs the API, and the other API or the variable of the event."""
+        """The check needs the API, and the other API or the variable that the claim names."""
         what, name, attribute, _ = _event(claim)
         if what == "call":
             return Needs(frozenset({claim.text("api"), name}))
         return Needs(frozenset({claim.text("api")}), frozenset({(name, attribute)}))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
-        """A listener that collects the events of each call until it returns."""
+        """A listener that collects the calls and changes inside of each call until it returns."""
         return _Checker(watches, contexts)
 
     def explain(self, claim: Hypothesis) -> Explanation:
@@ -175,7 +179,11 @@ def _is_of_model(event: Event) -> bool:
 
 
 def _after_first(frame: Frame, claim: Hypothesis, group: CallGroup) -> Bools:
-    """The calls that returned after the claim's variable was first observed."""
+    """The calls of `group` that a claim is judged on.
+
+    If the claim is on a change of a part of a model, such as a parameter, these are the calls that
+    returned after such a part was first observed.  Otherwise they are all calls.
+    """
     _, name, attribute, _ = event = _event(claim)
     if not _is_of_model(event):
         return np.ones(len(group.rows), bool)
@@ -222,7 +230,11 @@ class _Checker(Checker):
 
 
 def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:
-    """The events of a table, and which calls contain which of them."""
+    """The kinds of events of a table, and which calls contain which of them.
+
+    The second list has, for each API, the positions of calls in `frame.groups[api]` and the index
+    in the first list of an event that each contains.
+    """
     events: list[Event] = [("call", api, "", "") for api in frame.apis]
     calls, changes = frame.calls, frame.changes
     kinds, kind = frame.kinds

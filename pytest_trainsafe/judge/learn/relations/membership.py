@@ -1,9 +1,9 @@
 """Membership: what is trained is what the optimizer holds.
 
-"held": each parameter of the model is in a group of the optimizer.  "known": each parameter in the
-optimizer has a gradient or belongs to the model; if a model is wrapped, flattened or copied after
-the optimizer was created, the optimizer keeps parameters that nothing trains.  "trainable": each
-parameter in the optimizer requires gradients.
+A claim has one of three forms.  "held": each parameter of the model is in a group of the optimizer.
+"known": each parameter in the optimizer has a gradient or belongs to the model; if a model is
+wrapped, flattened or copied after the optimizer was created, the optimizer keeps parameters that
+nothing trains.  "trainable": each parameter in the optimizer requires gradients.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ _COUNTS = {"known": "self.stale", "trainable": "self.frozen"}
 
 
 class Membership(RelationBase):
-    """The optimizer has all of the model's parameters, no others, or only trainable ones."""
+    """The optimizer has all parameters of the model, no others, or only trainable ones.
+
+    `form` is "held", "known" or "trainable" for these claims.
+    """
 
     name = "membership"
     forms = ({"form": ("held", *_COUNTS)},)
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes every form, if optimizer steps and the model's parameters were observed."""
+        """Proposes all three claims, if optimizer steps and model parameters were observed."""
         if any(_STEP in frame.groups and _HELD in frame.variables for frame in frames):
             for form in ("held", *_COUNTS):
                 yield hypothesis("membership", form=form)
@@ -41,7 +44,10 @@ class Membership(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each parameter at each step's end, or for each optimizer step."""
+        """Adds an example for each parameter at each step's end, or for each optimizer step.
+
+        The first is for claims of the form "held" (the optimizer has each parameter of the model).
+        """
         for frame in frames:
             for claim in claims:
                 if claim["form"] == "held":
@@ -63,12 +69,13 @@ class Membership(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        `OWN` for the form "held", because fine-tuning trains only a part of a model.
+        `OWN` for the claim that the optimizer has all parameters of the model ("held"), because
+        fine-tuning trains only a part of a model.
         """
         return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
-        """Forbids preconditions on the membership, and on whether a step changes anything."""
+        """Forbids preconditions on what the claim says, and on whether a step changes anything."""
         return field in ("value", "self.has_gradients", "self.zero_rate")
 
     def needs(self, claim: Hypothesis) -> Needs:

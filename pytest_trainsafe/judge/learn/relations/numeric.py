@@ -1,8 +1,8 @@
 """Numeric: how a number or a norm changes.
 
-"grows": a counter never falls.  "counts": it goes up by one.  "change": a norm changes by at most
-`bound` times its earlier value.  "ratio": a norm is at most `bound` times its earlier value.
-"finite": all elements are finite.
+A claim has one of five forms.  "grows": a counter never falls.  "counts": it goes up by one.
+"change": a norm changes by at most `bound` times its earlier value.  "ratio": a norm is at most
+`bound` times its earlier value.  "finite": all elements are finite.
 """
 
 from __future__ import annotations
@@ -33,7 +33,12 @@ MARGIN = 4.0
 
 
 class Numeric(RelationBase):
-    """`variable`.`attribute` changes as `form` says, within `bound` if it has one."""
+    """The number, norm or finiteness of `attribute` of each `variable` follows a rule.
+
+    `variable` is a kind of object, such as "optimizer.state".  `form` names the rule: "grows" is
+    for a counter that never falls, for example, and "ratio" for a norm that grows by at most the
+    factor `bound`.
+    """
 
     name = "numeric"
     forms = (
@@ -43,7 +48,7 @@ class Numeric(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes each kind of variable with every form that half of its changes satisfy."""
+        """Proposes each claim on a kind of variable that at least half of its changes satisfy."""
         for frame in frames:
             for name, rows in _changes(frame):
                 for claim in _proposed(name):
@@ -54,7 +59,10 @@ class Numeric(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each change that can be compared.  Bounds must hold with `MARGIN`."""
+        """Adds an example for each change that can be compared.
+
+        A bound is satisfied only if `MARGIN` times the new norm, or its change, is within it.
+        """
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
             wanted[claim.text("variable"), claim.text("attribute")].append(claim)
@@ -73,8 +81,9 @@ class Numeric(RelationBase):
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """The claims that this claim implies.
 
-        A bound implies every larger bound.  "counts" implies "grows", and "ratio" implies "change"
-        with the same bound.
+        A bound implies every larger bound.  A counter that goes up by one ("counts") never falls
+        ("grows").  A norm that is at most `bound` times its earlier value ("ratio") changes by at
+        most `bound` times that value ("change").
         """
         form, bound = claim.text("form"), claim["bound"]
         name = claim.text("variable"), claim.text("attribute")
@@ -157,7 +166,11 @@ def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
 
 
 def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple[Bools, Bools]:
-    """Which changes satisfy the claim, and which changes are examples of it."""
+    """Which changes satisfy the claim, and which changes can be judged by it.
+
+    `rows` are rows of `Table.changes`.  A new norm, or its change, must be within its bound even
+    when it is multiplied by `margin`.
+    """
     before, after = (frame.changes[name][rows] for name in ("before", "after"))
     form = claim.text("form")
     if form == "finite":

@@ -42,7 +42,11 @@ _ROUNDING = 1e-3
 
 
 class Output(RelationBase):
-    """The result at `place` of `api` satisfies `form`, for its `property` and the argument `of`."""
+    """A result of `api` has a property by itself, or compared with an argument.
+
+    `place` names the result, such as "result.0".  `form` is, for example, "finite" (all elements
+    are finite) or "equal": the result equals the argument `of` in `property`, such as "shape".
+    """
 
     name = "output"
     typed = True
@@ -74,7 +78,7 @@ class Output(RelationBase):
                     found.add(claim, group, passed, where)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """Yields the claims that an "equal" claim on a content or a shape implies.
+        """Yields what follows from the claim that a result has the content or shape of an argument.
 
         If a result has the content of an argument, it also has its dtype, device, shape and sizes.
         If it has the shape of an argument, it also has its first and its last size.
@@ -133,8 +137,9 @@ class Output(RelationBase):
     def anywhere(self, claim: Hypothesis) -> bool:
         """Whether a claim may be judged in phases, modes and dtypes in which it was not seen.
 
-        True for "equal" and "at_most" claims on contents, shapes, sizes and numbers.  False for all
-        other claims, and for all claims on `torch.nn.functional` or on a module's `forward`.
+        True for claims that a content, shape, size or number of a result equals that of an argument
+        or is at most as large.  False for all other claims, and for all claims on
+        `torch.nn.functional` or on a module's `forward`.
         """
         if is_architecture(claim.text("api")):
             return False
@@ -207,7 +212,7 @@ def _position(place: str) -> tuple[bool, str]:
 
 
 def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
-    """The claims that fit the types of the results and arguments of a group of calls."""
+    """Yields the claims that fit the types of the results and arguments of the calls of an API."""
     results = [place for place in group.slots if place.startswith("result")]
     arguments = [place for place in group.slots if not place.startswith("result")]
     if is_own_module(group.api):
@@ -238,7 +243,7 @@ def _proposed(frame: Frame, group: CallGroup) -> Iterator[Hypothesis]:
 
 
 def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, Bools]:
-    """Which calls satisfy the claim, and which calls are examples of it."""
+    """Which calls of `group` satisfy the claim, and which calls have the values to judge it."""
     nowhere = np.zeros(len(group.rows), bool)
     slot = group.slots.get(claim.text("place"))
     if slot is None:
@@ -286,7 +291,7 @@ def _passed(frame: Frame, group: CallGroup, claim: Hypothesis) -> tuple[Bools, B
 
 
 def _judged(call: Call, claim: Hypothesis) -> bool | None:
-    """Whether a call satisfies the claim; None if it is no example of it."""
+    """Whether a call satisfies the claim; None if it does not have the values to judge it."""
     value = call.values.get(claim.text("place"))
     form, name = claim.text("form"), claim.text("property")
     if value is None:

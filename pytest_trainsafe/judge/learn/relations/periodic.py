@@ -30,7 +30,11 @@ _RATE = "optimizer.param_groups", "lr"
 
 
 class Periodic(RelationBase):
-    """`variable`.`attribute` changes at least once in `period` steps; never if `period` is 0."""
+    """`attribute` of each `variable` changes at least once in `period` steps; never if it is 0.
+
+    `variable` is a kind of object, such as "torch.nn.Parameter", and `attribute` is, for example,
+    "data".
+    """
 
     name = "periodic"
     forms = ({"variable": str, "attribute": str, "period": tuple(range(_LONGEST + 2))},)
@@ -115,7 +119,10 @@ class Periodic(RelationBase):
 
 @dataclass(slots=True)
 class _Seen:
-    """What happened to an object in the current step."""
+    """What happened to an attribute of an object in the current step.
+
+    `last` is its last Change or sample in the step, and `changed` whether its value changed.
+    """
 
     last: Change
     changed: bool = False
@@ -164,7 +171,9 @@ def _moments(
 ) -> Iterable[tuple[tuple[str, str], Records, Ints]]:
     """Yields each kind of variable, with a record of each object at the end of each step.
 
-    The third value has, for each record, the number of steps since its object changed.
+    A kind is a pair such as ("torch.nn.Parameter", "data").  `wanted` has the kinds to yield; None
+    stands for all.  The third value has, for each record, the number of steps since its object
+    changed.
     """
     changes = frame.changes
     graded, zero = _graded(frame), _zero_rate(frame)
@@ -193,7 +202,8 @@ def _moments(
 def _quiet(objects: Ints, changed: Bools) -> Ints:
     """For each record, the number of steps since its object changed.
 
-    The records of an object follow each other, in the order of steps.
+    `objects` identifies the object of each record, and `changed` says whether it changed in the
+    step of the record.  The records of an object follow each other, in the order of steps.
     """
     index = np.arange(len(objects))
     first = np.ones(len(objects), bool)
@@ -205,14 +215,14 @@ def _quiet(objects: Ints, changed: Bools) -> Ints:
 
 
 def _moment(frame: Frame, rows: Ints) -> Ints:
-    """A number for each change that identifies its object and its step."""
+    """For each of these rows of `Table.changes`, a number that identifies its object and step."""
     steps = len(frame.steps["position"]) + 1
     moments: Ints = frame.changes["object"][rows].astype(np.int64) * steps
     return moments + frame.interval_of_change[rows]
 
 
 def _graded(frame: Frame) -> Ints:
-    """The sorted numbers (`_moment`) of objects and steps that had a gradient."""
+    """The sorted numbers (`_moment`) of the steps of objects in which the object had a gradient."""
     changes = frame.changes
     grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
     rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))

@@ -39,7 +39,10 @@ _ANEW = ("cleared", "set")
 
 
 class Renewed(RelationBase):
-    """Between two calls of `api`, `attribute` of some `variable` is cleared or set from nothing."""
+    """Between two calls of `api`, `attribute` of some `variable` is cleared or set from nothing.
+
+    `api` is the step of an optimizer, `variable` a kind of parameter, and `attribute` "grad".
+    """
 
     name = "renewed"
     forms = ({"api": (_STEP,), "variable": _PARAMETERS, "attribute": ("grad",)},)
@@ -141,7 +144,10 @@ class _Checker(Checker):
 
 
 def _renewals(frame: Frame, name: Name) -> Bools:
-    """Which changes of the variable and attribute `name` clear a value or set one from nothing."""
+    """Which rows of `Table.changes` clear a value of a variable, or set one from nothing.
+
+    `name` is the kind of the variable and its attribute, as ("torch.nn.Parameter", "grad").
+    """
     kinds, kind = frame.kinds
     anew = [code for code, each in enumerate(kinds) if each in _ANEW]
     code = frame.variables.index(name)

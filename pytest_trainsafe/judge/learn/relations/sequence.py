@@ -41,7 +41,7 @@ _LEAST = 0.2
 
 
 class CallSequence(RelationBase):
-    """Calls of `inner` between calls of `api`, or the order of their first calls in a step."""
+    """`inner` is called between two calls of `api`, or after the first call of `api` in a step."""
 
     name = "sequence"
     forms = ({"form": ("between", "once", "order"), "api": str, "inner": str},)
@@ -99,7 +99,10 @@ class CallSequence(RelationBase):
                     found.add(claim, records, passed)
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
-        """The claim "between", which "once" implies."""
+        """For a claim of the form "once", the same claim of the form "between", which it implies.
+
+        "once": `inner` is called exactly once between two calls of `api`; "between": at least once.
+        """
         if claim["form"] == "once":
             yield _claim("between", claim.text("api"), claim.text("inner"))
 
@@ -132,11 +135,11 @@ class CallSequence(RelationBase):
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def redundant(self, found: Sequence[Invariant]) -> Collection[Hypothesis]:
-        """The claims of the forms "order" and "once" that follow from other claims.
+        """The claims on an order, or on a call exactly once, that follow from other claims.
 
         A claim "A before C" follows from the claims "A before B" and "B before C".  Two APIs
-        alternate if each is called once between two calls of the other: "once" claims on two such
-        APIs follow if both alternate with a third API.
+        alternate if each is called exactly once between two calls of the other.  The claims that
+        two APIs alternate follow if both alternate with a third API.
         """
         always = {each.claim: each for each in found if each.precondition.always}
         return {*_round_trips(always), *_detours(always)}
@@ -164,7 +167,10 @@ class CallSequence(RelationBase):
 
 
 class Entries:
-    """The positions at which calls begin, for the APIs that a claim may name."""
+    """The positions in time at which calls begin, for the APIs that a claim may name.
+
+    `firsts` maps each API and step to the position of the first call of the API in the step.
+    """
 
     def __init__(self, frame: Frame) -> None:
         self.frame = frame
@@ -197,9 +203,10 @@ class Entries:
         return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
-        """The calls of an API that have an earlier call of it on their thread.
+        """The calls of an API before which the API was called on the same thread.
 
-        Returns the records, and the positions where the earlier call and the call were entered.
+        Calls of an optimizer or scheduler must also be on the same object.  Returns the calls, and
+        for each the positions at which the previous call began and at which it began itself.
         """
         group = self.frame.groups[api]
         calls = self.frame.calls
@@ -219,7 +226,10 @@ class Entries:
         return records, before[has], entries[has]
 
     def _owners(self, api: str) -> Ints:
-        """The identity of the object of each call of an API; 0 where objects do not matter."""
+        """The number of the optimizer or scheduler on which each call of an API was made.
+
+        0 for other APIs, whose calls are compared whatever their objects are.
+        """
         rows = self._rows[api]
         owners = np.zeros(len(rows), np.int64)
         group = self.frame.attempts.get(api)
@@ -230,7 +240,10 @@ class Entries:
         return owners
 
     def between(self, inner: str, records: Records, before: Ints, entries: Ints) -> Ints:
-        """How many calls of `inner` were entered between the two calls of each record."""
+        """How many calls of `inner` begin between the two calls of each pair from `consecutive`.
+
+        `before` and `entries` are the positions at which the calls of each pair begin.
+        """
         counts = np.zeros(len(entries), np.int64)
         if inner in self._rows:
             threads = self.frame.calls["thread"][records.rows]
@@ -242,9 +255,9 @@ class Entries:
         return counts
 
     def ordered(self, api: str, inner: str) -> tuple[Records, Bools]:
-        """Returns the first call of `inner` in each step that calls both APIs.
+        """Returns the first call of `inner` in each step in which `api` is called too.
 
-        Also returns whether the first call of `api` came before it.
+        Also returns whether the first call of `api` in the step came before it.
         """
         if api not in self._rows or inner not in self._rows:
             return Records(np.zeros(0, np.int64), np.zeros(0, np.int64), []), np.zeros(0, bool)
@@ -334,18 +347,21 @@ class _Checker(Checker):
 
 
 def owner_of(api: str, call: Call) -> int:
-    """The identity of the object of a call; 0 where objects do not matter."""
+    """The number of the object on which `call` was made, if it is an optimizer or scheduler.
+
+    0 for calls of other APIs, which are compared whatever their objects are.
+    """
     found = call.values.get("self") if api.startswith(_OWNED) else None
     return 0 if found is None else found.identity
 
 
 def _round_trips(always: Mapping[Hypothesis, Invariant]) -> set[Hypothesis]:
-    """The "once" claims on two APIs that alternate, if both also alternate with a third API.
+    """The claims that two APIs alternate, if both also alternate with a third API.
 
-    Two APIs alternate if each is called once between two calls of the other.  The third API must
-    rank above both.  APIs are ranked by the largest number of programs that satisfy one of their
-    "once" claims (more is higher), then by the number of these claims (more is higher), then by
-    name (alphabetically first is highest).
+    Two APIs alternate if each is called exactly once between two calls of the other: there is a
+    claim of the form "once" for each.  The third API must rank above both.  APIs are ranked by the
+    largest number of programs that satisfy one of their "once" claims (more is higher), then by the
+    number of these claims (more is higher), then by name (alphabetically first is highest).
     """
     pairs = {
         (claim.text("api"), claim.text("inner")): each.programs

@@ -28,7 +28,11 @@ from pytest_trainsafe.trace.observed.table import NONE
 
 
 class Within(RelationBase):
-    """Changes of `variable`.`attribute` happen inside calls of `api`."""
+    """`attribute` of each `variable` changes only inside calls of `api`.
+
+    `variable` is a kind of object, such as "torch.nn.Parameter", and `attribute` is, for example,
+    "data".
+    """
 
     name = "within"
     forms = ({"api": str, "variable": str, "attribute": str},)
@@ -112,7 +116,7 @@ class _Checker(Checker):
 
 
 def _changes(frame: Frame) -> Iterable[tuple[tuple[str, str], Ints]]:
-    """Yields each kind of variable with the rows of its changes.
+    """Yields each kind of variable, as ("torch.nn.Parameter", "data"), with rows of its changes.
 
     Left out are the samples of unchanged values at the ends of steps, and the changes by which a
     variable gets its first value.

@@ -70,7 +70,7 @@ def shipped_packs() -> list[str]:
 
 
 def needs_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> Needs:
-    """The APIs and variables that the invariants of the packs need."""
+    """The APIs, and the attributes of objects, that must be observed to check the packs."""
     needs = Needs()
     for claim in {each.claim for pack in packs for each in pack.invariants}:
         needs |= relations[claim.relation].needs(claim)
@@ -89,8 +89,9 @@ def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> 
 def variable_patterns(kind: str, attribute: str) -> tuple[str, ...]:
     """The patterns of `observe(variables=...)` for one kind of variable.
 
-    A kind is the type of a part of the model ("torch.nn.Parameter"), or the role of another object
-    ("optimizer.param_groups").  Several objects may have a role, as in "optimizer1.param_groups.0".
+    A kind is the class of a part of the model ("torch.nn.Parameter"), or what another object is
+    used for ("optimizer.param_groups").  The patterns match the names of all objects of the kind,
+    such as "optimizer1.param_groups.0".
     """
     head, _, rest = kind.partition(".")
     if head == "torch":

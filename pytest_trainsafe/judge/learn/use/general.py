@@ -74,8 +74,8 @@ class _Claim:
     """The evidence that the observed runs give for or against one claim.
 
     `counts` has the numbers of passing and failing examples of each program.  `most` has the
-    largest number of passing examples in one run of each program.  `values` has keys of some of the
-    values that the claim compares: a single key means that they never varied.
+    largest number of passing examples in one run of each program.  `values` has hashes of some of
+    the values that the claim compares: a single hash means that they never varied.
     """
 
     counts: dict[str, Counts] = field(default_factory=dict)
@@ -146,7 +146,7 @@ def _seen(
 
 
 class _Examples(Evidence):
-    """Counts examples, and notes which values a claim compares."""
+    """Counts the examples of each claim in one run, and notes which values a claim compares."""
 
     def __init__(self, found: Mapping[Hypothesis, _Claim], frames: Sequence[Frame]) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class _Examples(Evidence):
             values.update(_values(claim, frame, records.of_calls, rows))
 
     def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
-        """The frame of the rank that made the recorded calls."""
+        """The prepared table of the rank that has these records (calls or changes)."""
         api = claim.text("api")
         return next(
             frame
@@ -179,7 +179,7 @@ class _Examples(Evidence):
 def _values(
     claim: Hypothesis, frame: Frame, of_calls: bool, rows: npt.NDArray[np.int64]
 ) -> set[int]:
-    """Up to two distinct keys of the values that a claim compares in these rows.
+    """Up to two distinct hashes of the values that a claim compares in these rows of a table.
 
     Two are enough to show that the values vary.
     """
@@ -210,7 +210,7 @@ def _choose(
     counted: Collection[str] | None,
     marked: Collection[str],
 ) -> Invariant | str:
-    """The invariant of a claim, or why it is left out."""
+    """The invariant of a claim for a shipped pack, or a text that says why it is left out."""
     if relation.prior(claim) < PRIOR:
         return "authors choose it"
     made = invariant_of(relation, claim, seen.counts)
@@ -233,7 +233,7 @@ def _choose(
 
 
 def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
-    """Whether enough programs satisfy the rule in each scenario of its precondition."""
+    """Whether enough programs satisfy a claim in each scenario of `precondition`."""
     repeated = {
         program
         for program, most in seen.most.items()
@@ -286,7 +286,7 @@ def _of_context(precondition: Precondition) -> bool:
 
 
 def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
-    """Whether each program satisfies the invariant that is learned from the other programs."""
+    """Whether each program satisfies the claim's invariant, learned from the other programs."""
     for program, counts in seen.counts.items():
         failing = [features for features, _, failed in counts if failed]
         if not failing:

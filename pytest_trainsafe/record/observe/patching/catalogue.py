@@ -49,7 +49,10 @@ class Role:
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A function or a method to patch.  `api` is its name where it is defined."""
+    """A function or a method to patch: `attribute` of `owner`, which is a module or a class.
+
+    `api` is its name where it is defined, and `role` what the observer does around its calls.
+    """
 
     owner: Any
     attribute: str

@@ -45,10 +45,11 @@ def named(api: str) -> list[Target]:
 
 
 def overrides(cls: type, methods: Mapping[tuple[Any, str], Target]) -> Iterator[Target]:
-    """The methods of a class and its bases that override one of `methods`.
+    """Yields the methods of a class and its bases that override one of `methods`.
 
-    They are observed under the name of the overridden method.  Constructors are left out, since
-    they call the library's constructor with other arguments.
+    `methods` has the observed methods, by class and name.  The overriding methods are observed
+    under the name of the overridden method.  Constructors are left out, since they call the
+    library's constructor with other arguments.
     """
     for owner in cls.__mro__:
         for attribute, method in list(vars(owner).items()):
@@ -62,7 +63,7 @@ def overrides(cls: type, methods: Mapping[tuple[Any, str], Target]) -> Iterator[
 
 
 def _of_library(name: str) -> Iterator[Target]:
-    """Public functions and methods that a library's loaded modules define."""
+    """Yields the public functions and methods that a library's loaded modules define."""
     seen: set[int] = set()
     for module_name, module in list(sys.modules.items()):
         if module_name != name and not module_name.startswith(f"{name}."):

@@ -22,17 +22,17 @@ from pytest_trainsafe.record.observe.patching.catalogue import Target, subclasse
 
 
 class Runner(Protocol):
-    """An observer, to which the wrappers pass calls while it is active."""
+    """The interface of an observer, to which the wrappers pass calls while it is active."""
 
     def run(
         self, target: Target, original: Callable[..., Any], args: Any, kwargs: dict[str, Any]
     ) -> Any:
-        """Call the original function, and observe the call."""
+        """Call the original function, observe the call as `target` says, and return the result."""
         ...
 
 
 class _Active:
-    """Holds the active runner of this process, or None."""
+    """Holds the observer of this process that is active, or None."""
 
     runner: Runner | None = None
 
@@ -72,9 +72,9 @@ class Patches:
 
     @contextmanager
     def active(self, runner: Runner, targets: Iterable[Target]) -> Iterator[None]:
-        """Pass calls of the targets to this runner in a `with` block.
+        """Pass calls of the functions in `targets` to the observer `runner` in a `with` block.
 
-        Raises ProgramError if another runner is active.
+        Raises ProgramError if another observer is active.
         """
         if _Active.runner is not None:
             raise ProgramError(
@@ -130,7 +130,10 @@ class Patches:
         self._exchanged.append((owner, name, present, wrapper))
 
     def _exchange_names(self, functions: dict[int, tuple[Any, Any]]) -> None:
-        """Exchange functions also in the modules that imported them by name."""
+        """Exchange functions also in the modules that imported them by name.
+
+        `functions` maps the id of each original to the original and its wrapper.
+        """
         for module_name, module in list(sys.modules.items()):
             if module_name.startswith(_INTERNAL):
                 continue
@@ -165,7 +168,7 @@ _ABSENT = object()
 
 
 def _cell_of(function: Any) -> Any:
-    """The cell in which torch's hook around `Optimizer.step` holds the method; None without one."""
+    """The closure cell in which torch's hook around `Optimizer.step` holds the method, or None."""
     code = getattr(function, "__code__", None)
     if code is None or code.co_freevars != ("func",):
         return None

@@ -1,4 +1,4 @@
-"""Selects the APIs and the variables that an observation asks for."""
+"""Selects the APIs, and the attributes of training objects, that an observation asks for."""
 
 from __future__ import annotations
 
@@ -76,7 +76,11 @@ class Selection:
 
 
 class Wanted:
-    """The variables to record: patterns of `OBJECT.ATTRIBUTE` or `TYPE.ATTRIBUTE`; None for all."""
+    """Selects the attributes of training objects (called variables) to record.
+
+    `patterns` has `fnmatch` patterns of `OBJECT.ATTRIBUTE` or `TYPE.ATTRIBUTE`, such as
+    "model.*.grad"; None selects all.
+    """
 
     def __init__(self, patterns: Sequence[str] | None) -> None:
         self._patterns = patterns
@@ -84,7 +88,7 @@ class Wanted:
 
     @property
     def nothing(self) -> bool:
-        """Whether no variable is recorded."""
+        """Whether no attribute of any object is recorded."""
         return self._patterns is not None and not self._patterns
 
     def _takes(self, name: str, kind: str, attribute: str) -> bool:

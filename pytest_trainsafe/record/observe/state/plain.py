@@ -1,4 +1,8 @@
-"""Lists the followed attributes of optimizers, schedulers, scalers, loaders and other objects."""
+"""Lists the attributes of optimizers, schedulers, scalers, loaders and others that are recorded.
+
+Each is a Slot, which reads an attribute and notices its changes.  In all functions, `name` is the
+name under which the object is recorded, such as "optimizer".
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,7 @@ MAX_STATES = 4096
 def of_optimizer(
     name: str, optimizer: Optimizer, objects: Objects, named: Mapping[int, str]
 ) -> Iterator[Slot]:
-    """Yields the attributes in an optimizer's groups and states.
+    """Yields the Slots of the attributes in an optimizer's groups and states.
 
     `named` has the names of the models' parameters by their id.
     """
@@ -49,7 +53,7 @@ def of_optimizer(
 
 
 def of_object(name: str, thing: object) -> Iterator[Slot]:
-    """Yields the attributes of any object that are numbers, bools or texts."""
+    """Yields the Slots of an object's attributes that are numbers, bools or texts."""
     kind = public_name(type(thing))
     for attribute in plain_attributes(thing):
         read = functools.partial(getattr, thing, attribute, None)
@@ -57,7 +61,11 @@ def of_object(name: str, thing: object) -> Iterator[Slot]:
 
 
 def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
-    """Yields the attributes of a scheduler, and the numbers in the functions of `lr_lambdas`."""
+    """Yields the Slots of a scheduler's attributes, and of the numbers that its `lr_lambdas` hold.
+
+    A function holds numbers as keywords of a `functools.partial`, as variables of its closure, or
+    as attributes of a callable object.
+    """
     yield from of_object(name, scheduler)
     for index, function in enumerate(getattr(scheduler, "lr_lambdas", ())):
         for held, read in _held_by(function):
@@ -67,7 +75,7 @@ def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
 
 
 def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
-    """Yields the scale, the growth tracker and the settings of a gradient scaler."""
+    """Yields the Slots of the scale, the growth tracker and the settings of a gradient scaler."""
     kind = public_name(type(scaler))
     for attribute in ("_scale", "_growth_tracker"):
         yield Slot(
@@ -80,7 +88,10 @@ def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
 
 
 def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
-    """Yields the counts, the lengths, the dataset, the sampler and the settings of a loader."""
+    """Yields the Slots of the counts, lengths, dataset, sampler and settings of a loader.
+
+    `counts` has the numbers of its current epoch ("epoch") and of the batches read ("batches").
+    """
     kind = public_name(type(loader))
     for attribute in ("epoch", "batches"):
         yield Slot(name, kind, attribute, "plain", functools.partial(counts.get, attribute))
@@ -95,7 +106,11 @@ def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
 
 
 def _held_by(function: Any) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yields names and readers of the numbers in a partial, a closure or a callable object."""
+    """Yields the name of each number that a function holds, and a function that reads it.
+
+    Numbers are keywords of a `functools.partial`, variables of a closure, or attributes of a
+    callable object.
+    """
     if isinstance(function, functools.partial):
         for name, value in function.keywords.items():
             if isinstance(value, bool | int | float):
@@ -120,7 +135,7 @@ def _content(cell: Any) -> object:
 
 
 class _Identities:
-    """Reads the identities of a group's parameters, as a text.
+    """Reads the numbers of a group's parameters (`Objects.identity`), as one text.
 
     The text is computed again only if the list is another object or has another length.
     """

@@ -1,4 +1,4 @@
-"""Reads one followed attribute, and decides whether it changed."""
+"""Reads one recorded attribute of a training object, and decides whether it changed."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ NOTHING = Value("NoneType")
 class Slot:
     """An attribute of a training object.
 
+    `name` is the name of the object, such as "model.fc.weight", and `cls` the name of its class.
     `kind` is "data", "grad", "buffer", "state" or "plain".  After a call that may write to a kind,
     all attributes of this kind are compared by content.  `read` returns a tensor, a plain value
     such as a number or a text, or None.
@@ -39,7 +40,8 @@ class Slot:
         """Read the attribute.  Returns its earlier value if it changed, else None.
 
         Without `exact`, the content of a tensor is read only if the tensor is another object or has
-        another version or address.  With `exact`, it is read once in each `moment`.
+        another version or address.  With `exact`, it is read once in each `moment`, a count of
+        comparisons.
         """
         now = self.read()
         if isinstance(now, torch.Tensor):

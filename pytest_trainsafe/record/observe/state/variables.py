@@ -1,4 +1,7 @@
-"""Finds and names training objects, and notices changes of their attributes."""
+"""Finds and names training objects, and notices changes of their attributes.
+
+To follow an object means to record the changes of its attributes.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +37,10 @@ _NOTHING_EXACT: frozenset[str] = frozenset()
 
 
 class Variables:
-    """The followed objects of a process.
+    """The followed objects of a process: those whose attributes are recorded.
 
-    Objects are held weakly: an optimizer that the program has dropped is forgotten at the end of
-    the step.
+    `wanted` selects the attributes.  Objects are held weakly: an optimizer that the program has
+    dropped is forgotten at the end of the step.
     """
 
     def __init__(self, objects: Objects, describer: Describer, wanted: Wanted) -> None:
@@ -137,12 +140,12 @@ class Variables:
         return True
 
     def follow(self, name: str, thing: Any) -> None:
-        """Follow the plain attributes of any object of the program, as "program.NAME"."""
+        """Follow the attributes of `thing` that are numbers, bools or texts, as "program.NAME"."""
         self._others.append((f"{PROGRAM}.{name}", weakref.ref(thing)))
         self._stale = True
 
     def set_program(self, name: str, value: Plain) -> None:
-        """Set a plain variable that the program defines."""
+        """Set a number, bool or text of the program, which is recorded as `name` of "program"."""
         self._stale |= name not in self._program
         self._program[name] = value
 
@@ -157,9 +160,10 @@ class Variables:
     # What changes.
 
     def compare(self, changed: Changed, exact: frozenset[str] = _NOTHING_EXACT) -> None:
-        """Call `changed` for each attribute that changed.
+        """Call `changed` for each followed attribute that changed since it was last read.
 
-        Tensors of the kinds in `exact` are read even if nothing seems to have written to them.
+        `changed` is called with the attribute's Slot and its earlier value.  Tensors of the kinds
+        in `exact` are read even if nothing seems to have written to them.
         """
         if not self.following:
             return
@@ -196,12 +200,12 @@ class Variables:
             sampled(slot)
 
     def rebase(self) -> None:
-        """Read all attributes without reporting changes, when recording begins after a pause."""
+        """Read all followed attributes without a report, when recording begins after a pause."""
         self._stale = True
         self.sample(lambda slot, before: None, lambda slot: None)
 
     def compare_buffers(self, module: nn.Module, changed: Changed) -> None:
-        """Compare the module's own buffers, since its forward may have written to them."""
+        """Call `changed` for each own buffer of the module that its forward has written to."""
         for buffer in module._buffers.values():
             slot = self._buffers.get(id(buffer))
             if slot is not None:
@@ -210,7 +214,7 @@ class Variables:
                     changed(slot, before)
 
     def _states(self) -> tuple[tuple[int, int], ...]:
-        """For each optimizer, the id of its state dict and the number of parameters in it."""
+        """For each followed optimizer, the id of its state dict and the number of its entries."""
         things = [reference() for _, reference in self._others]
         return tuple(
             (id(each.state), len(each.state)) for each in things if isinstance(each, Optimizer)
@@ -291,7 +295,10 @@ class Variables:
             )
 
     def _of_bare(self, name: str, optimizer: Optimizer, optimized: set[int]) -> Iterator[Slot]:
-        """Yields the attributes of an optimizer's parameters that no known model has."""
+        """Yields the Slots of an optimizer's parameters that no known model has.
+
+        `optimized` has the ids of all parameters in optimizers.
+        """
         for index, group in enumerate(optimizer.param_groups):
             for number, parameter in enumerate(group["params"]):
                 if id(parameter) not in self._names:

@@ -88,7 +88,7 @@ def _profile(config: pytest.Config) -> _Profile:
     lines = _ini(config, PROFILES_KEY, "lines such as 'mine: record=full timeout=600'")
     if not isinstance(lines, list) or not all(isinstance(line, str) for line in lines):
         raise pytest.UsageError(
-            f"{PROFILES_KEY} (ini) takes lines such as 'mine: record=full timeout=600', as text, "
+            f"{PROFILES_KEY} (ini) takes lines of text such as 'mine: record=full timeout=600', "
             f"not {shown(lines)}"
         )
     given = _given(config, BY_NAME["profile"], _NO_PROFILE)
@@ -180,10 +180,10 @@ def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
     name, values = profile
     if "sweep" in values:
         return values["sweep"].split(), f"sweep of the profile {excerpt(name)}"
-    words = _ini(config, "trainsafe_sweep", "words such as tp=1,2 cp=1,2")
+    words = _ini(config, "trainsafe_sweep", "words such as 'tp=1,2 cp=1,2'")
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise pytest.UsageError(
-            f"trainsafe_sweep (ini) takes words such as tp=1,2 cp=1,2, as text, not {shown(words)}"
+            f"trainsafe_sweep (ini) takes text such as 'tp=1,2 cp=1,2', not {shown(words)}"
         )
     return list(words), ini if words else OPTION
 

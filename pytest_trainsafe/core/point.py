@@ -63,10 +63,12 @@ class Point:
         return dict(self.values).get(axis, default)
 
     def size(self, axis: str) -> int:
-        """The number of ranks along an axis or a role, or the value of `vpp`; 1 by default.
+        """The number of ranks along an axis; for "vpp", the value of this axis.
 
-        If several mesh axes share a role, such as "dp", the size of the role is the product of
-        their sizes.  Raises ArgumentError for an axis that has no size.
+        `axis` is a mesh axis, an overlapping axis such as "ep", a role such as "dp", or "vpp".  An
+        axis that the Point does not name has the size 1.  If several mesh axes share a role, the
+        size of the role is the product of their sizes.  Raises ArgumentError for any other name,
+        such as "dtype" or "sp".
         """
         if axis == "vpp":
             return int(self.get(axis, 1))

@@ -160,7 +160,7 @@ class ReferenceCache:
 
     def _pin(self, entry: Path) -> None:
         pin = try_lock(entry / "pin", shared=True)
-        assert pin is not None, entry  # removing an entry needs the digest's lock, which we hold
+        assert pin is not None, entry  # only a holder of <digest>.lock, as we are, removes it
         os.utime(entry / "pin")
         with self._guard:
             before = self._pins.get(entry.name)
@@ -169,7 +169,10 @@ class ReferenceCache:
             before.release()
 
     def _clear(self, digest: str) -> None:
-        """Removes a digest's entry and its partial entries.  The caller holds the digest's lock."""
+        """Removes the entry of a digest, and its folders `making-<digest>-*`.
+
+        The caller must hold the lock on `<digest>.lock`.
+        """
         entry = self.directory / digest
         if os.path.lexists(entry):
             aside = Path(tempfile.mkdtemp(prefix=f"{MAKING}{digest}-", dir=self.directory))
@@ -202,7 +205,7 @@ class ReferenceCache:
                 self._remove(digest)
 
     def _remove(self, digest: str) -> bool:
-        """Removes an entry unless it is in use; returns whether it was removed."""
+        """Removes the entry of a digest unless it is in use; returns whether it was removed."""
         lock_file = self.directory / f"{digest}.lock"
         try:
             _make_way(lock_file)
@@ -291,7 +294,10 @@ def _is_pin(pin: Path) -> bool:
 
 
 def _is_read(entry: Path) -> bool:
-    """Whether a process reads the entry's trace.  The caller holds the digest's lock."""
+    """Whether a process reads the entry's trace, and so holds a lock on the entry's file `pin`.
+
+    The caller must hold the lock on `<digest>.lock`, so that no process begins to read meanwhile.
+    """
     if entry.is_symlink() or not entry.is_dir():
         return False
     try:

@@ -238,7 +238,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
-    """Raises RelationError if several dp ranks hold parts of a micro-batch of the other Run."""
+    """Raises RelationError if one translated micro-batch is made of those of several dp ranks."""
     owners: dict[int, int] = {}
     for rank in ranks:
         at = rank.coordinates["dp"]
@@ -247,8 +247,9 @@ def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
                 continue
             if owners.setdefault(id.microbatch, at) != at:
                 raise RelationError(
-                    f"the relation {relation.name} does not apply: micro-batch {id.microbatch} of "
-                    "the other Run consists of micro-batches that different dp ranks compute "
-                    f"(ranks {owners[id.microbatch]} and {at}); let ctx.microbatches give each dp "
-                    "rank a contiguous block, which is the default"
+                    f"the relation {relation.name} does not apply: it compares micro-batch "
+                    f"{id.microbatch} of one Run with several micro-batches of a second Run; these "
+                    "must be on one dp rank, but are on dp ranks "
+                    f"{owners[id.microbatch]} and {at}; let ctx.microbatches give each dp rank a "
+                    "contiguous block of micro-batches, which is the default"
                 )

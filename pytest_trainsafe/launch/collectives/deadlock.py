@@ -66,9 +66,10 @@ def _never(wait: Wait, dead: set[int]) -> bool:
 
 
 class _Calls:
-    """Counts the calls of every rank by lane.
+    """Counts the calls of every rank, separately for each lane.
 
-    A lane holds calls that are matched in order, such as the collectives of one process group.
+    A lane is a series of calls of a rank that are matched in order with calls of other ranks, such
+    as the collectives of one process group.
     """
 
     def __init__(self, ledgers: Ledgers) -> None:
@@ -125,17 +126,18 @@ class _Calls:
 
 
 def _lane(call: Collective) -> object:
-    """What calls have in common that are matched with each other in order.
+    """Returns the key of the lane to which a call belongs (see `_Calls`).
 
-    It is the process group, and for a send or recv also the tag and the peer.
+    The key has the process group; for a send or recv, also the operation, the tag and the peer.
     """
     return _lane_of(call.op, call, call.peer) if call.is_p2p else (call.group, call.ranks)
 
 
 def _lane_of(op: str, call: Collective, peer: int | None) -> object:
-    """What a rank's sends to `peer`, or its recvs from `peer`, have in common (see `_lane`).
+    """Returns the key of the lane of a rank's sends to `peer`, or of its recvs from `peer`.
 
-    `op` is "send" or "recv".  The group and the tag are those of `call`.
+    `op` is "send" or "recv"; a `peer` of None stands for recvs from any rank.  The process group
+    and the tag of the lane are those of `call`.
     """
     return op, call.group, call.tag, peer
 

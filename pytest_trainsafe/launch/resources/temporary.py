@@ -1,7 +1,8 @@
-"""The folder in which `multiprocessing` keeps a rank's sockets, removed with the group.
+"""The folder in which `multiprocessing` keeps a rank's sockets, and its removal.
 
-By default `multiprocessing` creates it on first use below TMPDIR ("pymp-...") and removes it when
-the process exits; a rank with data loader workers that is killed would leave it behind.
+By default `multiprocessing` creates this folder on first use below TMPDIR ("pymp-...") and
+removes it when the process exits.  A rank that has data loader workers and is killed would leave it
+behind, so the supervisor of the ranks removes it.
 """
 
 from __future__ import annotations
@@ -14,16 +15,17 @@ import tempfile
 from multiprocessing import process
 from pathlib import Path
 
-#: A file name as `multiprocessing` adds it, and the longest path of a socket (see unix(7)).
+#: A file name as long as those of `multiprocessing`, and the longest path of a socket (unix(7)).
 _SOCKET, _LONGEST = "/listener-12345678", 107
 _PREFIX = "pymp-"
 
 
 def provide(folder: Path) -> None:
-    """Makes this process and its children keep their sockets in `folder`.
+    """Makes `multiprocessing` keep the sockets of this process and its children in `folder`.
 
-    If the path is too long for a socket, `folder` becomes a link to a new folder with a short
-    path; if there is no such path, `multiprocessing` chooses a folder as usual.
+    Creates `folder`.  If its path is too long for a socket, creates a folder with a shorter path
+    below TMPDIR or /tmp, and makes `folder` a link to it.  If no path is short enough, changes
+    nothing, and `multiprocessing` chooses a folder by itself.
     """
     config = process.current_process()._config  # type: ignore[attr-defined]
     if _fits(str(folder)):

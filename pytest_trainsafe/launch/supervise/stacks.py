@@ -62,7 +62,12 @@ def without_ours(dump: str) -> str:
 
 
 def place_of(dump: str) -> Place | None:
-    """Where the main thread is, as the innermost line of the user's code; None without a dump."""
+    """Where the main thread is: the innermost line of the user's code in a faulthandler dump.
+
+    If the thread runs only code of libraries, the result is its innermost line.  Frames of this
+    package, and of code that has no file, are ignored; None if there are no other frames, such as
+    in an empty dump.
+    """
     frames = [frame for frame in main_thread(dump) if not _is_ours(frame[0])]
     if not frames:
         return None

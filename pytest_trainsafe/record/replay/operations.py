@@ -1,9 +1,9 @@
-"""Records the key operations of a training program: the tensors and generators that each one uses.
+"""Records the operations of a training program, and the tensors and generators that each one uses.
 
-`plan` determines from this trace what a checkpoint must contain (DETrain, section 4). A variable is
-the memory of a tensor, or a random number generator; its number is its index in
-`Recording.variables`. Values in NumPy arrays and Python objects are not recorded, except for random
-draws.
+An operation is a torch operator or a random draw. `plan` determines from the operations what a
+checkpoint must contain (DETrain, section 4). A variable is the memory of a tensor, or a random
+number generator; its number is its index in `Recording.variables`. Values in NumPy arrays and
+Python objects are not recorded, except for random draws.
 """
 
 from __future__ import annotations
@@ -105,14 +105,15 @@ class SavedAt:
 
 @dataclass(slots=True)
 class Recording:
-    """The key operations of a program, in order of time.
+    """The operations of a program (torch operators and random draws), in order of time.
 
-    `variables` has the memory of each tensor and each generator that the operations use. `steps`
-    has the number of operations at the end of each optimizer step. `files` has an entry for each
-    call of torch.save: the number of operations before it, and a dict from the index in `variables`
-    of each tensor that it wrote to the tensor's name.
-    `unsaved` has the lines that created NumPy generators which were drawn from after the last
-    checkpoint but are not in it.
+    Views of tensors are not operations. `variables` has the memory of each tensor and each
+    generator that the operations use. `steps` has, for each optimizer step, the number of
+    operations up to its end. `checkpoints` has the ReplayCheckpoints that were saved. `files` has a
+    pair for each call of torch.save: the number of operations before the call, and a dict that
+    gives the name of each saved tensor. Keys of the dict are indices in `variables`.
+    `unsaved` has source lines that created NumPy generators. These generators are not in the last
+    checkpoint, although the program drew from them after it.
     """
 
     variables: list[Variable] = field(default_factory=list)

@@ -37,13 +37,18 @@ SMALL, MAX_TOGETHER = 2**16, 2**20
 
 
 class Reductions:
-    """Records each different reduction once.  `parameters` are the model's parameters.
+    """Records the collectives that reduce gradients or their norm; equal ones only once.
 
-    A collective counts as a reduction of gradients if its tensor is a gradient, or has as many
-    elements as a parameter (a copy of its gradient), as several small parameters together (norms
-    and biases), or at least as many as the largest parameter (a bucket).
-    A reduction of a single number outside of micro-batches counts as a reduction of the norm of
-    the gradients.
+    `parameters` are the model's parameters.  A collective that reduces several tensors at once
+    counts as a reduction of gradients.  A collective that reduces one tensor does so if
+
+    - the tensor is a gradient,
+    - it has as many elements as a parameter (a copy of its gradient),
+    - it has as many elements as several small parameters together (norms and biases), or
+    - it has at least as many elements as the largest parameter (a bucket).
+
+    A reduction of a single number counts as a reduction of the norm of the gradients.  Inside of a
+    micro-batch only reductions of gradients over dp alone are recorded.
     """
 
     def __init__(
@@ -60,7 +65,7 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def on_collective(self, call: Collective) -> None:
-        """Records the collective `call`, about to run, if it reduces gradients or their norm."""
+        """Records `call`, a collective that is about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)

@@ -1,8 +1,8 @@
-"""Records the gradients of a step before the program clips them, and the norm of the clip.
+"""Records the gradients of a step before the program clips them, and the norm that it clips by.
 
-Called by the parameter recorder.  Only when the optimizer steps is it known that a clip was the
-last change to the gradients, because a program may clip the contribution of each micro-batch.  So
-snapshots are taken when the clip begins, and written when the optimizer steps.
+The parameter recorder calls this module.  A program may clip the contribution of each micro-batch,
+so it is known only at the optimizer's step which clip was the last change to the gradients.
+Therefore snapshots are taken when a clip begins, and written when the optimizer steps.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
 
 
 class Unclipped:
-    """Holds the snapshots that are taken at the first clip of a step.
+    """Holds snapshots of the gradients, which are taken when a step first clips them.
 
     `gradients` yields snapshots of the present gradients.
     """
@@ -53,9 +53,10 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """Takes the snapshots when a clip begins, unless the step has been clipped before.
+        """Takes snapshots of the gradients when `clip` begins, unless it already holds some.
 
-        Also takes the norm, if the clip has one and covers all gradients of this rank.
+        Also takes the norm of the gradients, if the clip has one and clips all gradients of this
+        rank.
         """
         if clip.how == "nothing" and not self._has_gradient(clip):
             return  # the norm of other tensors
@@ -68,18 +69,19 @@ class Unclipped:
             self._take_norm(clip.norm, clip.limit)
 
     def forget(self) -> None:
-        """Discards the snapshots when a further gradient arrives.
+        """Discards the snapshots that a clip in this step took of the gradients, if there was one.
 
-        The gradients at the earlier clip were not those of the whole step.
+        The recorder calls this when a backward yields a further gradient: a clip before that
+        gradient did not clip the gradients of the whole step, so its snapshots are not wanted.
         """
         if self._taken:
             self.end_step()
 
     def write(self) -> None:
-        """Writes the snapshots when the optimizer's step begins.
+        """Writes the snapshots, and notes that name the clip functions, as the optimizer steps.
 
-        The snapshots then have the gradients of the whole step before the clip: if a further
-        gradient had arrived after the clip, `forget` would have discarded them.
+        The snapshots then have the gradients of the whole step before the clip: if a backward had
+        yielded a further gradient after the clip, `forget` would have discarded them.
         """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)
@@ -91,12 +93,12 @@ class Unclipped:
         self.end_step()
 
     def end_step(self) -> None:
-        """Discards the snapshots."""
+        """Discards the snapshots of the gradients and of their norm."""
         self._held, self._norms, self._functions = [], [], []
         self._taken = False
 
     def _take_norm(self, norm: torch.Tensor, limit: float | None) -> None:
-        """Takes the larger of norm and limit, because a norm below the limit has no effect."""
+        """Takes a snapshot of the larger of `norm` and `limit`: a smaller norm has no effect."""
         if limit is None or not math.isfinite(limit):
             return
         if is_dtensor(norm):
@@ -110,12 +112,12 @@ class Unclipped:
         self._norms.append((where, self.writer.snapshot(where, value, ()), (), "default"))
 
     def _has_gradient(self, clip: Clip) -> bool:
-        """Whether the norm includes the gradient of one of the model's parameters."""
+        """Whether the norm of `clip` includes the gradient of one of the model's parameters."""
         given = {id(tensor) for tensor in clip.parameters or ()}
         return any(id(p.grad) in given for p in self.parameters.values() if p.grad is not None)
 
     def _of_all(self, clip: Clip) -> bool:
-        """Whether the call clips all gradients of this rank.
+        """Whether `clip` clips all gradients of this rank.
 
         The norm of only a part of the gradients is not recorded, because it would have no name that
         is the same on all pipeline stages.

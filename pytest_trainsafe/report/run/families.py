@@ -91,9 +91,9 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
 def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
     """A condition on axes, such as "tp >= 2", that all failing and no passing Points meet.
 
-    Its parts are values that all failing Points share, and lower bounds of sizes that differ.  A
-    part is dropped if the others exclude the passing Points without it.  Returns "" if there is no
-    such condition or no passing Point, if a Point has no axes, or if the text is too long.
+    For each axis, the condition names the value that all failing Points share, or a lower bound of
+    their sizes.  Axes that are not needed to exclude the passing Points are left out.  Returns "" if there is no such condition or no passing Point, if a Point has no axes, or
+    if the text is too long.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""
@@ -139,7 +139,10 @@ class _Part:
 
 
 def _excludes(parts: Sequence[_Part], others: Sequence[dict[str, str]]) -> bool:
-    """Whether no passing Point meets all parts."""
+    """Whether no passing Point meets all `parts` of a condition.
+
+    `others` has the axis values of each passing Point.
+    """
     return not any(all(part.holds(each) for part in parts) for each in others)
 
 

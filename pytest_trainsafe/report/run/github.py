@@ -49,7 +49,13 @@ def write_github(
     found: Sequence[Outcome],
     causes: Sequence[Family],
 ) -> None:
-    """Writes annotations to the terminal, and the summary to GITHUB_STEP_SUMMARY if it is set."""
+    """Writes annotations of failures to the terminal, and the summary of the job to its file.
+
+    `found` has the Outcome of each test at each Point, and `causes` has the failures, grouped by
+    their cause.  The environment variable GITHUB_STEP_SUMMARY names the file; no summary is written
+    if the variable is not set, or if all tests were skipped.  No annotations are written if the plugin
+    pytest-github-actions-annotate-failures writes them, unless the setting `github` is "on".
+    """
     config = reporter.config
     options = rerun_options(settings)
     workspace = Path(os.environ.get("GITHUB_WORKSPACE") or config.rootpath)

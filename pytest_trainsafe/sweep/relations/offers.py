@@ -1,4 +1,4 @@
-"""Declares the relations that a program offers (`hold`), and finds them by their names."""
+"""Declares the metamorphic relations of a program (`hold`), and finds them by their names."""
 
 from __future__ import annotations
 
@@ -25,15 +25,16 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     odd = next((each for each in given if not isinstance(each, Relation)), None)
     if not given or odd is not None:
         raise ArgumentTypeError(
-            "hold takes relations, such as @hold(relations.Split(), relations.Order()), not "
+            "@hold takes relations, such as @hold(relations.Split(), relations.Order()), not "
             f"{shown(odd) if given else 'nothing'}"
         )
     names = [_complete(relation).name for relation in relations]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise ArgumentError(
-            f"hold was given two relations with the name {twice!r}; tests refer to a relation by "
-            "its name, so offer one and pass the other to assert_same_by as an object"
+            f"@hold was given two relations with the name {twice!r}, but tests refer to a relation "
+            "by its name; keep only one of them in @hold(...), and pass the other one as an object "
+            "in a test: assert_same_by(relation, candidate_trace)"
         )
 
     def decorate(function: _Function) -> _Function:

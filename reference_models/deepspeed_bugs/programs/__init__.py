@@ -1,7 +1,10 @@
-"""The programs in which the bugs of the catalogue act.
+"""The programs that show the bugs of the DeepSpeed catalogue.
 
-small               the program for most bugs; `network` is its model, `recipe` its settings
-tensor_parallel     the program for the bug with which BLOOM-176B was trained
-stuck               the program for bugs that stop a training; `stopping` has the trainings
-small_training  tensor_parallel_training    the code that the programs run in the ranks
+small                      the program for most bugs: trains a small network
+small_training             the training code of `small`, which runs in the ranks
+network, recipe            the network that `small` trains, and the settings of the training
+tensor_parallel            the program for the bug with which BLOOM-176B was trained
+tensor_parallel_training   the training code of `tensor_parallel`, which runs in the ranks
+stuck                      the program for bugs that make a training hang or crash
+stopping                   one training for each bug of `stuck`, which runs them in the ranks
 """

@@ -43,8 +43,8 @@ def train_plainly(ctx: Context, recipe: Recipe) -> None:
 def train_by_deepspeed(ctx: Context, recipe: Recipe, bug: str, release: str) -> None:
     """Trains with DeepSpeed's engine.
 
-    If `release` is given, it is the engine of the old release in this folder; if `bug` is given,
-    this bug is planted.
+    `release` is the folder of an old release to train with, "" for the installed one.  `bug` is the
+    name of a bug to plant, "" for none.
     """
     deepspeed = start_release(release) if release else start(ctx)
     if bug:

@@ -2,7 +2,7 @@
 
 The evaluation of TrainCheck uses them (OSDI 2025, Tables 3 and 5).  Nothing is compared here, since
 a training that never ends has no result; instead, the launcher must fail with a message that says
-why.  Importing this imports neither torch nor DeepSpeed.
+why.  Importing this module imports neither torch nor DeepSpeed.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Stuck:
-    """A bug that stops the training `train` at the Point `where`; `what` says how.
+    """A bug that makes a training hang or crash at the Point `where`; `what` says how.
 
-    `name` is the name of a function in `stopping`, and `number` the number of the report by which
-    TrainCheck refers to the bug.
+    `name` is the name of the function in `stopping` that trains, and `number` the number of the
+    report by which TrainCheck refers to the bug.
     """
 
     name: str

@@ -24,9 +24,10 @@ LEAST_EXAMPLES = 3
 def invariant_of(
     relation: Relation, claim: Hypothesis, evidence: Mapping[str, Counts]
 ) -> Invariant | str:
-    """The invariant of a hypothesis, or the reason why there is none.
+    """The invariant for the hypothesis `claim`, or the reason why there is none.
 
-    `evidence` has the counts of passing and failing examples of each program.
+    `relation` is the form of the hypothesis.  `evidence` has the counts of passing and failing
+    examples of each program.
     """
     counts = together(evidence.values())
     if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
@@ -61,9 +62,9 @@ def invariant_of(
 
 
 def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
-    """Whether a claim may be judged where a field has a value that was not seen in its examples.
+    """Whether a hypothesis is also judged where a field has a value that its examples lack.
 
-    If `Relation.anywhere` is true for the claim, this holds for the fields of the context, such as
+    If `relation.anywhere(claim)` is true, this holds for the fields of the context, such as
     the phase, and for the dtype and requires_grad of arguments.  If the relation is not `typed`, it
     holds for the dtype and requires_grad of arguments.
     """
@@ -126,10 +127,11 @@ def confidence(invariant: Invariant, relation: Relation, program: str = "") -> f
     """The estimated probability that the next program or example satisfies the invariant.
 
     After n cases without a failure, the probability is (n + 1) / (n + 2), by the rule of
-    succession.  Here n is the number of programs that the invariant was learned from, plus the
-    claim's prior (`Relation.prior`), minus 1; so n is the number of programs if the prior is 1,
-    which is neutral.  If `program` is one of these programs, a second probability is computed with
-    the number of its examples as n, and the larger of the two is returned.
+    succession.  Here n is the number of programs from which the invariant was learned, plus
+    p - 1, and at least -1.  The number p is `relation.prior(invariant.claim)`: it says how credible
+    the invariant is before any program was observed, and 1 is neutral.  If `program` is the name of
+    one of these programs, a second probability is computed with the number of its examples as n,
+    and the larger of the two is returned.
     """
     examples = next((each.examples for each in invariant.support if each.program == program), 0)
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)

@@ -35,9 +35,10 @@ def judge_packs(
 ) -> LearnJudgement:
     """Check packs on an observed run.
 
-    If no invariant applies to the run, the result is inconclusive (`learn:nothing`), unless
-    `accept` contains that check.  `known` maps names to relations (the forms of invariants).
-    `unseen` has sentences on what could not be observed; they become notes of the judgement.
+    `known` maps names to relations (the forms of invariants).  If no invariant applies to the run,
+    the judgement has an inconclusive Finding of the check "learn:nothing".  This Finding is left
+    out if `accept` contains "learn:nothing".  `unseen` has sentences on what could not be observed;
+    they become notes of the judgement.
     """
     checked = check(run, packs, known)
     findings = list(findings_of(clusters(checked.violations, known), known))

@@ -160,7 +160,7 @@ class ReferenceCache:
 
     def _pin(self, entry: Path) -> None:
         pin = try_lock(entry / "pin", shared=True)
-        assert pin is not None, entry  # only a holder of <digest>.lock, as we are, removes it
+        assert pin is not None, entry  # removing it needs the lock on <digest>.lock, which we hold
         os.utime(entry / "pin")
         with self._guard:
             before = self._pins.get(entry.name)

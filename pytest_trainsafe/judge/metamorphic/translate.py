@@ -1,4 +1,4 @@
-"""Turns a trace's tensors into those of a relation's other Run, so that the two can be compared."""
+"""Turns the tensors of one Run of a metamorphic relation into those of the other, to compare them."""
 
 from __future__ import annotations
 
@@ -238,7 +238,7 @@ def _wide(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
-    """Raises RelationError if one translated micro-batch is made of those of several dp ranks."""
+    """Raises RelationError if the parts of one translated micro-batch are on several dp ranks."""
     owners: dict[int, int] = {}
     for rank in ranks:
         at = rank.coordinates["dp"]

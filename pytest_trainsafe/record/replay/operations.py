@@ -111,7 +111,7 @@ class Recording:
     generator that the operations use. `steps` has, for each optimizer step, the number of
     operations up to its end. `checkpoints` has the ReplayCheckpoints that were saved. `files` has a
     pair for each call of torch.save: the number of operations before the call, and a dict that
-    gives the name of each saved tensor. Keys of the dict are indices in `variables`.
+    maps the index in `variables` of each saved tensor to the tensor's name in the file.
     `unsaved` has source lines that created NumPy generators. These generators are not in the last
     checkpoint, although the program drew from them after it.
     """

@@ -65,7 +65,7 @@ class Reductions:
         self._lines: Counter[tuple[str, str]] = Counter()
 
     def on_collective(self, call: Collective) -> None:
-        """Records `call`, a collective that is about to run, if it reduces gradients or their norm."""
+        """Records `call`, which is about to run, if it reduces gradients or their norm."""
         if self._clock.step is None or call.op not in _SUMS:
             return
         of_norm = call.numel == 1 and _floating(call)

@@ -53,7 +53,7 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """Takes snapshots of the gradients when `clip` begins, unless it already holds some.
+        """Takes snapshots of the gradients as `clip` begins, if it is the first clip of the step.
 
         Also takes the norm of the gradients, if the clip has one and clips all gradients of this
         rank.
@@ -69,10 +69,10 @@ class Unclipped:
             self._take_norm(clip.norm, clip.limit)
 
     def forget(self) -> None:
-        """Discards the snapshots that a clip in this step took of the gradients, if there was one.
+        """Discards the snapshots of the gradients, if the program has clipped in this step.
 
-        The recorder calls this when a backward yields a further gradient: a clip before that
-        gradient did not clip the gradients of the whole step, so its snapshots are not wanted.
+        The recorder calls this when a backward yields a further gradient.  Snapshots that a clip
+        took before then do not have the gradients of the whole step.
         """
         if self._taken:
             self.end_step()

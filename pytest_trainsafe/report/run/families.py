@@ -92,8 +92,9 @@ def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
     """A condition on axes, such as "tp >= 2", that all failing and no passing Points meet.
 
     For each axis, the condition names the value that all failing Points share, or a lower bound of
-    their sizes.  Axes that are not needed to exclude the passing Points are left out.  Returns "" if there is no such condition or no passing Point, if a Point has no axes, or
-    if the text is too long.
+    their sizes.  Axes that are not needed to exclude the passing Points are left out.
+    Returns "" if there is no such condition or no passing Point, if a Point has no axes, or if the
+    text is too long.
     """
     if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
         return ""

@@ -53,8 +53,9 @@ def write_github(
 
     `found` has the Outcome of each test at each Point, and `causes` has the failures, grouped by
     their cause.  The environment variable GITHUB_STEP_SUMMARY names the file; no summary is written
-    if the variable is not set, or if all tests were skipped.  No annotations are written if the plugin
-    pytest-github-actions-annotate-failures writes them, unless the setting `github` is "on".
+    if the variable is not set, or if all tests were skipped.  No annotations are written if
+    the plugin pytest-github-actions-annotate-failures is installed, unless the setting `github` is
+    "on".
     """
     config = reporter.config
     options = rerun_options(settings)

@@ -6,5 +6,5 @@ network, recipe            the network that `small` trains, and the settings of 
 tensor_parallel            the program for the bug with which BLOOM-176B was trained
 tensor_parallel_training   the training code of `tensor_parallel`, which runs in the ranks
 stuck                      the program for bugs that make a training hang or crash
-stopping                   one training for each bug of `stuck`, which runs them in the ranks
+stopping                   the trainings that these bugs make hang or crash, which run in the ranks
 """

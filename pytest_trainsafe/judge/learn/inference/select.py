@@ -128,10 +128,10 @@ def confidence(invariant: Invariant, relation: Relation, program: str = "") -> f
 
     After n cases without a failure, the probability is (n + 1) / (n + 2), by the rule of
     succession.  Here n is the number of programs from which the invariant was learned, plus
-    p - 1, and at least -1.  The number p is `relation.prior(invariant.claim)`: it says how credible
-    the invariant is before any program was observed, and 1 is neutral.  If `program` is the name of
-    one of these programs, a second probability is computed with the number of its examples as n,
-    and the larger of the two is returned.
+    p - 1, or -1 if that is larger.  The number p is `relation.prior(invariant.claim)`: it says how
+    credible the invariant is before any program was observed, and 1 is neutral.  If `program` is
+    the name of one of these programs, a second probability is computed with the number of its
+    examples as n, and the larger of the two is returned.
     """
     examples = next((each.examples for each in invariant.support if each.program == program), 0)
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)

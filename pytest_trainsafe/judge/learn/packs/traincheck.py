@@ -258,8 +258,8 @@ def _group(data: object) -> Precondition:
             parts.append(tuple(sorted(set(chosen), key=lambda each: each.order)))
         if len(parts) > _MAX_SCENARIOS:
             raise _Cannot(
-                'the precondition of the invariant is an "or" of more than '
-                f"{_MAX_SCENARIOS} alternatives, the most that can be imported"
+                f"the precondition of the invariant has more than {_MAX_SCENARIOS} alternatives "
+                f'joined by "or"; at most {_MAX_SCENARIOS} can be imported'
             )
     if not parts:
         raise _Cannot("the precondition is empty")

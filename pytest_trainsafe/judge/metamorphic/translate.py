@@ -1,4 +1,4 @@
-"""Turns the tensors of one Run of a metamorphic relation into those of the other, to compare them."""
+"""Translates tensors of one Run of a metamorphic relation, to compare them with the other Run."""
 
 from __future__ import annotations
 

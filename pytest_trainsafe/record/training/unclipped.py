@@ -53,7 +53,7 @@ class Unclipped:
         self._noted: set[NoteEvent] = set()
 
     def take(self, clip: Clip) -> None:
-        """Takes snapshots of the gradients as `clip` begins, if it is the first clip of the step.
+        """Takes snapshots of the gradients as `clip` begins, unless an earlier clip took them.
 
         Also takes the norm of the gradients, if the clip has one and clips all gradients of this
         rank.

@@ -105,7 +105,8 @@ def translated(trace: Trace, view: View | None, like: Shapes, relation: Relation
             # Hashes of the model's inputs, micro-batch by micro-batch, have no counterparts.
             adopted.inputs = []
         ranks.append(adopted)
-    _require_together(ranks, relation)
+    if view is not None:
+        _require_together(ranks, relation)
     result = TranslatedTrace(
         trace.path,
         trace.manifest,

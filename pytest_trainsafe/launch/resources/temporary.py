@@ -38,8 +38,13 @@ def provide(folder: Path) -> None:
     for parent in below:
         if _fits(os.path.join(parent, f"{_PREFIX}12345678")):
             with contextlib.suppress(OSError):
-                config["tempdir"] = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
-                folder.symlink_to(config["tempdir"])
+                made = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+                try:
+                    folder.symlink_to(made)
+                except OSError:
+                    os.rmdir(made)
+                    raise
+                config["tempdir"] = made
                 return
 
 

@@ -86,6 +86,17 @@ def test_micro_batches_of_one_on_two_ranks_are_refused(tmp_path):
         translated(trace, Merged(4), {}, relations.Split())
 
 
+def test_dp_ranks_may_share_a_micro_batch_under_a_relation_that_merges_none(tmp_path):
+    trace = recorded(tmp_path / "trace", Point.of(dp=2))
+    shared = {**trace.ranks[0].tensors, **trace.ranks[1].tensors}
+    for rank in trace.ranks:
+        rank.tensors = dict(shared)
+
+    found = translated(trace, None, {}, relations.Order(ignore=["places"]))
+
+    assert {id.module for id in found.ids()} == {"fc1", ""}
+
+
 @pytest.mark.parametrize("point", [SINGLE, Point.of(tp=2)], ids=str)
 def test_longer_dimensions_are_cropped_also_where_ranks_hold_parts_of_them(point, tmp_path):
     trace = recorded(tmp_path / "trace", point)

@@ -19,11 +19,13 @@ from compare_faults import (
 
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import explain
 from pytest_trainsafe.judge.compare.patterns.mask import other_mask
 from pytest_trainsafe.judge.compare.patterns.microbatches import other_weights
 from pytest_trainsafe.judge.compare.patterns.narrow import narrower
+from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 from pytest_trainsafe.judge.compare.patterns.zero import zero_in_part
@@ -140,6 +142,16 @@ def test_a_factor_of_all_sizes_together_is_named() -> None:
     found = scaled(wrong)
     assert found is not None
     assert "a factor of tp*dp*micro-batches" in found.text
+
+
+def test_masks_of_which_every_rank_holds_a_part_are_partial_sums() -> None:
+    mask = drawn("mask", 24, 16) > 0
+    left = torch.arange(16) < 8
+    point = Point.of(tp=2)
+    held = mask & left, mask & ~left
+    parts = [Part(rank, point.coordinates(rank), held[rank]) for rank in (0, 1)]
+    wrong = WrongTensor(held[0].double(), mask.double(), parts, point.sizes, 0.0)
+    assert named(partial_sum(wrong)) == ("partial sum", "tp")
 
 
 def test_terms_to_which_every_rank_adds_a_bias_are_partial_sums() -> None:

@@ -11,7 +11,12 @@ from hypothesis import strategies as st
 
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.errors import measure, norm, spread
-from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.judge.compare.tensor import (
+    TensorJudgement,
+    allowance_by,
+    judge_equal,
+    judge_tensor,
+)
 
 DTYPES = ("float64", "float32", "bfloat16")
 
@@ -138,6 +143,18 @@ def test_value_where_the_reference_is_exactly_zero_fails() -> None:
     assert found.ratio == float("inf")
 
 
+@pytest.mark.parametrize("size", [0.0, 1e-3, 1e3])
+def test_equal_values_are_judged_alike_with_and_without_a_comparison(size: float) -> None:
+    reference = size * tensor(6, 5)
+    others = [reference + 1e-6 * tensor(6, 5, seed=1)]
+    allowed = allowance_by(reference, others, "float32", loosened=1.0, least=0.0)
+    compared = judge_tensor(reference.copy(), reference, others, "float32")
+    known = judge_equal(allowed, norm(reference))
+    assert known.passed
+    assert (known.error, known.ratio, known.rounding) == (0, 0, compared.rounding)
+    assert known.allowed == pytest.approx(compared.allowed)
+
+
 def test_without_measured_rounding_only_equal_bits_pass() -> None:
     reference = tensor(8)
     assert judge_tensor(reference.copy(), reference, [], "float32").passed
@@ -146,6 +163,7 @@ def test_without_measured_rounding_only_equal_bits_pass() -> None:
     found = judge_tensor(wrong, reference, [], "float32")
     assert found.check == "exact"
     assert "no rounding was measured" in found.message
+    assert 0 < found.error < 1e-15
     tiny = np.full(4, 1e-200)
     assert not judge_tensor(tiny * 2, tiny, [], "float32").passed
 

@@ -104,3 +104,16 @@ def test_slice_that_is_zero_is_allowed_its_share_of_the_whole() -> None:
     reference[3] = 0
     found = allowance(reference, [response(reference, 1e-5)], "float32")
     assert found.slices[0][3] >= found.norm / 16**0.5 / 2
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_allowance_is_the_response_times_the_safety_and_the_fluctuation(dtype: str) -> None:
+    """Of n equal elements, a norm fluctuates by 1/sqrt(n), and the norm of a slice by 3/sqrt(n)."""
+    reference = np.ones((64, 16))
+    wrong = np.where(np.indices(reference.shape).sum(0) % 2, 1.01, 0.99)
+    found = allowance(reference, [measure(wrong, reference)], dtype)
+    safety, response = precision(dtype).safety, 0.01 * 32
+    assert found.norm == pytest.approx(safety * response * (1 + 1 / 32))
+    assert found.along == pytest.approx(safety * 0.01 * 0.125 * (1 + 1 / 32))
+    np.testing.assert_allclose(found.slices[0], safety * 0.04 * (1 + 3 / 4))
+    np.testing.assert_allclose(found.slices[1], safety * 0.08 * (1 + 3 / 8))

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
+from compare_traces import Record, draw, parameter, write
 
-from pytest_trainsafe.judge.compare.patterns.uneven import _multiple
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.patterns.uneven import _multiple, unevenly_scaled
+from pytest_trainsafe.judge.compare.rung import Rung
 
 
 @pytest.fixture
@@ -45,3 +50,27 @@ def test_equal_replicas_and_empty_gradients_are_not_explained(gradient, moment):
 def test_rounding_does_not_hide_it(gradient, moment):
     other = (moment + 0.1 * gradient).to(torch.bfloat16).double()
     assert _multiple(moment.to(torch.bfloat16).double(), other, gradient, gradient) is not None
+
+
+@pytest.mark.parametrize(("share", "clipped"), [(0.05, 0), (-0.05, 1)])
+def test_the_rank_that_scaled_its_gradient_is_named(
+    tmp_path: Path, share: float, clipped: int
+) -> None:
+    gradient, moment = draw("gradient", (16, 8)), draw("moment", (16, 8))
+    id = parameter("main_grad", "norm.weight", 0)
+    state = parameter("optimizer_state", "norm.weight.exp_avg", 0)
+    records = [Record(id, gradient), Record(state, moment)]
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part + share * gradient if record.id == state and at["tp"] else part
+
+    reference = write(tmp_path / "reference", records)
+    candidate = write(tmp_path / "candidate", records, Point.of(tp=2), edit=edit)
+    healthy = write(tmp_path / "healthy", records, Point.of(tp=2))
+    for where in (state, parameter("param", "norm.weight", 0)):
+        found = unevenly_scaled(Rung("float64", candidate, reference, reference), where)
+        assert found is not None
+        assert (found.name, found.axis) == ("uneven", "tp")
+        assert f"scaled down on tp rank {clipped} only" in found.cause
+        assert unevenly_scaled(Rung("float64", healthy, reference, reference), where) is None
+    assert unevenly_scaled(Rung("float64", candidate, reference, reference), id) is None

@@ -92,7 +92,7 @@ def test_dp_ranks_may_share_a_micro_batch_under_a_relation_that_merges_none(tmp_
     for rank in trace.ranks:
         rank.tensors = dict(shared)
 
-    found = translated(trace, None, {}, relations.Order(ignore=["places"]))
+    found = translated(trace, None, {}, relations.Order(ignore=("places",)))
 
     assert {id.module for id in found.ids()} == {"fc1", ""}
 

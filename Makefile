@@ -131,7 +131,7 @@ packs: setup
 	$(BIN)/python benchmarks/learn_packs.py $(ARGS)
 
 # Hours on two cores: `make mutants ARGS=--quick` for a first look, and ARGS=--resume to go on.
-# First the parallel models, then the comparison's own code, which alone takes less than an hour.
+# First the parallel models, then the comparison's own code (OWN for its options).
 mutants: setup
 	$(BIN)/python benchmarks/bench_mutants.py $(ARGS)
 	$(MAKE) own-mutants

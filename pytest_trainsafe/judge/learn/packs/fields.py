@@ -63,8 +63,8 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
         )
         _require(
             len(parts) <= MAX_SCENARIOS and all(len(part) <= MAX_CONDITIONS for part in parts),
-            f"the precondition has more than {MAX_SCENARIOS} scenarios, or more than "
-            f"{MAX_CONDITIONS} conditions in one of them",
+            f"the precondition has more than {MAX_SCENARIOS} scenarios, which are lists of "
+            f"conditions, or one of the lists has more than {MAX_CONDITIONS} conditions",
         )
         _require(len(self.seen) <= MAX_PROGRAMS, f"`seen` has more than {MAX_PROGRAMS} programs")
         for program, examples in self.seen.items():

@@ -1,11 +1,13 @@
 """Caches observed runs on disk, so that benchmarks of learning and checking do not repeat them.
 
 The name of a cached run contains the program, its seed, its configuration and a hash of the code
-that the run depends on.  If the observer or a program changes, the runs are made again.
+that the run depends on.  If the observer or a program changes, the runs are made again; docstrings
+and comments do not count.
 """
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import inspect
 import os
@@ -35,6 +37,9 @@ _SOURCES = (
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
 _PROGRAMS = ("healthy", "silent_errors")
+
+#: What may have a docstring.
+_DESCRIBED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class KeptRuns:
@@ -98,7 +103,7 @@ class KeptRuns:
         return run
 
     def _folder_of(self, key: Sequence[object], train: Callable[..., Any]) -> Path:
-        source = Path(inspect.getfile(inspect.unwrap(train))).read_text(encoding="utf-8")
+        source = _code(Path(inspect.getfile(inspect.unwrap(train))))
         text = repr((*key, source, self._code)).encode()
         return self._folder / f"{key[1]}-{hashlib.blake2b(text, digest_size=8).hexdigest()}"
 
@@ -126,5 +131,14 @@ def _hash_of_sources() -> str:
         root = ROOT / source
         for file in sorted(root.rglob("*.py")) if root.is_dir() else [root]:
             if file.relative_to(root).parts[:1] not in [(name,) for name in _PROGRAMS]:
-                hashed.update(file.read_bytes())
+                hashed.update(_code(file).encode())
     return hashed.hexdigest()
+
+
+def _code(file: Path) -> str:
+    """The syntax tree of a module without its docstrings, as text."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    for node in ast.walk(tree):
+        if isinstance(node, _DESCRIBED) and ast.get_docstring(node, clean=False) is not None:
+            del node.body[0]
+    return ast.dump(tree)

@@ -2,8 +2,10 @@
 
 As in TrainCheck's sections 5.3 and 5.4.  In each class of healthy programs, packs from some of them
 are checked on other configurations of the same programs and on the other programs of the class.
-The share is that of the deployed invariants with an example that a healthy program breaks, whatever
-their confidence; what is reported at the default confidence is counted apart and must be nothing.
+Two shares of the invariants that a healthy program breaks are printed, whatever their confidence:
+of all invariants of the pack, as in TrainCheck's evaluation, and of those that applied to the
+program, which is stricter.  What is reported at the default confidence is counted apart and must be
+nothing.
 Transfer: of the invariants of the packs from five and six programs that no program of the class
 breaks, the share that applies to another program of any class, and to more than a quarter of all.
 
@@ -50,6 +52,7 @@ RULES = relations()
 class Alarms:
     """Sums over checks of healthy programs, each of all invariants of a pack."""
 
+    deployed: int = 0
     triggered: int = 0
     broken: int = 0
     reported: dict[str, int] = field(default_factory=dict)
@@ -59,6 +62,7 @@ class Alarms:
         """Check a pack on a run; the invariants that it breaks."""
         found = check(run, [pack], RULES, min_confidence=0.0)
         self.checks += 1
+        self.deployed += len(pack.invariants)
         self.triggered += len(found.triggered)
         self.broken += len(found.broken)
         for invariant in pack.invariants:
@@ -75,6 +79,7 @@ class Alarms:
         for text, count in other.reported.items():
             reported[text] = reported.get(text, 0) + count
         return Alarms(
+            self.deployed + other.deployed,
             self.triggered + other.triggered,
             self.broken + other.broken,
             reported,
@@ -82,14 +87,18 @@ class Alarms:
         )
 
     @property
-    def share(self) -> float:
-        """The percentage of deployed invariants that are broken."""
-        return 100 * self.broken / max(1, self.triggered)
+    def shares(self) -> str:
+        """The percentages of the broken invariants: of all, and of those that applied."""
+        of_all, of_applied = (
+            100 * self.broken / max(1, count) for count in (self.deployed, self.triggered)
+        )
+        return f"{of_all:.2f} %, {of_applied:.2f} %"
 
     @property
     def figures(self) -> Sequence[int]:
         """For the last line."""
-        return self.broken, self.triggered, sum(self.reported.values()), self.checks
+        reported = sum(self.reported.values())
+        return self.broken, self.deployed, self.triggered, reported, self.checks
 
 
 @dataclass
@@ -224,7 +233,7 @@ def main() -> None:
                 found = judged(programs, runs[seed], inputs, asked.draws, draw, transfer)
                 sums = sums[0] + found[0], sums[1] + found[1]
             every = every + sums[0] + sums[1]
-            shares = [f"{each.share:.2f} %" for each in sums]
+            shares = [each.shares for each in sums]
             rows.append((family, inputs, *shares, *(sum(a.reported.values()) for a in sums)))
             figures[f"{family} {inputs}"] = {
                 "configurations": sums[0].figures,

@@ -31,11 +31,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from _measure import ROOT, finish, machine, show
+from _measure import finish, machine, show
 from _mutant_blame import named
 from _mutant_packages import MODELS, MUTATED, Packages
 from _mutant_points import PLACES, Covered, Place, covered
-from _mutant_rows import argued, read
+from _mutant_rows import chosen, options, parsed, read, show_survivors
 from _mutants import Mutation, mutations, sample
 
 from pytest_trainsafe.config.settings import Settings
@@ -77,7 +77,7 @@ def main() -> None:
 
 def run(asked: argparse.Namespace) -> None:
     """Judge the requested mutants that have no row yet, in `--jobs` processes."""
-    chosen = sample(mutations(MODELS / MUTATED), asked.sample, asked.seed)
+    drawn = sample(mutations(MODELS / MUTATED), asked.sample, asked.seed)
     asked.rows.parent.mkdir(parents=True, exist_ok=True)
     if not asked.resume:
         asked.rows.write_text("")
@@ -88,7 +88,7 @@ def run(asked: argparse.Namespace) -> None:
     }
     context = multiprocessing.get_context("spawn")
     waiting: Any = context.Queue()
-    for mutation in chosen:
+    for mutation in drawn:
         if mutation.id not in done:
             waiting.put(mutation)
     until = time.time() + asked.minutes * 60
@@ -235,7 +235,6 @@ def diverse(places: Sequence[Place], most: int) -> list[Place]:
 
 def show_rows(rows: Sequence[Row]) -> list[str]:
     """Print the tables, and return the ids of the survivors without an argument."""
-    arguments = argued()
     outcomes = sorted({row["outcome"] for row in rows})
     kinds = sorted({row["kind"] for row in rows})
     table = [
@@ -250,14 +249,7 @@ def show_rows(rows: Sequence[Row]) -> list[str]:
         ["", "mutants"],
         [[word or "not localised", count] for word, count in sorted(blame.items())],
     )
-    survivors = [row for row in rows if row["outcome"] in ("survived", "unreached")]
-    unexplained = [row["id"] for row in survivors if row["id"] not in arguments]
-    classes = Counter(arguments[row["id"]] for row in survivors if row["id"] in arguments)
-    show("Survivors, by what docs/mutants.md says", ["", "mutants"], sorted(classes.items()))
-    for id in unexplained:
-        print(f"  SURVIVED, no argument: {id}")
-    print(f"\n{len(rows)} mutants, {len(survivors)} survived, {len(unexplained)} unexplained")
-    return unexplained
+    return show_survivors(rows, NOTICED)
 
 
 def _count(rows: Sequence[Row], **wanted: str) -> int:
@@ -266,41 +258,22 @@ def _count(rows: Sequence[Row], **wanted: str) -> int:
 
 def only(asked: argparse.Namespace) -> int:
     """Judge one mutant and print its report; returns 1 if it survives, else 0."""
-    wanted = [each for each in mutations(MODELS / MUTATED) if each.id == asked.only]
-    if not wanted:
-        raise SystemExit(f"there is no mutation {asked.only!r}; give the id of one, as in the rows")
+    wanted = chosen(mutations(MODELS / MUTATED), asked.only)
     with Workplace(asked.rows, not asked.no_localize) as place:
         place.measure()
-        row = place.judge(wanted[0], asked.places)
+        row = place.judge(wanted, asked.places)
     print(row["report"])
     print(json.dumps({**row, "report": ""}))
     return int(row["outcome"] not in NOTICED)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="A sample of 20")
-    parser.add_argument("--sample", type=int, default=250, help="How many mutants (default 250)")
-    parser.add_argument("--seed", type=int, default=0)
-    rows = ROOT / "build" / "mutants.jsonl"
-    parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
-    parser.add_argument(
-        "--resume",
-        action="store_true",
-        help="Judge mutants without a row, and survivors that were judged at fewer Points",
-    )
-    parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
-    parser.add_argument("--only", metavar="ID", help="Judge one mutant and print its report")
-    parser.add_argument("--jobs", type=int, default=2)
+    resume = "Judge mutants without a row, and survivors that were judged at fewer Points"
+    parser = options(__doc__, "mutants.jsonl", 250, resume)
     parser.add_argument("--minutes", type=float, default=24 * 60, help="Begin no mutant after this")
     parser.add_argument("--places", type=int, default=6, help="Points to judge a survivor at")
     parser.add_argument("--no-localize", action="store_true", help="Do not localise the fault")
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.sample = min(asked.sample, 20)
-    return asked
+    return parsed(parser)
 
 
 if __name__ == "__main__":

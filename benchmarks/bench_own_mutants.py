@@ -32,7 +32,7 @@ from pathlib import Path
 from typing import Any
 
 from _measure import ROOT, finish, machine, show
-from _mutant_rows import argued, read
+from _mutant_rows import chosen, options, parsed, read, show_survivors
 from _mutants import Mutation, mutations_of, sample
 
 Row = dict[str, Any]
@@ -101,8 +101,8 @@ def every_mutation() -> list[Mutation]:
     ]
 
 
-def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
-    """Run the tests on the chosen mutants that have no row yet, `--jobs` at once.
+def run(asked: argparse.Namespace, drawn: Sequence[Mutation]) -> None:
+    """Run the tests on the drawn mutants that have no row yet, `--jobs` at once.
 
     Raises SystemExit unless the tests pass on an unchanged copy, and fail on a copy in which a
     mutated file cannot be imported: only then do they test the copy.
@@ -126,16 +126,14 @@ def run(asked: argparse.Namespace, chosen: Sequence[Mutation]) -> None:
 
         def judge(pair: tuple[int, Mutation]) -> Row:
             number, mutation = pair
-            copy = Copy(Path(folder) / f"mutant{number}")
-            original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
-            copy.write(mutation.file, mutation.applied(original))
+            copy = Copy.mutated(Path(folder) / f"mutant{number}", mutation)
             outcome, taken, text = copy.judged(mutation.file, int(PATIENCE * seconds) + 1)
             shutil.rmtree(copy.folder)
             named = [line for line in text.splitlines() if line.startswith(("FAILED", "ERROR"))]
             row = {"id": mutation.id, "file": mutation.file, "kind": mutation.kind}
             return {**row, "outcome": outcome, "by": named[:1], "seconds": round(taken, 1)}
 
-        left = [mutation for mutation in chosen if mutation.id not in done]
+        left = [mutation for mutation in drawn if mutation.id not in done]
         with ThreadPoolExecutor(asked.jobs) as pool, open(asked.rows, "a", encoding="utf-8") as out:
             for row in pool.map(judge, enumerate(left)):
                 out.write(json.dumps(row) + "\n")
@@ -150,6 +148,14 @@ class Copy:
         self.folder = folder
         ignored = shutil.ignore_patterns("__pycache__")
         shutil.copytree(PACKAGE, folder / PACKAGE.name, ignore=ignored)
+
+    @classmethod
+    def mutated(cls, folder: Path, mutation: Mutation) -> Copy:
+        """A copy with one mutation."""
+        copy = cls(folder)
+        original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
+        copy.write(mutation.file, mutation.applied(original))
+        return copy
 
     def write(self, file: str, text: str) -> None:
         """Replace the text of a file of the package."""
@@ -194,7 +200,6 @@ class Copy:
 
 def show_rows(rows: Sequence[Row]) -> list[str]:
     """Print the tables, and return the ids of the survivors without an argument."""
-    arguments = argued()
     outcomes = sorted({row["outcome"] for row in rows})
     counts = Counter((row["file"], row["outcome"]) for row in rows)
     table = [
@@ -204,48 +209,21 @@ def show_rows(rows: Sequence[Row]) -> list[str]:
     ]
     table.append(["all", *(sum(row["outcome"] == each for row in rows) for each in outcomes)])
     show("Mutants of the comparison", ["", *outcomes], table)
-    survivors = [row["id"] for row in rows if row["outcome"] not in NOTICED]
-    unexplained = [id for id in survivors if id not in arguments]
-    classes = Counter(arguments[id] for id in survivors if id in arguments)
-    show("Survivors, by what docs/mutants.md says", ["", "mutants"], sorted(classes.items()))
-    for id in unexplained:
-        print(f"  SURVIVED, no argument: {id}")
-    print(f"\n{len(rows)} mutants, {len(survivors)} survived, {len(unexplained)} unexplained")
-    return unexplained
+    return show_survivors(rows, NOTICED)
 
 
 def only(id: str, found: Sequence[Mutation]) -> int:
     """Test one mutant and print pytest's output; returns 1 if it survives, else 0."""
-    wanted = [mutation for mutation in found if mutation.id == id]
-    if not wanted:
-        raise SystemExit(f"there is no mutation {id!r}; give the id of one, as in the rows")
-    (mutation,) = wanted
+    mutation = chosen(found, id)
     with tempfile.TemporaryDirectory(prefix="trainsafe-own-mutants-") as folder:
-        copy = Copy(Path(folder) / "mutant")
-        original = (PACKAGE / mutation.file).read_text(encoding="utf-8")
-        copy.write(mutation.file, mutation.applied(original))
+        copy = Copy.mutated(Path(folder) / "mutant", mutation)
         outcome, _, text = copy.judged(mutation.file)
     print(text)
     return int(outcome not in NOTICED)
 
 
 def _arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--quick", action="store_true", help="A sample of 20")
-    parser.add_argument("--sample", type=int, default=100, help="How many mutants (default 100)")
-    parser.add_argument("--seed", type=int, default=0)
-    rows = ROOT / "build" / "own_mutants.jsonl"
-    parser.add_argument("--rows", type=Path, default=rows, help="Where the rows are kept")
-    parser.add_argument("--resume", action="store_true", help="Only test mutants without a row")
-    parser.add_argument("--show", action="store_true", help="Only print the tables of the rows")
-    parser.add_argument("--only", metavar="ID", help="Test one mutant and print pytest's output")
-    parser.add_argument("--jobs", type=int, default=2)
-    asked = parser.parse_args()
-    if asked.quick:
-        asked.sample = min(asked.sample, 20)
-    return asked
+    return parsed(options(__doc__, "own_mutants.jsonl", 100, "Only test mutants without a row"))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Collection
 from typing import Any
 
 _names: dict[Any, str] = {}
@@ -48,7 +49,7 @@ def method_api(cls: Any, method: str, libraries: frozenset[str]) -> str:
     key = cls, method, libraries
     known = _apis.get(key)
     if known is None:
-        mine = (each for each in cls.__mro__ if _is_in(each.__module__, libraries))
+        mine = (each for each in cls.__mro__ if belongs(each.__module__, libraries))
         known = _apis[key] = f"{public_name(next(mine, cls))}.{method}"
     return known
 
@@ -66,5 +67,6 @@ def library_of(name: str) -> str:
     return parts[0]
 
 
-def _is_in(module: str, libraries: frozenset[str]) -> bool:
-    return any(module == each or module.startswith(f"{each}.") for each in libraries)
+def belongs(name: str, libraries: Collection[str]) -> bool:
+    """Whether a module or an API is one of the libraries, or lies below one."""
+    return any(name == each or name.startswith(f"{each}.") for each in libraries)

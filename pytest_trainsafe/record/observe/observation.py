@@ -13,7 +13,7 @@ from torch import nn
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.hooks.compiled import compiled_regions
 from pytest_trainsafe.record.observe.meta import TIME, checked
-from pytest_trainsafe.record.observe.names import library_of
+from pytest_trainsafe.record.observe.names import belongs, library_of
 from pytest_trainsafe.record.observe.observer import Observer
 from pytest_trainsafe.record.observe.operators import Operators
 from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue, optimizers
@@ -135,11 +135,13 @@ class Observation:
         found = [target for target in catalogue() if self._takes(target)]
         for api in self._selection.apis or ():
             # The catalogue has some classes of other libraries, such as their optimizers.
-            library = inspect.ismodule(resolved(api)) and not _is_torch(api)
+            # For torch, it selects the APIs.
+            module = inspect.ismodule(resolved(api))
+            library = module and not belongs(api, ("torch",))
             if library or not any(_is_of(target, api) for target in found):
                 more = self._named(api)
                 found += more
-                if inspect.ismodule(resolved(api)):
+                if module:
                     self._whole.append(api)
                 if not more:
                     self._unseen[f"{api}: there is no such API in this process"] = None
@@ -192,11 +194,6 @@ class Observation:
             f"calls inside of {count} compiled region{'s'[: count > 1]}{inside}: "
             "the wrappers that observe calls do not run in code that torch.compile compiled"
         ] = None
-
-
-def _is_torch(api: str) -> bool:
-    """Whether an API belongs to torch itself, whose APIs the catalogue selects."""
-    return api == "torch" or api.startswith("torch.")
 
 
 def _is_of(target: Target, api: str) -> bool:

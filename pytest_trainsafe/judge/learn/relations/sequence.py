@@ -205,7 +205,7 @@ class Entries:
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
         """The calls of an API before which the API was called on the same thread.
 
-        Calls of an optimizer or scheduler must also be on the same object.  Returns the calls, and
+        Calls of an API in `_OWNED` must also be on the same object.  Returns the calls, and
         for each the positions at which the previous call began and at which it began itself.
         """
         group = self.frame.groups[api]
@@ -226,7 +226,7 @@ class Entries:
         return records, before[has], entries[has]
 
     def _owners(self, api: str) -> Ints:
-        """The number of the optimizer or scheduler on which each call of an API was made.
+        """The number of the object on which each call of an API was made, for APIs in `_OWNED`.
 
         0 for other APIs, whose calls are compared whatever their objects are.
         """
@@ -347,7 +347,7 @@ class _Checker(Checker):
 
 
 def owner_of(api: str, call: Call) -> int:
-    """The number of the object on which `call` was made, if it is an optimizer or scheduler.
+    """The number of the object on which `call` was made, if its API is in `_OWNED`.
 
     0 for calls of other APIs, which are compared whatever their objects are.
     """

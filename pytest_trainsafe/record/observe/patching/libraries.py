@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.observe.names import public_name
+from pytest_trainsafe.record.observe.names import belongs, public_name
 from pytest_trainsafe.record.observe.patching.catalogue import CHANGES, PLAIN, Target
 from pytest_trainsafe.record.observe.patching.selection import resolved
 
@@ -80,12 +80,12 @@ def _of_library(name: str) -> Iterator[Target]:
             if isinstance(found, type):
                 yield from _of_class(found)
             else:
-                role = PLAIN if name == "torch" or name.startswith("torch.") else CHANGES
+                role = PLAIN if belongs(name, ("torch",)) else CHANGES
                 yield Target(module, attribute, f"{module_name}.{attribute}", role)
 
 
 def _of_class(cls: type) -> Iterator[Target]:
-    role = PLAIN if cls.__module__.partition(".")[0] == "torch" else CHANGES
+    role = PLAIN if belongs(cls.__module__, ("torch",)) else CHANGES
     for attribute, method in list(vars(cls).items()):
         if attribute.startswith("_") and attribute not in _SPECIAL:
             continue

@@ -13,6 +13,7 @@ import inspect
 import os
 import shutil
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -56,14 +57,14 @@ class KeptRuns:
         variant: Mapping[str, Any] | None = None,
         apis: Sequence[str] = APIS,
     ) -> ObservedRun:
-        """A healthy program's run, with another configuration where a variant is given."""
+        """A healthy program's run; `variant` has arguments that make it another configuration."""
         others = apis if apis != APIS else ()
         key = ("healthy", each.name, seed, dict(variant or {}), *others)
         folder = self._folder_of(key, healthy.program(each))
-        kept = _read(folder, each.name)
-        return kept or self._write(
+        found = _read(folder, each.name) or self._write(
             folder, observed_healthy(self._session, each, seed, variant, apis)
         )
+        return replace(found, setting=f"seed {seed}, {sorted((variant or {}).items())}")
 
     def error(self, error: SilentError, faulty: bool, seed: int = 0) -> ObservedRun:
         """The healthy or the faulty run of a silent error."""

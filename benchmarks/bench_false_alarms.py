@@ -1,7 +1,8 @@
 """False alarms of learned packs, and how many programs their invariants apply to.
 
 As in TrainCheck's sections 5.3 and 5.4.  In each class of healthy programs, packs from some of them
-are checked on other configurations of the same programs and on the other programs of the class.
+are checked on the same programs with other seeds and in other configurations, and on the other
+programs of the class.
 Two shares of the invariants that a healthy program breaks are printed, whatever their confidence:
 of all invariants of the pack, as in TrainCheck's evaluation, and of those that applied to the
 program, which is stricter.  What is reported at the default confidence is counted apart and must be
@@ -42,6 +43,8 @@ from pytest_trainsafe.reference_models.healthy import FAMILIES, PROGRAMS, Health
 
 #: Numbers of input programs, how many sets of them are drawn for each, and the seeds of runs.
 INPUTS, DRAWS, SEEDS = (2, 3, 5, 6), 3, (0, 1, 2)
+#: What a pack is checked on: other seeds and other configurations of its programs, other programs.
+CHECKED = ("seeds", "configurations", "pipelines")
 #: Sets of programs from this size on are those of which transfer is measured.
 LARGE = 5
 
@@ -67,7 +70,7 @@ class Alarms:
         self.broken += len(found.broken)
         for invariant in pack.invariants:
             relation = RULES[invariant.claim.relation]
-            sure = confidence(invariant, relation, run.program) >= CONFIDENCE
+            sure = confidence(invariant, relation, run.program, run.setting) >= CONFIDENCE
             if sure and invariant.id in found.broken:
                 says = relation.explain(invariant.claim).sentence
                 text = f"{run.program}: {says} (when {invariant.precondition})"
@@ -120,27 +123,36 @@ class Transfer:
 
 def judged(
     programs: Sequence[Healthy],
-    runs: Runs,
+    runs: Mapping[int, Runs],
+    seed: int,
     inputs: int,
     draws: int,
-    draw: random.Random,
     transfer: Transfer,
-) -> tuple[Alarms, Alarms]:
-    """Across configurations and across pipelines, with packs from `inputs` programs."""
-    configurations, pipelines = Alarms(), Alarms()
+) -> tuple[Alarms, Alarms, Alarms]:
+    """Alarms of packs from `inputs` programs with one seed.
+
+    They are checked on the same programs with other seeds and in other configurations, and on the
+    other programs.
+    """
+    seeds, configurations, pipelines = Alarms(), Alarms(), Alarms()
+    draw, of_seed = random.Random(1000 * seed + inputs), runs[seed]
     names = [each.name for each in programs]
     sets = list(itertools.combinations(names, inputs))
     for number, chosen in enumerate(draw.sample(sets, min(draws, len(sets)))):
-        pack = pack_of("inputs", learn([runs.own[name] for name in chosen]))
+        pack = pack_of("inputs", learn([of_seed.own[name] for name in chosen]))
         broken: set[str] = set()
         for name in names:
-            alarms = configurations if name in chosen else pipelines
-            for run in runs.variants[name] if name in chosen else [runs.own[name]]:
-                broken |= alarms.add(run, pack)
+            if name not in chosen:
+                broken |= pipelines.add(of_seed.own[name], pack)
+                continue
+            for run in of_seed.variants[name]:
+                broken |= configurations.add(run, pack)
+            for other in runs.keys() - {seed}:
+                broken |= seeds.add(runs[other].own[name], pack)
         # One set a class: every set is checked on all programs of all classes.
         if inputs >= LARGE and not number:
-            applied(pack, broken, chosen, runs.own, transfer)
-    return configurations, pipelines
+            applied(pack, broken, chosen, of_seed.own, transfer)
+    return seeds, configurations, pipelines
 
 
 def applied(
@@ -227,19 +239,17 @@ def main() -> None:
     for family in families:
         programs = [each for each in wanted if each.family == family]
         for inputs in sizes:
-            sums = Alarms(), Alarms()
+            sums = [Alarms() for _ in CHECKED]
             for seed in seeds:
-                draw = random.Random(1000 * seed + inputs)
-                found = judged(programs, runs[seed], inputs, asked.draws, draw, transfer)
-                sums = sums[0] + found[0], sums[1] + found[1]
-            every = every + sums[0] + sums[1]
-            shares = [each.shares for each in sums]
-            rows.append((family, inputs, *shares, *(sum(a.reported.values()) for a in sums)))
-            figures[f"{family} {inputs}"] = {
-                "configurations": sums[0].figures,
-                "pipelines": sums[1].figures,
-            }
-    columns = ("class", "inputs", "configurations", "pipelines", "reported", "reported")
+                found = judged(programs, runs, seed, inputs, asked.draws, transfer)
+                sums = [before + more for before, more in zip(sums, found, strict=True)]
+            every = sum(sums, every)
+            cells = [f"{each.shares} ({sum(each.reported.values())})" for each in sums]
+            rows.append((family, inputs, *cells))
+            figures[f"{family} {inputs}"] = dict(
+                zip(CHECKED, (each.figures for each in sums), strict=True)
+            )
+    columns = ("class", "inputs", *(f"{name}: all, applied (reported)" for name in CHECKED))
     show("False alarms", columns, rows)
     for text, count in sorted(every.reported.items()):
         print(f"reported {count} times: {text}")

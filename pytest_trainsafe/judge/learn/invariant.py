@@ -40,10 +40,19 @@ def hypothesis(relation: str, **params: Plain) -> Hypothesis:
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """The evidence of one program: how many of its examples meet the precondition and pass."""
+    """The evidence of one program: how many of its examples meet the precondition and pass.
+
+    `settings` has pairs of a configuration of the program (`ObservedRun.setting`) and the number of
+    such examples in it, sorted by configuration.
+    """
 
     program: str
-    examples: int
+    settings: tuple[tuple[str, int], ...]
+
+    @property
+    def examples(self) -> int:
+        """Number of examples in all configurations."""
+        return sum(examples for _, examples in self.settings)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,6 +19,11 @@ from pytest_trainsafe.trace.observed.events import Listener, Plain
 #: The prior of a claim that correct programs may violate.  The claim is checked only on the
 #: programs from which it was learned.
 OWN = -1000
+#: The prior of a claim that most correct programs satisfy, but not all: it is checked on programs
+#: from which it was not learned if seven programs satisfy it.
+CHOICE = -4
+#: The prior of a claim that may hold by chance in as many programs: no shipped pack contains it.
+HABIT = -5
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,12 +13,15 @@ class ObservedRun:
     """One execution of a program: the table of each rank, and the versions of the libraries.
 
     `program` is the name under which packs list the program as evidence.  Several runs of one
-    program, with other seeds for example, have the same name and count as one program.
+    program, with other seeds for example, have the same name and count as one program.  `setting`
+    is the configuration of the program as a text, such as its Point, arguments and seed; "" if the
+    program has only one.
     """
 
     program: str
     tables: Sequence[Table]
     versions: Mapping[str, str] = field(default_factory=dict)
+    setting: str = ""
 
     @property
     def records(self) -> int:

@@ -25,6 +25,9 @@ _UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError)
 #: The version and the address of a tensor: unchanged while nobody wrote through this tensor.
 Key = tuple[int, int]
 
+#: Elements that are compared to notice a write that changes neither the version nor the address.
+SAMPLED = 4096
+
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -43,15 +46,16 @@ def device_name(device: torch.device) -> str:
 class _Known(weakref.ref[object]):
     """A weak reference to an object that was seen, with the object's number.
 
-    For a tensor, `facts` are the facts that were read last, and `key` is the tensor's version and
-    address at that time.
+    For a tensor, `facts` are the facts that were read last.  `key` is the tensor's version and
+    address at that time, and `sample` a hash of some of its elements.
     """
 
-    __slots__ = ("address", "facts", "key", "number", "unsettled")
+    __slots__ = ("address", "facts", "key", "number", "sample", "unsettled")
 
     number: int
     address: int
     key: Key | None
+    sample: int | None
     facts: TensorFacts | None
     unsettled: bool
 
@@ -60,8 +64,10 @@ class Objects:
     """Numbers objects from 1 in the order in which they are first seen, and reads tensors.
 
     The facts on a tensor, such as its hash and norm, are cached until its version or its address
-    changes.  A write through `.data` or NumPy changes neither, so comparisons of state ask for
-    `exact` facts, which are read again.
+    changes, or, for a parameter, one of up to `SAMPLED` evenly spread elements: FSDP and ZeRO may
+    gather new weights into the same memory without a new version.  Other writes through `.data` or
+    NumPy may change none of these, so comparisons of state ask for `exact` facts, which are read
+    again.
     """
 
     def __init__(self) -> None:
@@ -79,15 +85,15 @@ class Objects:
         With `exact`, cached facts are not used.
         """
         known = self._of(tensor)
-        key = key_of(tensor)
         if known is None:
             return _facts(tensor), 0
-        facts = known.facts
-        if exact or facts is None or key is None or known.key != key or known.unsettled:
+        key, sample, facts = key_of(tensor), _sample(tensor), known.facts
+        same = key is not None and sample is not None and (known.key, known.sample) == (key, sample)
+        if exact or facts is None or not same or known.unsettled:
             facts = _facts(tensor)
         elif facts.requires_grad != tensor.requires_grad:
             facts = replace(facts, requires_grad=tensor.requires_grad)
-        known.facts, known.key = facts, key
+        known.facts, known.key, known.sample = facts, key, sample
         return facts, known.number
 
     def unsettle(self, thing: object) -> None:
@@ -112,8 +118,8 @@ class Objects:
         except TypeError:
             return None
         self._count += 1
-        known.number, known.address, known.key, known.facts = self._count, address, None, None
-        known.unsettled = False
+        known.number, known.address, known.unsettled = self._count, address, False
+        known.key, known.sample, known.facts = None, None, None
         self._known[address] = known
         return known
 
@@ -134,6 +140,33 @@ def key_of(tensor: torch.Tensor) -> Key | None:
         return None if local is None else (local._version, local.data_ptr())
     except _UNREADABLE:
         return None
+
+
+def _sample(tensor: torch.Tensor) -> int | None:
+    """A hash of up to `SAMPLED` evenly spread elements of this rank's part of a parameter.
+
+    0 for a tensor that is no parameter; None if the elements cannot be read without a copy of the
+    whole parameter, or at all.
+    """
+    if type(tensor) is torch.Tensor or not isinstance(tensor, torch.nn.Parameter):
+        return 0
+    local = _local(tensor)
+    try:
+        if local is None or not local.is_contiguous() or not local.data_ptr():
+            return None
+        with _undisturbed():
+            flat = local.detach().view(-1)
+            step = -(-flat.numel() // SAMPLED)
+            return _hash((flat if step <= 1 else flat[::step].contiguous()).cpu())
+    except _UNREADABLE:
+        return None
+
+
+def _hash(plain: torch.Tensor) -> int:
+    """The hash of the bytes of a contiguous tensor on the CPU."""
+    # Not through NumPy: torch never resizes a storage again that NumPy has had, and FSDP must.
+    memory = (ctypes.c_ubyte * plain.nbytes).from_address(plain.data_ptr())
+    return xxhash.xxh3_64_intdigest(memory)
 
 
 def _local(tensor: Any) -> Any:
@@ -198,12 +231,9 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
             plain = plain.resolve_conj().resolve_neg()
         if not plain.is_contiguous():
             plain = plain.contiguous()
-        address = plain.data_ptr()
-        if plain.numel() and not address:  # FSDP frees the memory of a parameter between its uses
-            return None
-        # Not through NumPy: torch never resizes a storage again that NumPy has had, and FSDP must.
-        memory = (ctypes.c_ubyte * plain.nbytes).from_address(address)
-        digest = xxhash.xxh3_64_intdigest(memory) or 1
+        if plain.numel() and not plain.data_ptr():
+            return None  # FSDP frees the memory of a parameter between its uses
+        digest = _hash(plain) or 1
         if not plain.numel():
             return digest, 0.0 if plain.is_floating_point() else None, False, True
         if not (plain.is_floating_point() or plain.is_complex()):

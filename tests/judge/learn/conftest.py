@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from training_loops import HEALTHY, Plan, run_of
+from training_loops import LEARNED, Plan, run_of
 
 from pytest_trainsafe.judge.learn.inference.learn import Learned, learn
 from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
@@ -21,13 +21,13 @@ def relations() -> Mapping[str, Relation]:
 
 @pytest.fixture(scope="session")
 def learned() -> Learned:
-    """What four healthy programs of one process show."""
-    return learn([run_of(plan) for plan in HEALTHY.values()])
+    """What eight healthy programs of one process show."""
+    return learn([run_of(plan) for plan in LEARNED.values()])
 
 
 @pytest.fixture(scope="session")
 def pack(learned: Learned) -> Pack:
-    """A pack of four healthy programs."""
+    """A pack of eight healthy programs."""
     return pack_of("pytorch", learned)
 
 

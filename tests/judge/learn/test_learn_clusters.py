@@ -47,7 +47,7 @@ def test_a_finding_names_the_call_the_rule_and_the_evidence(
     assert "bfloat16 1x4" in finding.message
     evidence = dict(finding.evidence)
     assert evidence["step"] == 3
-    assert evidence["programs"] == 4
+    assert evidence["programs"] == 8
 
 
 def test_an_api_that_torch_lacks_is_recognised() -> None:

@@ -24,7 +24,9 @@ RELATIONS = relations()
 
 def _pack(name: str, *apis: str) -> Pack:
     made = [
-        Invariant(hypothesis("contain", api=api, inner="torch.add"), support=(Support("p", 3),))
+        Invariant(
+            hypothesis("contain", api=api, inner="torch.add"), support=(Support("p", (("", 3),)),)
+        )
         for api in apis
     ]
     return Pack(name, tuple(made), {"p": {}})

@@ -35,7 +35,7 @@ def test_two_programs_are_too_few(relations: Mapping[str, Relation]) -> None:
 def test_an_order_needs_programs_that_mark_their_steps_and_others(
     relations: Mapping[str, Relation],
 ) -> None:
-    more = [run_of(replace(HEALTHY["mlp"], program=f"mlp{number}")) for number in range(3)]
+    more = [run_of(replace(HEALTHY["mlp"], program=f"mlp{number}")) for number in range(8)]
     names = {run.program for run in (*RUNS, *more)}
 
     def orders(marked: set[str]) -> int:

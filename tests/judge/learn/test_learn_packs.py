@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from training_loops import HEALTHY, run_of
+from training_loops import LEARNED, run_of
 
 from pytest_trainsafe.judge.learn.conditions import Condition, Precondition
 from pytest_trainsafe.judge.learn.inference.learn import learn
@@ -23,7 +23,7 @@ Relations = Mapping[str, Relation]
 
 def small() -> Pack:
     """Two invariants."""
-    support = (Support("mlp", 12),)
+    support = (Support("mlp", (("", 12),)),)
     contain = hypothesis("contain", api="torch.optim.*.step", inner="torch.optim.functional.adam")
     when = Precondition(((Condition("constant", "class", "Adam"),),))
     within = (("phase", ("optimizer", None)),)
@@ -41,8 +41,23 @@ def test_a_pack_is_read_as_it_was_written(
         assert read_pack(path, relations) == each
 
 
+def test_a_pack_keeps_the_configurations_of_its_programs(
+    relations: Relations, tmp_path: Path
+) -> None:
+    support = (Support("mlp", (("dp=1", 4), ("dp=2", 8))),)
+    pack = replace(
+        small(), invariants=tuple(replace(each, support=support) for each in small().invariants)
+    )
+    path = tmp_path / "x.pack"
+    write_pack(pack, path, relations)
+
+    assert 'seen = {"mlp": {"dp=1": 4, "dp=2": 8}}\n' in path.read_text()
+    assert read_pack(path, relations) == pack
+    assert pack.invariants[0].examples == 12
+
+
 def test_the_text_is_the_same_whatever_the_order_of_runs(pack: Pack, relations: Relations) -> None:
-    runs = [run_of(plan) for plan in reversed(list(HEALTHY.values()))]
+    runs = [run_of(plan) for plan in reversed(list(LEARNED.values()))]
     assert pack_text(pack_of("pytorch", learn(runs)), relations) == pack_text(pack, relations)
 
 
@@ -57,8 +72,8 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "line", "says"),
     [
-        ("schema = 1", "schema = 7", 6, "has schema 7, but this release reads schema 1"),
-        ("schema = 1", "hello", 6, "is this file a pack?"),
+        ("schema = 2", "schema = 7", 6, "has schema 7, but this release reads schema 2"),
+        ("schema = 2", "hello", 6, "is this file a pack?"),
         ('name = "own"', "name = own", 7, 'must be a text, as in "pytorch"'),
         ('name = "own"', 'title = "own"', 7, "before the first invariant, only lines"),
         ('"torch": "2.13.0"', '"torch": 2', 8, "must be versions"),
@@ -74,6 +89,9 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
         ('["optimizer", null]', "[]", 10, "a field of `within` must have 1 to"),
         ('["optimizer", null]', "3", 15, "must be JSON as in"),
         ('{"mlp": 12}', '{"mlp": -1}', 10, "must be 1 or more"),
+        ('{"mlp": 12}', '{"mlp": {"dp=2": 0}}', 10, "must be 1 or more"),
+        ('{"mlp": 12}', '{"mlp": {}}', 10, "must have 1 to 1000 configurations"),
+        ('{"mlp": 12}', '{"mlp": [2]}', 16, '{"program": {"configuration": 12}}'),
         ("seen = ", "sen = ", 16, "did you mean 'seen'?"),
         ("\nseen = ", "\n# ", 10, "has no seen"),
         ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 17, "seen appears twice"),
@@ -128,7 +146,7 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
     old = small()
     kept, gone = old.invariants
     changed = replace(kept, precondition=Precondition(((Condition("exist", "class"),),)))
-    fresh = Invariant(hypothesis("membership", form="held"), support=(Support("lm", 3),))
+    fresh = Invariant(hypothesis("membership", form="held"), support=(Support("lm", (("", 3),)),))
     learned = Pack("new", (changed, fresh), {"lm": {"torch": "2.14"}})
     found = update(old, learned)
     assert found.new == (fresh,)
@@ -144,7 +162,7 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
 
 
 def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> None:
-    support = (Support("mlp", 3),)
+    support = (Support("mlp", (("", 3),)),)
     first = Invariant(hypothesis("sequence", form="order", api="a", inner="b"), support=support)
     second = Invariant(hypothesis("sequence", form="order", api="b", inner="a"), support=support)
     [found] = contradictions([Pack("one", (first,)), Pack("two", (second,))], relations)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from training_loops import HEALTHY, PARAMETER, Plan, run_of
+from training_loops import HEALTHY, LEARNED, PARAMETER, Plan, run_of
 
 from pytest_trainsafe.judge.learn.check.offline import check
 from pytest_trainsafe.judge.learn.check.verifier import CONFIDENCE
@@ -53,7 +53,7 @@ FAULTS = [
 def test_a_planted_fault_is_found_in_its_step_by_its_relation(
     fault: str, relation: str, rule: str, pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
-    # What programs may choose needs more than the four of this pack to be held against others.
+    # What each program may choose is not held against others.
     choice = fault == "write_outside"
     least = 0.0 if choice else CONFIDENCE
     found = check(run_of(replace(OTHER, fault=fault)), [pack], relations, min_confidence=least)
@@ -159,7 +159,7 @@ def test_each_rule_holds_on_what_it_was_learned_from(
     """Inference reads columns and checkers receive events: both must see the same examples."""
 
     seen: dict[str, dict[str, int]] = {}
-    for program, plan in HEALTHY.items():
+    for program, plan in LEARNED.items():
         found = check(run_of(plan), [pack], relations, min_confidence=0)
         assert found.violations == ()
         for name, count in found.triggered.items():

@@ -7,7 +7,7 @@ Listener, with made-up digests and norms.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.trace.observed.events import (
@@ -363,7 +363,7 @@ def digest_of(value: Value) -> int:
 
 
 #: Healthy programs that differ in what authors choose.
-HEALTHY: Mapping[str, Plan] = {
+HEALTHY: dict[str, Plan] = {
     plan.program: plan
     for plan in (
         Plan("mlp"),
@@ -371,4 +371,11 @@ HEALTHY: Mapping[str, Plan] = {
         Plan("lm", optimizer="AdamW", autocast="torch.bfloat16", warm_up=True),
         Plan("gan", optimizer="Adam", evaluate=False, parameters=("a.weight", WHOLE)),
     )
+}
+
+#: Each of them, and a twin that trains longer: as many programs as most claims need before they are
+#: checked on another program.
+LEARNED: Mapping[str, Plan] = HEALTHY | {
+    f"{name}_twin": replace(plan, program=f"{name}_twin", steps=plan.steps + 1)
+    for name, plan in HEALTHY.items()
 }

@@ -56,6 +56,21 @@ def test_a_tensor_is_read_again_once_it_was_written_to() -> None:
     assert objects.tensor(x, exact=True)[0].digest != after.digest
 
 
+@pytest.mark.parametrize("size", [3, 100_000])
+def test_new_weights_without_a_new_version_are_noticed(size: int) -> None:
+    """As FSDP gathers weights: into the same memory, with the version counter preserved."""
+    objects = Objects()
+    weight = torch.nn.Parameter(torch.ones(size))
+    before, _ = objects.tensor(weight)
+    version = weight._version
+    with torch.autograd._unsafe_preserve_version_counter(weight), torch.no_grad():
+        weight.mul_(2)
+    assert weight._version == version
+    after, _ = objects.tensor(weight)
+    assert before.digest != after.digest
+    assert after.norm == pytest.approx(2 * before.norm)
+
+
 def test_flags_and_requires_grad_are_those_of_the_moment() -> None:
     objects = Objects()
     weight = torch.nn.Parameter(torch.ones(2))

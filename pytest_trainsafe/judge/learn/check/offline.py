@@ -59,6 +59,7 @@ def check(
             relations,
             min_confidence=min_confidence,
             program=run.program,
+            setting=run.setting,
             rank=table.rank,
             first_step=Frame(table).first_step,
         )
@@ -67,7 +68,7 @@ def check(
         watches += verifier.watches
     between = [
         watch
-        for watch in watches_of(packs, relations, min_confidence, run.program)
+        for watch in watches_of(packs, relations, min_confidence, run.program, run.setting)
         if relations[watch.claim.relation].several
     ]
     if between and len(run.tables) > 1:

@@ -36,8 +36,8 @@ class Verifier:
     With `on_violation="raise"`, the event that shows the first violation raises InvariantViolation;
     with "collect", violations are collected in `violations`.  Relations that compare ranks are not
     checked here: they need the tables of all ranks (see `offline.check`).  Invariants with less
-    confidence than `min_confidence` are not checked.  `program` is the name of the checked program:
-    invariants that were learned from it have more confidence.
+    confidence than `min_confidence` are not checked.  `program` is the name of the checked program
+    and `setting` its configuration: invariants that were learned from it have more confidence.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Verifier:
         on_violation: Literal["raise", "collect"] = "collect",
         min_confidence: float = CONFIDENCE,
         program: str = "",
+        setting: str = "",
         rank: int = 0,
         first_step: int | None = None,
     ) -> None:
@@ -55,7 +56,7 @@ class Verifier:
         self._raise = on_violation == "raise"
         self._relations = relations
         self._contexts = Contexts(first_step)
-        self.watches = watches_of(packs, relations, min_confidence, program)
+        self.watches = watches_of(packs, relations, min_confidence, program, setting)
         self._checkers: list[Listener] = []
         groups: dict[str, list[Watch]] = {}
         for watch in self.watches:
@@ -97,17 +98,22 @@ class Verifier:
 
 
 def watches_of(
-    packs: Sequence[Pack], relations: Mapping[str, Relation], min_confidence: float, program: str
+    packs: Sequence[Pack],
+    relations: Mapping[str, Relation],
+    min_confidence: float,
+    program: str,
+    setting: str,
 ) -> list[Watch]:
     """A Watch, which judges examples, for each invariant with at least `min_confidence`.
 
-    An invariant that several packs have gets one Watch.  `program` is the checked program.
+    An invariant that several packs have gets one Watch.  `program` is the checked program, and
+    `setting` its configuration.
     """
     found: dict[object, Watch] = {}
     for pack in packs:
         for invariant in pack.invariants:
             relation = relations[invariant.claim.relation]
-            if confidence(invariant, relation, program) >= min_confidence:
+            if confidence(invariant, relation, program, setting) >= min_confidence:
                 key = invariant.claim, invariant.precondition
                 found.setdefault(key, Watch(invariant, _ignore))
     return list(found.values())

@@ -10,13 +10,15 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.inference.kept import Kept
+from pytest_trainsafe.judge.learn.inference.select import Source
 from pytest_trainsafe.judge.learn.run import ObservedRun
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judge.learn.inference.learn import LearnedRelation, Progress
 
-#: Each run's program and frames in a worker process, created once for all of its relations.
-_frames: list[tuple[str, Sequence[Frame]]] = []
+#: Each run's source (program and configuration) and frames in a worker process, created once for
+#: all of its relations.
+_frames: list[tuple[Source, Sequence[Frame]]] = []
 
 
 def run_jobs(
@@ -60,9 +62,9 @@ def run_jobs(
     return [results[path] for path in paths]
 
 
-def _made(runs: Sequence[ObservedRun]) -> list[tuple[str, Sequence[Frame]]]:
-    """The program of each run, and the prepared table (Frame) of each of its ranks."""
-    return [(run.program, [Frame(table) for table in run.tables]) for run in runs]
+def _made(runs: Sequence[ObservedRun]) -> list[tuple[Source, Sequence[Frame]]]:
+    """The source of each run, and the prepared table (Frame) of each of its ranks."""
+    return [((run.program, run.setting), [Frame(table) for table in run.tables]) for run in runs]
 
 
 def _prepare(runs: Sequence[ObservedRun]) -> None:
@@ -77,7 +79,7 @@ def _learn(path: str) -> LearnedRelation:
     return _learned(path, _frames)
 
 
-def _learned(path: str, frames: Sequence[tuple[str, Sequence[Frame]]]) -> LearnedRelation:
+def _learned(path: str, frames: Sequence[tuple[Source, Sequence[Frame]]]) -> LearnedRelation:
     from pytest_trainsafe.judge.learn.inference.learn import learn_relation
 
     return learn_relation(path, frames)

@@ -40,7 +40,7 @@ class Kept:
         for source in sorted(Path(package.__file__).parent.rglob("*.py")):
             hashed.update(source.read_bytes())
         for run in runs:
-            hashed.update(run.program.encode())
+            hashed.update(msgspec.msgpack.encode((run.program, run.setting)))
             for table in run.tables:
                 _hash(table, hashed)
         self._runs = hashed.hexdigest()

@@ -17,7 +17,7 @@ from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judge.learn.inference.jobs import run_jobs
-from pytest_trainsafe.judge.learn.inference.select import invariant_of, without_implied
+from pytest_trainsafe.judge.learn.inference.select import Source, invariant_of, without_implied
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.registry import load_relation, relation_paths
 from pytest_trainsafe.judge.learn.run import ObservedRun
@@ -86,23 +86,23 @@ def learn(
     )
 
 
-def learn_relation(path: str, runs: Sequence[tuple[str, Sequence[Frame]]]) -> LearnedRelation:
+def learn_relation(path: str, runs: Sequence[tuple[Source, Sequence[Frame]]]) -> LearnedRelation:
     """Learn the invariants of one relation, given by its import path.
 
-    `runs` has, for each run, the name of its program and the prepared tables of its ranks.
+    `runs` has, for each run, its program and configuration, and the prepared tables of its ranks.
     """
     relation = load_relation(path)
     claims: set[Hypothesis] = set()
     for _, frames in runs:
         claims.update(relation.hypotheses(frames))
     ordered = sorted(claims, key=lambda claim: claim.order)
-    evidence: dict[Hypothesis, dict[str, Counts]] = {}
-    for program, frames in runs:
+    evidence: dict[Hypothesis, dict[Source, Counts]] = {}
+    for source, frames in runs:
         counted = Evidence()
         relation.examples(frames, ordered, counted)
         for claim, counts in counted.counts().items():
             known = evidence.setdefault(claim, {})
-            known[program] = together([known.get(program, []), counts])
+            known[source] = together([known.get(source, []), counts])
     found: list[Invariant] = []
     dropped: Counter[str] = Counter()
     for claim in ordered:

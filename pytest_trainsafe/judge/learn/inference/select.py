@@ -15,6 +15,9 @@ from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Suppor
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.trace.observed.events import Plain
 
+#: A program, and its configuration.
+Source = tuple[str, str]
+
 #: An invariant that was seen with this many classes of a family is judged on all classes.
 MANY_CLASSES = 3
 #: The least number of passing examples that count as evidence.
@@ -22,12 +25,12 @@ LEAST_EXAMPLES = 3
 
 
 def invariant_of(
-    relation: Relation, claim: Hypothesis, evidence: Mapping[str, Counts]
+    relation: Relation, claim: Hypothesis, evidence: Mapping[Source, Counts]
 ) -> Invariant | str:
     """The invariant for the hypothesis `claim`, or the reason why there is none.
 
     `relation` is the form of the hypothesis.  `evidence` has the counts of passing and failing
-    examples of each program.
+    examples of each program in each of its configurations.
     """
     counts = together(evidence.values())
     if sum(passed for _, passed, _ in counts) < LEAST_EXAMPLES:
@@ -41,22 +44,22 @@ def invariant_of(
         return "no precondition tells passing from failing examples"
     if found.covered < LEAST_EXAMPLES:
         return "too little evidence"
-    support = []
-    for program in sorted(evidence):
+    support: dict[str, list[tuple[str, int]]] = {}
+    for program, setting in sorted(evidence):
         examples = sum(
             passed
-            for features, passed, _ in evidence[program]
+            for features, passed, _ in evidence[program, setting]
             if found.precondition.holds(features)
         )
         if examples:
-            support.append(Support(program, examples))
+            support.setdefault(program, []).append((setting, examples))
     kept = [
         features for features, passed, _ in counts if passed and found.precondition.holds(features)
     ]
     return Invariant(
         claim,
         found.precondition,
-        tuple(support),
+        tuple(Support(program, tuple(settings)) for program, settings in support.items()),
         _within(kept, lambda field: forbidden(field) or _irrelevant(relation, claim, field)),
     )
 
@@ -123,16 +126,22 @@ def without_implied(
     return kept, [each for each in found if each.claim in implied]
 
 
-def confidence(invariant: Invariant, relation: Relation, program: str = "") -> float:
-    """The estimated probability that the next program or example satisfies the invariant.
+def confidence(
+    invariant: Invariant, relation: Relation, program: str = "", setting: str = ""
+) -> float:
+    """The estimated probability that the next case satisfies the invariant.
 
     After n cases without a failure, the probability is (n + 1) / (n + 2), by the rule of
-    succession.  Here n is the number of programs from which the invariant was learned, plus
-    p - 1, or -1 if that is larger.  The number p is `relation.prior(invariant.claim)`: it says how
-    credible the invariant is before any program was observed, and 1 is neutral.  If `program` is
-    the name of one of these programs, a second probability is computed with the number of its
-    examples as n, and the larger of the two is returned.
+    succession.  The cases are the programs from which the invariant was learned, and n is their
+    number plus p - 1, or -1 if that is larger.  The number p is `relation.prior(invariant.claim)`:
+    it says how credible the invariant is before any program was observed, and 1 is neutral.
+
+    If `program` is the name of one of these programs, a second probability is computed, and the
+    larger of the two is returned.  Its cases are the examples of the program in the configuration
+    `setting`; if the invariant was not learned in this configuration, they are the configurations
+    of the program in which it was learned.
     """
-    examples = next((each.examples for each in invariant.support if each.program == program), 0)
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)
-    return max((programs + 1) / (programs + 2), (examples + 1) / (examples + 2) if examples else 0)
+    own = next((dict(each.settings) for each in invariant.support if each.program == program), {})
+    cases = own.get(setting, len(own))
+    return max((programs + 1) / (programs + 2), (cases + 1) / (cases + 2) if cases else 0)

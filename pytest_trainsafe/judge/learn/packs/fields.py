@@ -12,6 +12,11 @@ _Plain = bool | int | float | str | None
 
 #: Limits of an invariant from a file.
 MAX_PARAMS, MAX_SCENARIOS, MAX_CONDITIONS, MAX_PROGRAMS, MAX_TEXT = 16, 64, 64, 1000, 300
+#: The most configurations of one program.
+MAX_SETTINGS = 1000
+
+#: The numbers of examples in the configurations of a program, or one number if it has only one.
+Seen = int | dict[str, int]
 
 
 class FieldError(TrainsafeError, ValueError):
@@ -24,13 +29,14 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
     `claim` has the name of the relation and the parameters.  `precondition` has the scenarios: each
     is a list of conditions, and a condition is [kind, field] or ["constant", field, value].
     `within` maps fields to lists of values: an example whose field has another value is not judged.
-    `seen` maps each program from which the invariant was learned to the number of its examples.
+    `seen` maps each program from which the invariant was learned to the number of its examples, or
+    to a mapping from its configurations to these numbers.
     """
 
     claim: dict[str, _Plain]
     precondition: list[list[list[_Plain]]]
     within: dict[str, list[_Plain]]
-    seen: dict[str, int]
+    seen: dict[str, Seen]
 
     @classmethod
     def of(cls, invariant: Invariant) -> InvariantFields:
@@ -44,7 +50,7 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
             for part in invariant.precondition.any_of
         ]
         within = {field: list(values) for field, values in invariant.within}
-        seen = {each.program: each.examples for each in invariant.support}
+        seen = {each.program: _seen(dict(each.settings)) for each in invariant.support}
         return cls({"relation": claim.relation, **dict(claim.params)}, parts, within, seen)
 
     def invariant(self) -> Invariant:
@@ -67,9 +73,8 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
             f"conditions, or one of the lists has more than {MAX_CONDITIONS} conditions",
         )
         _require(len(self.seen) <= MAX_PROGRAMS, f"`seen` has more than {MAX_PROGRAMS} programs")
-        for program, examples in self.seen.items():
+        for program in self.seen:
             _require(_short(program), f"a program's name has more than {MAX_TEXT} characters")
-            _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
         _require(len(self.within) <= MAX_CONDITIONS, "`within` has too many fields")
         for field, values in self.within.items():
             _require(
@@ -79,8 +84,24 @@ class InvariantFields(msgspec.Struct, forbid_unknown_fields=True):
             )
         within = tuple((field, tuple(self.within[field])) for field in sorted(self.within))
         found = Precondition(tuple(tuple(map(_condition, part)) for part in parts))
-        support = tuple(Support(program, self.seen[program]) for program in sorted(self.seen))
+        support = tuple(_support(program, self.seen[program]) for program in sorted(self.seen))
         return Invariant(hypothesis(relation, **params), found, support, within)
+
+
+def _seen(settings: dict[str, int]) -> Seen:
+    return settings[""] if [*settings] == [""] else settings
+
+
+def _support(program: str, seen: Seen) -> Support:
+    settings = {"": seen} if isinstance(seen, int) else seen
+    _require(
+        0 < len(settings) <= MAX_SETTINGS,
+        f"a program in `seen` must have 1 to {MAX_SETTINGS} configurations",
+    )
+    for setting, examples in settings.items():
+        _require(_short(setting), f"a configuration has more than {MAX_TEXT} characters")
+        _require(0 < examples < 2**53, "the number of a program's examples must be 1 or more")
+    return Support(program, tuple(sorted(settings.items())))
 
 
 def _condition(fields: list[_Plain]) -> Condition:

@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.learn.packs.fields import InvariantFields
 from pytest_trainsafe.judge.learn.relation import Relation
 
 #: The version of the format.  `read` refuses packs of another version.
-SCHEMA = 1
+SCHEMA = 2
 #: The ending of a pack's file name.
 SUFFIX = ".pack"
 

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judge.learn.packs.fields import FieldError, InvariantFields
+from pytest_trainsafe.judge.learn.packs.fields import FieldError, InvariantFields, Seen
 from pytest_trainsafe.judge.learn.packs.pack import SCHEMA, Pack, invariant_lines, one_line
 from pytest_trainsafe.judge.learn.relation import Relation
 
@@ -162,7 +162,8 @@ class _Reader:
         claim = self._field("claim", dict[str, _PLAIN], 'as in {"relation": "contain", ...}')
         parts = self._field("precondition", list[list[list[_PLAIN]]], "as in [[]] for always")
         within = self._field("within", dict[str, list[_PLAIN]], 'as in {"no_grad": [false]}')
-        seen = self._field("seen", dict[str, int], 'as in {"program": 12}')
+        example = 'as in {"program": 12} or {"program": {"configuration": 12}}'
+        seen = self._field("seen", dict[str, Seen], example)
         try:
             invariant = InvariantFields(claim, parts, within, seen).invariant()
         except FieldError as error:

@@ -124,7 +124,7 @@ def _invariant(data: Mapping[str, Any], program: str) -> Invariant:
     examples = data.get("num_positive_examples")
     count = examples if isinstance(examples, int) and 0 < examples < 2**53 else 1
     precondition = _precondition(data.get("precondition"))
-    return Invariant(claim, precondition, (Support(program, count),))
+    return Invariant(claim, precondition, (Support(program, (("", count),)),))
 
 
 def _claim(relation: str, params: list[dict[str, Any]]) -> Hypothesis:

@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Keys,
 from pytest_trainsafe.judge.learn.columns.ranks import join, mixed, rank_pairs
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, HABIT, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.table import NONE
 
@@ -72,11 +72,14 @@ class Consistent(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        -5 for the claim that weights or optimizer states are equal, because they may be shards;
-        2 for all other claims.
+        2 for most claims.  `HABIT` for the claim that weights or optimizer states are equal, and
+        `CHOICE` for gradients, because they may be shards.
         """
-        weights = claim["attribute"] == "data" or claim["variable"] == "optimizer.state"
-        return -5 if weights and claim["form"] is None else 2
+        if claim["form"] is not None:
+            return 2
+        if claim["attribute"] == "data" or claim["variable"] == "optimizer.state":
+            return HABIT
+        return CHOICE if claim["attribute"] == "grad" else 2
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
         """For a claim that a variable is equal on two ranks, the claim that it stays equal."""

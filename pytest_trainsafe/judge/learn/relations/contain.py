@@ -25,7 +25,7 @@ from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
-from pytest_trainsafe.judge.learn.relation import Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -106,13 +106,21 @@ class Contain(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`): 1 for APIs of torch, less for others.
 
-        The number is low for a change of optimizer state, which depends on the optimizer's class,
-        and for gradients that are set or cleared: they may be cleared twice, or added to.
+        `CHOICE` for what depends on the optimizer's class (its state), on whether values change
+        (gradients may be cleared twice or be too small to clip, a rate may stay as it is), on
+        whether a gradient scaler is enabled, or on the parallelism (collectives).
         """
-        kept = claim["attribute"] == "grad" and claim["change"] in ("set", "cleared")
-        if claim["variable"] == "optimizer.state" or kept:
-            return -5
-        return 1 if claim.text("api").startswith("torch.") else -1
+        attribute, change = claim["attribute"], claim["change"]
+        apis = claim.text("api"), claim.text("inner")
+        if (
+            claim["variable"] in ("optimizer.state", "scaler")
+            or attribute in ("grad", "lr")
+            or (attribute, change) == ("data", "set")
+            or apis[1].startswith("torch.distributed.")
+            or any(api.startswith("torch.amp.GradScaler.") for api in apis)
+        ):
+            return CHOICE
+        return 1 if apis[0].startswith("torch.") else -1
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on "class", which is "Adam" for `torch.optim.Adam.step`.

@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.learn.check.checker import Checker, name_of, variabl
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 
@@ -72,7 +72,7 @@ class Membership(RelationBase):
         `OWN` for the claim that the optimizer has all parameters of the model ("held"), because
         fine-tuning trains only a part of a model.
         """
-        return {"held": OWN, "known": 2, "trainable": 0}[claim.text("form")]
+        return {"held": OWN, "known": CHOICE, "trainable": 0}[claim.text("form")]
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on what the claim says, and on whether a step changes anything."""

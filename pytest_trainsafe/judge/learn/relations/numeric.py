@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Floats, Frame, Int
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change, Value
 from pytest_trainsafe.trace.observed.table import FINITE, IS_TENSOR, NONE
@@ -102,7 +102,7 @@ class Numeric(RelationBase):
         rate.  It is low for finite gradients, since gradients of a scaled loss may overflow.
         """
         if claim["form"] == "finite" and claim["attribute"] == "grad":
-            return -5
+            return CHOICE
         if claim["form"] in _BOUNDS:
             return -1 if claim["attribute"] == "data" else OWN
         return 1 if claim["form"] == "finite" else 0

@@ -23,7 +23,14 @@ from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import (
+    CHOICE,
+    HABIT,
+    OWN,
+    Explanation,
+    Needs,
+    RelationBase,
+)
 from pytest_trainsafe.judge.learn.relations.argument import SMALL
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
@@ -123,13 +130,19 @@ class Output(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 if the API ensures what the claim says, and less if it may hold by chance.
+        2 if the API ensures what the claim says, and less if it may hold by chance.  `CHOICE` for
+        finite norms of gradients, because gradients of a scaled loss may overflow, and for layers
+        whose result has the shape, or the last size, of an argument.
         """
-        form, name = claim.text("form"), claim.text("property")
+        form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
+        if (form == "finite" and api.startswith("torch.nn.utils.")) or (
+            name in ("shape", "shape[-1]") and is_architecture(api)
+        ):
+            return CHOICE
         if form in ("finite", "autocast"):
             return 2
         if form == "nonzero":
-            return -4
+            return HABIT
         if form == "at_most" and name == "shape[0]":
             return OWN  # a batch is small by chance
         return 1 if name in ("dtype", "device", "digest", "shape[0]", "value") else 0

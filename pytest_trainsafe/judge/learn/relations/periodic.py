@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.learn.conditions import Feature, Features
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import is_empty, number_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -87,10 +87,11 @@ class Periodic(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        1 for the claim that parameters change in every step, `OWN` for all other claims.
+        `CHOICE` for the claim that parameters change in every step, because networks may train in
+        turns or warm up from a rate of zero; `OWN` for all other claims.
         """
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
-        return 1 if weights and claim["period"] == 1 else OWN
+        return CHOICE if weights and claim["period"] == 1 else OWN
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the variable, its gradient and the learning rate.

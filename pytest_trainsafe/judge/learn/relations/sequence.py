@@ -21,7 +21,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Bools, Frame, Ints, Recor
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import ZERO_GRAD, is_architecture
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call
 from pytest_trainsafe.trace.observed.table import NONE
@@ -33,8 +33,9 @@ _UNORDERED = re.compile(r"\.(train|eval|__init__)$")
 #: backwards.
 _OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
 
-#: The APIs that end each round of training.  Backwards may follow each other; so may zero_grads.
-_ROUNDS = ("torch.optim.*.step", "deepspeed.DeepSpeedEngine.step")
+#: APIs whose documentation says in which order they are to be called.
+_ORDERED = ("torch.amp.GradScaler.", "deepspeed.DeepSpeedEngine.")
+_ENGINE_STEP = "deepspeed.DeepSpeedEngine.step"
 
 #: The least share of examples that must pass to propose a hypothesis.
 _LEAST = 0.2
@@ -117,12 +118,19 @@ class CallSequence(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        The number is low, because authors choose, for example, whether a loop clips gradients.
+        `CHOICE` for most claims, because authors choose, for example, whether a loop clips
+        gradients, and by which function it starts the backward.  -1 for an order with a gradient
+        scaler, and for what DeepSpeed's engine is given between two steps, as their documentation
+        says.
         """
         if claim["form"] == "once":
             return OWN
-        # Programs iterate loaders, step schedulers and clip by epoch, by step or by micro-batch.
-        return -1 if claim["form"] == "order" or claim["api"] in _ROUNDS else -5
+        apis = claim.text("api"), claim.text("inner")
+        if claim["form"] == "order":
+            documented = any(api.startswith(_ORDERED) for api in apis)
+        else:
+            documented = apis[0] == _ENGINE_STEP
+        return -1 if documented else CHOICE
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.

@@ -32,13 +32,14 @@ from pytest_trainsafe.judge.learn.columns.frame import Frame, Records
 from pytest_trainsafe.judge.learn.conditions import Precondition
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judge.learn.inference.select import (
+    Source,
     confidence,
     invariant_of,
     without_implied,
 )
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
-from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.relation import CHOICE, Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn.use.deploy import LIBRARIES
 from pytest_trainsafe.trace.observed.table import REQUIRES_GRAD
@@ -49,8 +50,8 @@ PROGRAMS, EXAMPLES = 3, 2
 CONDITIONS = 4
 #: The confidence of an invariant in a program that it was not learned from.
 CONFIDENCE = 0.8
-#: The least prior of an invariant: authors choose whether to keep those with a lower one.
-PRIOR = -1
+#: The least prior of an invariant: those with a lower one are habits, or hold by chance.
+PRIOR = CHOICE
 
 #: Counters that the observer itself increments: no program can violate a claim on them.
 _COUNTED = {("loader", "epoch"), ("loader", "batches")}
@@ -213,7 +214,7 @@ def _choose(
     """The invariant of a claim for a shipped pack, or a text that says why it is left out."""
     if relation.prior(claim) < PRIOR:
         return "authors choose it"
-    made = invariant_of(relation, claim, seen.counts)
+    made = invariant_of(relation, claim, _evidence(seen.counts))
     if isinstance(made, str):
         return made
     if confidence(made, relation) < CONFIDENCE or not _supported(made.precondition, seen, counted):
@@ -230,6 +231,14 @@ def _choose(
     if not _holds_out(relation, claim, seen):
         return "a program that it was not learned from violates it"
     return made
+
+
+def _evidence(counts: Mapping[str, Counts]) -> Mapping[Source, Counts]:
+    """The counts of each program as evidence from its only configuration.
+
+    A shipped pack is checked on other programs, whose configurations it does not know.
+    """
+    return {(program, ""): each for program, each in counts.items()}
 
 
 def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
@@ -292,7 +301,7 @@ def _holds_out(relation: Relation, claim: Hypothesis, seen: _Claim) -> bool:
         if not failing:
             continue
         others = {name: each for name, each in seen.counts.items() if name != program}
-        made = invariant_of(relation, claim, others)
+        made = invariant_of(relation, claim, _evidence(others))
         if (
             isinstance(made, Invariant)
             and confidence(made, relation) >= CONFIDENCE

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.config.checks import is_accepted
@@ -10,12 +11,14 @@ from pytest_trainsafe.judge.learn import JUDGE
 from pytest_trainsafe.judge.learn.check.cluster import clusters
 from pytest_trainsafe.judge.learn.check.findings import findings_of
 from pytest_trainsafe.judge.learn.check.offline import check
+from pytest_trainsafe.judge.learn.packs.fields import MAX_TEXT
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
 from pytest_trainsafe.judge.learn_judge import LearnJudgement
 from pytest_trainsafe.trace.observed.file import UnseenCalls
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 def judge_trace(
@@ -52,7 +55,21 @@ def observed_run(trace: Trace) -> ObservedRun:
     """The observed run of a trace: the table of each rank, the program and its versions."""
     manifest = trace.manifest
     tables = [trace.observed(rank) for rank in range(len(trace.ranks))]
-    return ObservedRun(manifest.program, tables, manifest.versions)
+    return ObservedRun(manifest.program, tables, manifest.versions, setting_of(manifest.spec))
+
+
+def setting_of(spec: RunSpec) -> str:
+    """The configuration of a Run as a text: its Point, dtype and seed, and the program's arguments.
+
+    Arguments that are too long for a pack are replaced by a hash of them.
+    """
+    head = f"{spec.point}, {spec.dtype}, seed {spec.seed}"
+    arguments = " ".join([*spec.script_args, *([] if spec.arguments == "{}" else [spec.arguments])])
+    text = f"{head}, {arguments}" if arguments else head
+    if len(text) <= MAX_TEXT:
+        return text
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{head[: MAX_TEXT // 2]}, arguments {digest}"
 
 
 def _unseen(trace: Trace) -> list[str]:

@@ -334,8 +334,9 @@ def assert_kept_relations(
 
     `file` is relative to pytest's root directory.  The file is written with
     `pytest --trainsafe-learn`: in such a run, a test whose marker has `healthy=True` asserts
-    nothing here.  Instead, this function tries the relations that the program offers, the order of
-    micro-batches, recomputation, and `candidates`, and writes to the file which of them held.
+    nothing here.  Instead, this function tries the relations that the program offers, those in
+    `candidates`, and two that are known for every program: another order of the micro-batches, and
+    recomputation of activations.  The function writes to the file which of these relations held.
     In all other cases, the relations that held are asserted, as by `assert_same_by`.  The terminal
     summary lists the relations that did not hold, and those that do not apply at the test's Point.
     Raises TrainsafeFailure with the report, RelationError if no relation applies at the Point, and

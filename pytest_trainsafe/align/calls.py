@@ -31,9 +31,9 @@ def renumbered(candidate: Trace, reference: Trace) -> Trace:
     """Returns a copy of the candidate whose calls have the numbers of the reference's calls.
 
     Returns the candidate itself if no number changes.  If several stages call a module in a
-    micro-batch, the calls of all these stages are sorted and numbered from 0.  They are sorted by
-    the outputs that follow them: the first output that the stage of a call records after it, from a
-    module that no other stage calls, has a position in the reference, which is the sort key.
+    micro-batch, the calls of all these stages are sorted and numbered from 0.  The sort key of a
+    call is the position, in the reference, of the output that follows the call: the next output
+    that the same stage records from a module that no other stage calls.
     """
     if candidate.sizes["pp"] == 1 or reference.sizes["pp"] > 1:
         return candidate

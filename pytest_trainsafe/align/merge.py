@@ -128,10 +128,11 @@ def _is_loss(where: TensorId | None) -> bool:
 def _geometry(
     parts: list[Part], sizes: Sizes, whole: tuple[int, ...] | None, free_axes: Sequence[str]
 ) -> tuple[object, ...]:
-    """A key that is equal for two lists of parts that fit together in the same way.
+    """A key such that lists of parts with equal keys fit together in the same way.
 
-    It contains the ranks, layouts, shapes and dtypes of the parts, the shape `whole` of the logical
-    tensor if it is known, the free axes, and the mesh with its sizes.
+    The key contains the ranks, coordinates, layouts, shapes and dtypes of the parts, the shape
+    `whole` of the logical tensor (None if unknown), `free_axes` (the axes along which only some
+    ranks need to hold the tensor), and the mesh with the sizes of its axes.
     """
     each = [
         (p.rank, *p.coordinates.items(), p.layout, p.tensor.shape, p.tensor.dtype) for p in parts
@@ -260,10 +261,10 @@ class _Merger:
         """Adds findings for ranks that should hold a part of the tensor but recorded none.
 
         `whole` is the shape of the tensor.  `free_axes` are the axes along which only some ranks
-        need to hold it.  If one rank holds a part, all ranks with the same coordinates on these
-        axes should hold one.  The `check` of a finding is "hole" if no rank holds the elements of
-        the absent part.  It is "missing" if other ranks hold the same elements, so that the absent
-        part is a replica, or one term of a sum.
+        need to hold it.  If one rank holds a part, all ranks with the same coordinates on
+        `free_axes` should hold one.  The `check` of a finding is "hole" if no rank holds the
+        elements of the absent part, and "missing" if other ranks hold the same elements, so that
+        the absent part is a replica, or one term of a sum.
         """
         layout = self.parts[0].layout
         if any(isinstance(p, Slices) for p in layout):

@@ -144,8 +144,8 @@ def _complete(trace: Trace, held: Sequence[Holder], free_from: Sequence[str]) ->
     """Whether every rank that should hold a part of the tensor holds one.
 
     For a layout of rectangles: whether the rectangles cover the tensor.  `free_from` are the axes
-    along which only some ranks need to hold the tensor.  If any rank at some coordinates along
-    these axes holds a part, all ranks at the same coordinates should hold one.
+    along which only some ranks need to hold the tensor, such as pp.  If one rank holds a part, all
+    ranks with the same coordinates as this rank along `free_from` should hold one.
     """
     layout = held[0][1].layout
     rectangle = next((p for p in layout if isinstance(p, Slices)), None)

@@ -39,7 +39,8 @@ def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
     """A text that names selected rows of a tensor: `rows 0-3 of 8 in dimension 0`.
 
     `arrays` has the selected indices of each dimension, and `whole` is the tensor's shape.  A
-    dimension is left out if all of its indices are selected; "any of it" if this is so for all.
+    dimension is left out if all of its indices are selected.  If every dimension is left out, the
+    text is "any of it", which means the whole tensor in the message "no rank holds any of it".
     """
     words = []
     for dim, (array, length) in enumerate(zip(arrays, whole, strict=True)):

@@ -48,7 +48,10 @@ class Annotations:
     def of(
         cls, data: Mapping[str, Any], origin: str = "annotations", model: str = ""
     ) -> Annotations:
-        """Annotations from a mapping in the form of a file; `model` selects one of its models."""
+        """Annotations from a mapping in the form of a file.
+
+        If the mapping has a section `models`, `model` is the name of the model whose entries apply.
+        """
         found = cls(parse(data, origin, model), origin)
         found.model = model
         return found
@@ -93,7 +96,12 @@ class Annotations:
         return found
 
     def fact(self) -> AnnotationsFact:
-        """The event that tells the judges the annotation file, its model and its cp_order."""
+        """The event that tells the judges which annotations were read.
+
+        The event has three texts, each "" if there is none: the path of the annotation file;
+        `model`, which selects entries under the file's key `models`; and `cp_order`, the order in
+        which cp ranks split a sequence ("zigzag" or "contiguous").
+        """
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
         return AnnotationsFact(file, order, self.model)
@@ -238,7 +246,11 @@ class Annotations:
         return (*terms, *means), "loss"
 
     def unreduced(self, point: Point) -> Layout:
-        """The Scaled placements that gradients have before the reduction that averages them."""
+        """The placements to add to a gradient's layout before a reduction averages the gradients.
+
+        Returns `Scaled(axis)` for each axis of size > 1 over which the reduction averages: until
+        then, a rank's gradient is that of the whole step multiplied by the size of the axis.
+        """
         axes = self.entries.mean_gradients
         if axes is None:
             axes = self._averaged

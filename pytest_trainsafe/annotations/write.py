@@ -1,7 +1,7 @@
 """Writes proposed annotations to a file, at the user's request (--trainsafe-annotate).
 
-Called by the ladder.  The test that needs the annotations still fails in this run, and its message
-names the file.
+Called by `judge/ladder.py` after a comparison failed.  The test that needs the annotations still
+fails in this run, and the failure message names the file.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ CHECKS = (
 )
 
 
-#: The checks made for each kind of tensor: `coverage:param_grad` is that for one kind.
+#: The checks made for each kind of tensor: `coverage:param_grad` is the check of one kind.
 PER_KIND = ("coverage", "sensitive")
 
 
@@ -64,8 +64,8 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
             )
         if of_kind and check not in PER_KIND:
             raise UnknownCheckError(
-                f"{source} takes {shown(check)} without a kind, not {shown(name)}; the checks "
-                f"made for each kind are {listing(PER_KIND)}"
+                f"{source} takes {shown(check)}, not {shown(name)}; only these checks may end in a "
+                f"colon and a kind of tensor: {listing(PER_KIND)}"
             )
         if of_kind:
             _require_kind(check, kind, source)

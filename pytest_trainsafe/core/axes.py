@@ -147,10 +147,10 @@ def axes_over(mesh: Mesh) -> tuple[str, ...]:
 
 
 def mesh_axis(mesh: Mesh, name: str) -> Axis | None:
-    """The axis `name` of a sweep over a mesh: one that the mesh declares, or a built-in one.
+    """The axis `name` of a sweep over a mesh: an axis of the mesh, or a built-in axis.
 
-    Returns None for any other name.  Raises SweepError for a built-in mesh axis that this mesh
-    does not have.
+    Returns None for any other name.  Raises SweepError for dp, cp, tp or pp if the mesh has no axis
+    of this name.  The other built-in axes, such as dtype, belong to every mesh.
     """
     if name in mesh.axes or (name in mesh.overlaps and name not in AXES):
         return Axis(name, (int,), minimum=1)

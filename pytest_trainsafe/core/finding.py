@@ -109,8 +109,10 @@ class Finding(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rank or step.  `evidence` holds the facts behind the finding, each with a name.
     `error` is the measured error, and `allowed` the largest error that passes; both are relative
     Frobenius norms unless `message` says otherwise.
-    `mismatch` compares the elements of a wrong tensor; None where its values were not recorded or
-    have another shape.
+    `pattern` describes how a wrong tensor relates to the right one, for example by a factor.
+    `mismatch` says how many elements of a wrong tensor differ, and which differs most; None if the
+    tensor's values were not recorded, or have another shape than the reference's.
+    `module_class` is the class of the tensor's module, and `source` the "file:line" of its code.
     """
 
     verdict: Verdict

@@ -1,7 +1,7 @@
-"""The number systems of the precision ladder: how each rounds, and how large errors may be.
+"""The number systems in which tests are judged: how each rounds, and how large errors may be.
 
-Each rung of the ladder is judged in one of these number systems.  Imports torch only when a dtype
-is requested.
+A test is judged in one dtype after another, the widest first.  This sequence is the precision
+ladder, and each of its dtypes is a rung.  Imports torch only when a dtype is requested.
 """
 
 from __future__ import annotations
@@ -20,14 +20,15 @@ class Precision:
     `epsilon` is the distance from 1 to the next larger number: the relative size of a rounding
     error, and of the noise that is injected to measure how a program responds to rounding.
     `safety` is the ratio of the allowed error to the measured response.  float64 has the largest
-    ratio, because its response is measured only once (no wider dtype can measure it again), and
-    because the smallest errors that bugs cause, 1e-12, are still much larger.
+    ratio for two reasons.  In float64, only noise measures the response; in other dtypes, the
+    distance from a float64 run measures it as well.  And the smallest errors that bugs cause in
+    float64, 1e-12, are much larger than the allowed error even with this ratio.
     `floor` sets the smallest response that is assumed for a tensor: `floor * epsilon * norm`, where
-    `norm` is the tensor's norm.  A measured response is a single sample, which can be too small by
-    chance, especially for a scalar.
+    `norm` is the tensor's norm.  A response that is measured with few samples of noise can be too
+    small by chance, especially for a scalar.
     `low` is true for low precision, in which the norm of the rounding errors may exceed the norm of
-    an error that multiplies all values by, say, 1.01.  The projection of the error on the reference
-    shows such a factor, so it is judged too.
+    an error that multiplies all values by, say, 1.01.  In low precision, the projection of the
+    error on the reference is judged as well, because the projection shows such a factor.
     `safety` and `floor` were calibrated on clean programs; docs/tolerances.md has the figures.
     """
 
@@ -65,5 +66,5 @@ _PRECISIONS = {
 
 
 def precision(name: str) -> Precision:
-    """The number system of a rung, by the name of its dtype; "float8" stands for FP8."""
+    """The number system with this name, such as "bfloat16"; "float8" stands for FP8."""
     return _PRECISIONS[name]

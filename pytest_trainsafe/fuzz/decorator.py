@@ -95,7 +95,11 @@ def trainsafe_fuzz(
 
 
 def _example_of(function: Test, source: PointSource) -> tuple[Test, frozenset[str]]:
-    """The function that hypothesis calls for each example, and the names in GIVEN that it needs."""
+    """Returns the function that hypothesis calls for each example, and a set of names.
+
+    The names are those parameters of `function` whose values each example sets: a subset of GIVEN,
+    which is `candidate_trace`, `reference_trace`, `trainsafe` and `point`.
+    """
     parameters = inspect.signature(function).parameters
     takes = frozenset(parameters) & frozenset(GIVEN)
 

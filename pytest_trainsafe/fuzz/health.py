@@ -18,8 +18,8 @@ def require_mostly_valid(space: Space) -> None:
     """Raises FailedHealthCheck if few Points drawn at random are valid or nearly valid.
 
     A Point is nearly valid if a change of one axis, other than a mesh axis, makes it valid.  The
-    strategy repairs all other Points by changes of several axes.  If most Points need such repairs,
-    the repaired Points are few, and the test repeats them.
+    strategy repairs all other Points by changes of several axes.  Such repairs give many drawn
+    Points the same few results.  If most Points need such repairs, the test repeats these results.
     """
     excluded: Counter[str] = Counter()
     for values in space.drawn_at_random(DRAWN):

@@ -1,4 +1,4 @@
-"""The registered compare judge, which runs the ladder."""
+"""The registered compare judge, which runs the ladder: it compares in one dtype after another."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 class CompareJudge:
-    """The judge that compares a candidate with its reference, rung by rung."""
+    """The judge that compares a candidate with its reference in one dtype after another."""
 
     name = "compare"
 
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
-        """The Runs of the first rung that can start at once; the ladder requests all others later.
+        """The Runs in the first dtype that can start at once; the ladder requests all others later.
 
-        If the first rung is narrower than float64, the candidate may have to replay decisions that
+        If the first dtype is narrower than float64, the candidate may have to replay decisions that
         the reference made.  Its Run is then requested later, when the reference has finished.
         """
         first = case.rungs[0]

@@ -1,6 +1,6 @@
 """The ladder: judges a test's Runs dtype by dtype, widest first.
 
-float64 comes first, because its rounding errors are too small to hide those that a bug causes.
+Each dtype is a rung.  float64 comes first: its rounding errors are too small to hide a bug.
 """
 
 from __future__ import annotations
@@ -110,9 +110,9 @@ class _Ladder:
         self._rung: Rung | None = None
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Judge the rung in `dtype`.  Returns whether it fails.
+        """Judge the rung `dtype`; `last` says that no rung follows.  Returns whether it fails.
 
-        `last` says that no rung follows.  If `shadowed`, a float64 reference measures rounding too.
+        Reference runs with noise measure rounding; if `shadowed`, a run in float64 does so too.
         """
 
         def ahead() -> None:
@@ -188,7 +188,7 @@ class _Ladder:
         reference = self.reference if full else self.reference.in_full()
 
         def again(rung: Rung, comparison: Comparison) -> tuple[Rung, Comparison]:
-            """The rung with more samples of noise if the failure needs them, and its comparison."""
+            """Judge `rung` with more runs with noise, if too few may be why `comparison` failed."""
             judge = functools.partial(compare, loosen=self.loosen)
             return measured_again(rung, comparison, dtype, reference, judge)
 
@@ -273,7 +273,7 @@ def measured_again(
     reference: Traces,
     judge: Callable[[Rung], Comparison],
 ) -> tuple[Rung, Comparison]:
-    """Judge again with more noise samples, as long as a failure may be due to too few of them."""
+    """Judge again with more runs with noise, as long as too few may be the cause of a failure."""
     for each in ROUNDS:
         if not needs_samples(comparison, each):
             return rung, comparison
@@ -284,9 +284,9 @@ def measured_again(
 
 
 def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
-    """The rung with rounding measured by `samples` samples of noise in total.
+    """The rung with rounding measured by `samples` runs with noise in total.
 
-    Samples in which the program fails are skipped, because the noise may cause the failure.
+    Runs in which the program fails are skipped, because the noise may cause the failure.
     """
     measured = reference.replaying(reference.decided(dtype))
     measured.prefetch_perturbed(dtype, range(1, samples))

@@ -1,8 +1,8 @@
 """The registered learn judge: checks packs of invariants on the candidate's Run.
 
-It requests one more Run, in the dtype of the last rung.  The ranks of this Run observe the API
-calls and states that the packs' invariants are about.  If a pack is to be learned from the test,
-the judge requests the Run too, and its ranks observe everything.
+The judge requests one more Run, in the last of the dtypes in which the test is judged.  The ranks
+of this Run observe the API calls and states that the packs' invariants are about.  The Run is also
+requested if a pack is to be learned from the test; the ranks then observe everything.
 """
 
 from __future__ import annotations
@@ -73,9 +73,10 @@ class LearnJudge:
 
 
 def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:
-    """The RunSpec of a Run in the dtype of the last rung, whose ranks observe API calls and states.
+    """The RunSpec of a Run whose ranks observe API calls and states.
 
-    `observe` says which calls and states.  Of the tensors, only the loss is recorded.
+    The Run is in the last of the test's dtypes.  `observe` says which calls and states are
+    observed.  Of the tensors, only the loss is recorded.
     """
     spec = spec_of(case, role, case.rungs[-1])
     return structs.replace(

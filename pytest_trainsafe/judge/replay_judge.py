@@ -1,6 +1,7 @@
 """The registered replay judge, which applies the rules on random numbers.
 
-It reads the first rung of the ladder in which candidate and reference ran.
+It judges one pair of Runs: candidate and reference in the first dtype of the test (`Case.rungs`) in
+which both finish.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class ReplayJudge:
         return []
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> FindingsJudgement:
-        """Apply the rules on random numbers to the first rung that ran."""
+        """Apply the rules on random numbers, in the first dtype in which both Runs finish."""
         if not case.settings.rng:
             return FindingsJudgement(
                 self.name, (), ["not checked: random numbers (--trainsafe-rng=off)"]
@@ -48,7 +49,10 @@ class ReplayJudge:
 
 
 def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:
-    """The traces of candidate and reference in the first rung in which both ran, or None."""
+    """The traces of candidate and reference; None if there is no dtype in which both Runs finish.
+
+    Both traces are in the first such dtype of `case.rungs`.
+    """
     for dtype in case.rungs:
         try:
             # The comparison's own Runs, which below float64 replay the reference's decisions.

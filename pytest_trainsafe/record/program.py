@@ -141,9 +141,9 @@ def _train(spec: RunSpec, ctx: Context) -> None:
 
 @contextlib.contextmanager
 def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Makes `dtype` torch's default dtype in this context, if it is float64 or float32.
+    """Makes the Run's `dtype` torch's default dtype in this context, if it is float64 or float32.
 
-    Tensors that the program creates without a dtype then have the dtype of the rung.
+    Floating-point tensors that the program creates without a dtype then have `dtype`.
     """
     before = torch.get_default_dtype()
     # torch allows low-precision defaults, but constants would then lose far more precision than

@@ -16,7 +16,7 @@ Row = tuple[str, str, bool]
 
 
 def advice_rows(advice: Advice) -> list[Row]:
-    """The rows of all advice on one rung."""
+    """The rows of all advice from judging a test in one dtype."""
     rows: list[Row] = []
     if advice.misaveraged is not None:
         rows += misaveraged_rows(advice.misaveraged)
@@ -69,7 +69,7 @@ def misdeclared_rows(wrong: Misdeclared) -> list[Row]:
 
 
 def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
-    """The row on wrongly declared means over ranks, and on the means that match the tensors."""
+    """A row that names wrongly declared averages over ranks, and averages that fit the tensors."""
     where = os.path.relpath(wrong.file) if wrong.file else "annotations= of ctx.watch"
     pairs = (
         ("gradients", wrong.gradients, wrong.fitting_gradients),

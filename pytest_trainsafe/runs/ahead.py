@@ -1,10 +1,11 @@
 """Look-ahead: the Runs of the next test train while the current test is judged.
 
-Called by the plugin before each test, and by the ladder once a test's own Runs are launched.
-A Run that is launched early must equal the Run that its own test would launch.  Therefore a test
-is only launched ahead if it has no user fixture of its own, and the environment, the working
-directory and the search path (`LaunchEnvironment`) are saved when the Run is scheduled, passed to
-its ranks, and compared when its own test requests the Run.
+Before each test, the plugin stores the next test.  The Runs of the next test are launched once all
+Runs of the current test are launched.  A Run that is launched early must equal the Run that its own
+test would launch.  Therefore a test's Runs are launched ahead only if each of its user fixtures has
+session scope and is also a fixture of the current test.  The environment, the working directory and
+the search path (`LaunchEnvironment`) are saved before the current test, passed to the ranks of the
+Run, and compared when the Run's own test requests it.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ HARMLESS = frozenset(
 class NextTest:
     """The next test at its Point, and the environment in which its Runs are launched ahead.
 
-    The environment is saved before the fixtures of the current test run.
+    The environment is saved before the current test sets up its fixtures.
     """
 
     case: Case

@@ -257,8 +257,8 @@ def _matches_manifest(folder: Path, below: Path, files: dict[str, tuple[int, str
     """Whether a folder has exactly the files in `files`, with these sizes and hashes.
 
     `files` maps paths relative to `folder` to sizes and hashes.  Hashes are computed only if all
-    sizes match.  `below` is a folder above `folder`; raises OSError if a folder between `below` and
-    a file is a link.
+    sizes match.  `below` is an outer folder that contains `folder`; raises OSError if a file is a
+    link, or if any folder on the way from `below` to the file is one.
     """
     left = dict(files)
     there = []

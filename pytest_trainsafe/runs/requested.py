@@ -55,9 +55,10 @@ class RequestedRuns:
         return self.session.run(spec)
 
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
-        """Waits for a Run and returns it; `timed` adds its seconds to `seconds`.
+        """Waits for a Run and returns it.
 
-        Raises GroupFailure if its ranks did not finish.
+        With `timed`, the property `seconds` then includes the seconds that the Run took.  Raises
+        GroupFailure if the Run's ranks did not finish.
         """
         self.waited = True
         run = self.start(spec).result()

@@ -20,7 +20,11 @@ LONGEST = 1_000
 
 
 class RungSummary(TypedDict):
-    """One rung: `worst` is the largest error as a multiple of its tolerance, at `worst_name`."""
+    """The result in one judged dtype (a rung of the ladder of dtypes).
+
+    `worst` is the largest ratio of an error to its tolerance, and `worst_name` the tensor with this
+    ratio.
+    """
 
     dtype: str
     tensors: int
@@ -29,7 +33,7 @@ class RungSummary(TypedDict):
 
 
 class FirstSummary(TypedDict, total=False):
-    """The first Finding of a failure's report; texts are "" and numbers None if there is none.
+    """The first Finding of a failure's report; an unknown text is "", an unknown number None.
 
     `tensor` is the wrong tensor's path and kind, `module` its module; `source` is the "file:line"
     of the Finding.
@@ -60,13 +64,14 @@ class PlaceSummary(TypedDict):
 class PointSummary(TypedDict, total=False):
     """The result of one test at one Point.
 
-    `seconds` has one entry per stage (launch, train, compare).  `reason` says why a Point was
-    skipped or is inconclusive.  `references` says, for the cache key of each reference, whether
-    it was reused from an earlier pytest run.  `first` is the first Finding of a failure's report;
-    `faults` has the phase and the module or parameter of each localised fault, and `look_at` the
-    place in the code.  `program` and `axes` are the program's path and the value of each axis.
-    `notes` apply to any verdict, for example that a rung was left out or that ranks were not
-    forked.  `observed` is the folder of the trace that a pack may be learned from.
+    `rungs` has the result in each dtype that was judged.  `seconds` has one entry per stage
+    (launch, train, compare).  `reason` says why a Point was skipped or is inconclusive.
+    `references` says, for the cache key of each reference, whether it was reused from an earlier
+    pytest run.  `first` is the first Finding of a failure's report; `faults` has the phase and the
+    module or parameter of each localised fault, and `look_at` the place in the code.  `program` and
+    `axes` are the program's path and the value of each axis.  `notes` apply to any verdict, for
+    example that a dtype was not judged or that ranks were not forked.  `observed` is the folder of
+    the trace that a pack of invariants may be learned from.
     """
 
     point: Required[str]

@@ -82,8 +82,8 @@ class Program:
 
     For a function, `path` is "package.module:function" and `file` is the file that defines it.
     For a script, `script` is the Script and `path` is its path.  `context` is the name of the
-    function's first parameter, or "" if that is positional-only.  `open_ended` is whether the
-    function takes **kwargs, and so any keyword except that name.
+    function's first parameter, or "" if this parameter is positional-only.  `open_ended` is true if
+    the function takes **kwargs, and so any keyword except the name in `context`.
     """
 
     path: str

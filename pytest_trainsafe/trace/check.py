@@ -98,12 +98,12 @@ class TensorCheck:
 
 
 class _Facts(msgspec.Struct, frozen=True):
-    """Cached properties of a layout: what is wrong with it, and the size of the whole tensor.
+    """Cached properties of a layout: what is wrong with it, and the sizes that it declares.
 
     `fault` is "" for a valid layout.  `parts` is the number of parts that the layout splits the
-    tensor into.  Some placements state sizes of the whole tensor: a Shard with blocks the length of
-    a dimension, Slices and Flat a shape.  `declared` is the largest number of elements that follows
-    from one of these, and 1 if there is none.
+    tensor into.  Some placements declare a size: the blocks of a Shard add up to the length of a
+    dimension, and Slices and Flat have a shape.  `declared` is the largest number of elements that
+    one placement declares, and 1 if no placement declares a size.
     """
 
     fault: str = ""

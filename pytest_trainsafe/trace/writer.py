@@ -50,12 +50,14 @@ class TraceWriteError(TrainsafeError):
 
 
 class RankWriter:
-    """Appends events and tensors to `directory/rank{rank}`; `close()` marks it complete.
+    """Appends events and tensors to `directory/rank{rank}`; `close()` marks the part complete.
 
-    After a failed write the writer rejects every call, so that no End follows lost events.
+    After a failed write the writer rejects every call, so that no End event, which marks a part
+    complete, follows lost events.
     Tensors are copied when they are added, so later changes are not recorded.
-    With a `sketcher`, the values of only a few tensors are kept: small ones, those in `keep`,
-    decisions, and inputs that are not floating point.  The others are sketched.
+    With a `sketcher`, the values of only a few tensors are kept: small tensors, those in `keep`,
+    decisions (what a module chose, such as a router's experts), and inputs that are not floating
+    point.  Other tensors are sketched, unless their layout does not fit their shape.
     """
 
     def __init__(

@@ -1,8 +1,9 @@
 """Faults that a reference and a candidate share; `masked.train(..., fault=name)` plants one.
 
 A comparison of the two finds a fault only if the effect of the fault depends on how micro-batches
-are divided over ranks; it does not find more than half of these faults.  An entry names the
-metamorphic relation that finds the fault, and the first tensor that differs under this relation.
+are divided over ranks; the comparison misses more than half of the faults listed here.  An entry
+names the metamorphic relation that finds the fault, and the first tensor that differs under this
+relation.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ from pytest_trainsafe.core.tensor_id import Kind
 class SharedFault:
     """One fault: what goes wrong, the relation that finds it, and where it shows first.
 
-    `point` and `arguments` are those of a Run in which it shows.  `where` is the path of the first
-    wrong tensor, and `kind` its kind.
+    `point` and `arguments` are those of a Run in which the fault shows.  `where` is the path of the
+    first wrong tensor, and `kind` is the kind of this tensor.
     """
 
     name: str

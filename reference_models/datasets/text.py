@@ -43,7 +43,7 @@ MODULES = (
 #: Numbers of shards of a vocabulary; every micro-batch has tokens at the boundaries of the shards.
 SHARDS = (2, 4)
 
-#: One in EVERY inserted tokens is at a boundary.
+#: One in EVERY inserted tokens is the first or last token of a vocabulary shard.
 EVERY = 5
 
 #: Possible strides through the vocabulary; the first that has no common factor with the size of the
@@ -88,8 +88,9 @@ def batch(
 def awkward(window: int, length: int, vocabulary: int) -> Tensor:
     """Return the tokens to insert into one window, int64 of shape [length].
 
-    Every fifth is at a boundary of a shard.  The others go through the vocabulary in long strides,
-    which continue from one window to the next, so that every shard has some of them.
+    Every fifth token is the first or last one of a vocabulary shard.  The others go through the
+    vocabulary in long strides, which continue from one window to the next, so that every shard has
+    some of them.
     """
     edges = torch.tensor(boundaries(vocabulary))
     places = torch.arange(window * length, (window + 1) * length)

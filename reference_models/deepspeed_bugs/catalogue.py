@@ -1,7 +1,8 @@
 """The catalogue of DeepSpeed's silent bugs: nothing crashes, but training is wrong.
 
-For each entry, benchmarks/bench_deepspeed_bugs.py has checked that training is wrong at `triggers`
-and right at `silent`, in the release that the entry names or with the bug planted.
+Each entry names two Points: the bug acts at `triggers`, and does not act at `silent`.  For each
+entry, benchmarks/bench_deepspeed_bugs.py has checked that training is wrong at the first Point and
+right at the second, in the release that the entry names, with the bug planted, or in both ways.
 """
 
 from __future__ import annotations

@@ -12,9 +12,12 @@ __all__ = ["OPEN", "OpenDifference", "find"]
 
 
 def find(name: str) -> OpenDifference:
-    """The difference of this name.  Raises ValueError, which lists the names, if there is none."""
+    """The entry of OPEN named `name`.  Raises ValueError, which lists the names, if none has it."""
     for difference in OPEN:
         if difference.name == name:
             return difference
     names = ", ".join(difference.name for difference in OPEN)
-    raise ValueError(f"there is no open difference {name!r}; choose one of {names}")
+    raise ValueError(
+        f"no known difference between DeepSpeed and PyTorch has the name {name!r}; choose one of "
+        f"{names}"
+    )

@@ -90,7 +90,10 @@ class Gate(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of experts: the MLP that the gate chooses for a token, times its weight."""
+    """A mixture of experts: for each token, the output of one MLP times a weight.
+
+    The gate chooses the MLP and the weight.
+    """
 
     def __init__(self, sizes: Sizes, count: int) -> None:
         super().__init__()

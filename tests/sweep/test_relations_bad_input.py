@@ -35,7 +35,7 @@ def test_an_order_that_is_no_list_of_numbers_is_refused(order):
 
 
 def test_one_micro_batch_has_no_other_order():
-    with pytest.raises(RelationError, match="its steps have 1 micro-batch; give it two or more"):
+    with pytest.raises(RelationError, match="a step has 1 micro-batch; give each step two or more"):
         relations.Order().change(setting(microbatches=1))
 
 
@@ -64,7 +64,7 @@ def test_unequal_batches_are_refused(into, words):
 @pytest.mark.parametrize(
     ("into", "dp", "words"),
     [
-        (4, 1, "its step already has microbatches=4 with batch_size=3"),
+        (4, 1, "a step already has microbatches=4 with batch_size=3"),
         (1, 2, "1 micro-batches cannot be divided among dp=2 ranks"),
     ],
 )

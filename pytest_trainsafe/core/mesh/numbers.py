@@ -12,9 +12,10 @@ class OverMesh(dict[str, int]):
     """A number for each mesh axis: the sizes of the axes, or a rank's coordinates along them.
 
     Iteration yields the mesh axes only, the axis that varies fastest first.  A lookup also accepts
-    a role or an overlapping axis.  For a role, it returns the number of ranks along all mesh axes
-    of the role together, or the rank's number among these; without such an axis, 1 or 0.  For an
-    overlapping axis, it returns the size of the axis, or the rank's coordinate along it.
+    a role (dp, cp, tp or pp) or an overlapping axis.  For a role, it returns the number of ranks
+    along all mesh axes of the role together, or a rank's number among those ranks; if no mesh axis
+    has the role, 1 or 0.  For an overlapping axis (an axis that reuses the ranks of mesh axes), it
+    returns the size of the axis, or the rank's coordinate along it.
     """
 
     __slots__ = ("derived", "mesh")
@@ -41,11 +42,12 @@ def sizes_over(mesh: Mesh, values: Mapping[str, object]) -> OverMesh:
 
 
 def coordinates_over(sizes: OverMesh, rank: int) -> OverMesh:
-    """A rank's coordinate on every mesh axis, and its number on each overlapping axis.
+    """A rank's coordinate on every mesh axis, every role and every overlapping axis.
 
-    Along a role or an overlapping axis, ranks are numbered over its mesh axes, the last varying
-    fastest. An overlapping axis whose size does not divide the number of these ranks has no
-    coordinates.
+    The coordinate on a role is the rank's number when ranks are counted along all mesh axes that
+    have the role, the last varying fastest.  The coordinate on an overlapping axis is the rank's
+    number along the mesh axes that the axis overlaps, modulo the size of the axis.  If this size
+    does not divide the number of ranks along those mesh axes, there is no such coordinate.
     """
     at, rest = dict[str, int](), rank
     for axis in sizes.mesh.fastest_first:
@@ -81,7 +83,10 @@ def ranks_along(sizes: OverMesh, axis: str) -> list[list[int]]:
 def moved(
     at: Mapping[str, int], sizes: Mapping[str, int], axis: str, number: int
 ) -> Mapping[str, int]:
-    """The coordinates `at` with the one along `axis` (an axis, or a role as dp) set to `number`."""
+    """The coordinates `at` with the coordinate along `axis` set to `number`.
+
+    `axis` is a mesh axis, or a role such as dp.  A role stands for all mesh axes that have it.
+    """
     there, rest = dict(at), number
     for name in reversed(mesh_of(sizes).members(axis)):
         rest, there[name] = divmod(rest, sizes[name])

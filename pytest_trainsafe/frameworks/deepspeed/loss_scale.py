@@ -49,9 +49,10 @@ class LossScale:
         return float(getattr(self.engine.optimizer, "loss_scale", None) or 1.0)
 
     def _found(self, scale: float, grad: torch.Tensor) -> None:
-        """Stores the reported scale if the gradient of the loss has this value, else 1.
+        """Stores `scale`, the reported scale, if it is in effect, and 1 otherwise.
 
-        The gradient may also have been divided by the number of accumulation steps already.
+        `grad` is the gradient of the loss.  The scale is in effect if `grad` equals `scale`, or
+        `scale` divided by the number of accumulation steps.
         """
         steps = self.engine.gradient_accumulation_steps()
         entered = float(grad.detach().abs().max())

@@ -38,10 +38,10 @@ class UnshardedGradients:
                 module.register_forward_pre_hook(self._look(list(self._places(module))))
 
     def _places(self, module: nn.Module) -> Iterator[tuple[nn.Module, str, str]]:
-        """Yields, for each recorded parameter inside a module, where it is and its name.
+        """Yields (holder, attribute, name) for each recorded parameter inside a module.
 
-        It is the attribute with the given name (second) of the given module (first); the third
-        value is the parameter's name in the model.
+        `holder` is the submodule that has the parameter, `attribute` the name of the parameter in
+        the holder, and `name` the name of the parameter in the model.
         """
         for holder in module.modules():
             for attribute, parameter in holder._parameters.items():

@@ -3,12 +3,14 @@
 A buffer that no forward changes (a table, a mask, an average that is updated once a step) must
 equal the reference's on every rank.  A running state, such as the statistics of batch
 normalisation, depends on the micro-batches that a rank has processed, in order.  The reference
-processes all micro-batches of a step.  A dp rank processes only some of them, and cp and sp ranks
-process parts of each micro-batch.  So a rank's running state is compared only as long as the rank
-has processed the same micro-batches as the reference: on every rank at dp=1, and at dp=2 at most on
-the first dp rank during the first step.  A buffer whose initial value differs from the reference's
-is assumed to depend on the rank (such as a table of the rank's own positions), and is compared only
-if its layout is declared.  Called by the compare judge.
+processes all micro-batches of a step, and a dp rank only some of them.  So a rank's running state
+is compared only as long as the rank has processed the same micro-batches as the reference: on every
+rank at dp=1, and at dp=2 at most on the first dp rank during the first step.  If cp, sp or ep is in
+use, a rank sees only a part of each micro-batch; then a running state passes if it equals the
+reference's, and is left out of the comparison if it differs.
+A buffer whose initial value differs from the reference's is assumed to depend on the rank (such as
+a table of the rank's own positions), and is compared only if its layout is declared, and then on
+all ranks.  Called by the compare judge.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ OWN_DATA = "each rank keeps the state of the data that it has seen itself"
 class ComparedRanks:
     """The ranks on which a buffer is compared with the reference.
 
-    `otherwise` is empty where the values must agree.  Otherwise it says why they may differ; then
-    equal values pass and different values prove nothing.
+    `otherwise` is "" if the values must agree, else the reason why they may differ.  If they may
+    differ, equal values pass and different values prove nothing.
     """
 
     ranks: tuple[RankTrace, ...]
@@ -47,9 +49,9 @@ class ComparedRanks:
 
 
 class Buffers:
-    """The buffers of one rung.
+    """The buffers of `rung`: a candidate and its reference, which ran in one dtype.
 
-    `apart` maps the path of each buffer that is not compared to the reason why.
+    `apart` maps the path of each buffer that is not compared, or not on every rank, to the reason.
     """
 
     def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
@@ -92,7 +94,7 @@ class Buffers:
         return ComparedRanks(alike, self._otherwise(id))
 
     def leave(self, id: TensorId, why: str) -> None:
-        """Record the reason why a buffer is not compared, or not on every rank."""
+        """Records in `apart` why a buffer is not compared, or not on every rank."""
         self.apart.setdefault(id.path, why)
 
     def merged(

@@ -1,4 +1,7 @@
-"""The result of comparing one rung.  Made by the judge; read by the guards and the report."""
+"""The result of comparing a candidate with its reference in one dtype.
+
+Made by the compare judge; read by the guards and the report.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 
 @dataclass(slots=True)
 class Comparison:
-    """The result of comparing one rung.
+    """The result of comparing a candidate with its reference in one dtype, `dtype`.
 
     Counts by kind: `compared`, the tensors that were judged; `uncovered`, the reference's tensors
     without a counterpart; `local`, those declared to have no counterpart at this Point; `compiled`,

@@ -1,7 +1,8 @@
 """The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
 
 It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
-counterparts at a time, and the bounded caches of `values` and `tolerances`.  Called by the ladder.
+counterparts at a time, and the bounded caches of `values` and `tolerances`.  Called by
+`judge.ladder`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 def compare(
     rung: Rung, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
 ) -> Comparison:
-    """Compare a rung's candidate with its reference; findings are in dataflow order.
+    """Compare the candidate of `rung`, the traces in one dtype, with the reference.
+
+    The findings of the result are in dataflow order.
 
     Tensors without recorded values are screened by their sketches (random projections); those that
     may differ become suspects.  After a second recording, which keeps the values of the suspects,
@@ -111,7 +114,10 @@ class _Judge(Parameters):
         self.buffers = Buffers(rung, self.result.apart)
 
     def take_over(self, screened: Comparison) -> None:
-        """Continue the comparison `screened`, which left suspects."""
+        """Start from the results of `screened`, an earlier comparison, to judge its suspects.
+
+        Suspects are tensors that a comparison of sketches (random projections) left undecided.
+        """
         self.result = copy.deepcopy(screened)
         self.buffers = Buffers(self.rung, self.result.apart)
         self.counted = gradients_behind(screened.suspects) - {*screened.suspects}

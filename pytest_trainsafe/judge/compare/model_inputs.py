@@ -51,7 +51,7 @@ class InputJudgement:
 
 
 class ModelInputs:
-    """The model inputs of one rung."""
+    """Compares the model inputs in one rung: the traces of candidate and reference in one dtype."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung
@@ -111,11 +111,11 @@ class ModelInputs:
     def _cut(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, equal: bool
     ) -> InputJudgement:
-        """Judge parts whose shape is not that of the reference's input, and that match no layout.
+        """Judge parts that do not have the reference's shape, and equal the reference in no layout.
 
-        `equal` is true if all parts have equal values; the verdict is then "unclear".  It is also
-        "unclear" for floating-point inputs, if the parts cannot be merged, and if they hold the
-        reference's values in an unknown order.  Otherwise the verdict is "differs".
+        The verdict is "unclear" in five cases: all parts have equal values (`equal`), no layout
+        fits the shape of the parts, the input is floating-point, the parts cannot be merged, and
+        the parts hold the reference's values in another order.  Otherwise the verdict is "differs".
         """
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():

@@ -53,8 +53,9 @@ def judge_tensor(
 
     Integers and booleans are compared exactly, and so is everything if there are no `others`.
     Other arrays must be float64 or complex128; `reference` and `others` must be finite and have the
-    same shape.  `loosened` and `least` are passed to `allowance`; `whole` skips the checks of
-    slices.
+    same shape.  `loosened` and `least` are passed to `allowance`.  The error is checked in the
+    whole array and in every slice (the values at one index of one dimension).  If `whole` is true,
+    slices are not checked.
     """
     allowed = None
     if others and candidate.shape == reference.shape and reference.dtype.kind in "fc":

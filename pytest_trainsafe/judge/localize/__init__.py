@@ -1,6 +1,6 @@
 """Finds the module, reduction or step at fault with a second Run in which errors do not propagate.
 
-After a failure the ladder calls `search.localize`.  Candidate and reference run again, with the
+After a failure `judge.ladder` calls `search.localize`.  Candidate and reference run again, with the
 tensors that pass between modules rewritten (TTrace, section 4.3; `record/inject/rewrite.py`).  The
 tensors that still differ show the fault.
 
@@ -11,8 +11,8 @@ tensors that still differ show the fault.
     initial     faults that need no second Run
     places      the source line of a fault outside the modules
     conditions  the mode of a module, and changes of its parameters within a step
-    budget      the time limit, and failures with a common cause
-    axes        finds the axis that a fault needs
+    budget      limits the time, and reuses the result of an earlier failure with the same cause
+    axes        finds the axis (such as tp) without which a fault does not occur
     search      runs the above
     description  the text of the report
 """

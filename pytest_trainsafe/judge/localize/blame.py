@@ -51,10 +51,10 @@ class Fault:
     `target` is the path of a module or parameter, or PROGRAM for the code outside the model.
     `between` is true if the fault is in the module's own code, between the modules that it calls.
     `handed` is the pp rank that receives a wrong tensor, if PROGRAM's transfer between stages is
-    wrong.  `not_compared` is true if not all inputs of a forward were compared, so that they may be
-    at fault instead.  `uncalled` is set if the module is called less often than in the reference,
-    or never.  `condition` is set if the module's forward runs under a condition under which the
-    reference's does not.
+    wrong.  `not_compared` is true if some inputs of a forward were not compared: an input that was
+    not compared may be wrong instead.  `uncalled` is set if the module is called less often than in
+    the reference, or never.  `condition` is set if the module's forward runs under a condition
+    under which the reference's does not.
     """
 
     phase: Phase
@@ -156,7 +156,7 @@ class _Blame:
                 yield Fault("optimizer", _parameter(id))
 
     def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
-        """The parameters whose steps are wrong only by a common factor on all gradients."""
+        """The parameters whose steps are wrong as if all gradients had one wrong factor."""
         paths = {_parameter(id) for id in stepped}
         step = self.wrong[-1].step
         given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
@@ -259,7 +259,7 @@ class _Blame:
         return any(wrong.module == module for wrong in self.of("activation"))
 
     def wrong_outputs_of(self, caller: str | None, below: str = "") -> list[TensorId]:
-        """The wrong outputs, if not rewritten, of the modules that `caller` calls.
+        """Of the modules that `caller` calls, the wrong outputs that were not rewritten.
 
         `below` is the path of one such module, whose outputs are left out.
         """

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 #: The localisations of a session may together take this many times the limit of one test.
 TESTS = 10
 
-#: What identifies a family of failures: the program with its arguments, the rung, and the first
+#: What identifies a family of failures: the program with its arguments, the dtype, and the first
 #: wrong tensor.
 Family = tuple[object, ...]
 

@@ -18,9 +18,10 @@ Condition = Literal["", "altered", "evaluated", "trained"]
 
 
 class Conditions:
-    """The conditions under which modules of the candidate run and the reference's do not.
+    """The modules that run under another condition in the candidate than in the reference.
 
-    The conditions are read from the Runs of a rewritten rung.
+    A condition is a mode, or that parameters have changed (`Condition`).  The conditions are read
+    from the traces in `rung`, which were recorded with the tensors between modules rewritten.
     """
 
     def __init__(self, rung: Rung) -> None:

@@ -1,6 +1,6 @@
 """Describes the faults that were found.  Called by `judge.localize.search`.
 
-No sentence says that tensors agree unless they were compared.
+Only tensors that were compared are said to agree.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ MAX_REDUCTIONS = 4
 def located(
     faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
 ) -> Located:
-    """The report's rows that describe `faults`; `axis` is the text on the axis, or ""."""
+    """The report's rows that describe `faults`.
+
+    `axis` is the text on the axis (such as tp) without which the first fault does not occur, or "".
+    """
     description = _Description(comparison, rung, program)
     groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:

@@ -25,7 +25,7 @@ from pytest_trainsafe.record.inject.rewrite import UNKNOWN
 
 
 class Inputs:
-    """Compares the inputs of modules in one rung, each of them when it is first asked for."""
+    """Compares modules' inputs in `rung`, the traces in one dtype, each when first asked for."""
 
     def __init__(self, rung: Rung) -> None:
         self.rung = rung

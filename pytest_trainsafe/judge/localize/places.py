@@ -1,7 +1,7 @@
 """Finds the source line of a fault outside the modules, such as a reduction or an optimizer step.
 
-Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by the
-ladder if localisation found nothing.
+Reads the lines that the recorder stored.  Called by `judge.localize.description`, and by
+`judge.localize.search` if nothing was localised.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ class Places:
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
         """The collectives that the report lists for a fault.
 
-        In the phase "norm" these reduce the gradient norm.  In other phases they may reduce the
-        gradients of `targets`, which are paths of parameters.  If there are none, the result has
-        all collectives that reduce gradients.
+        For the phase "norm", the result has the collectives that reduce the gradient norm.  For any
+        other phase, the result has those that possibly reduce the gradients of `targets`, paths of
+        parameters.  If no such collective was recorded, it has all collectives on gradients.
         """
         if phase == "norm":
             return _once(self.norms)
@@ -194,7 +194,7 @@ class Places:
         return written if written[0] else self._does("step")
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
-        """The recorded reductions that may reduce the gradients of the parameters `targets`.
+        """The recorded reductions that possibly reduce the gradients of the parameters `targets`.
 
         `targets` are paths.  A reduction is chosen by its number of elements, N, in two cases.
         Either one of `targets` has N elements on some rank, or no parameter of the model has N

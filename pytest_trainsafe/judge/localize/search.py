@@ -1,7 +1,8 @@
 """Runs candidate and reference with rewritten tensors between modules, and finds what differs.
 
-The ladder calls this after a rung failed.  A search costs one Run of the candidate, two or three of
-the reference (cached like every reference), and one more Run of the candidate for each axis tried.
+`judge.ladder` calls this after the comparison in one dtype failed.  A search costs one Run of the
+candidate, two or three of the reference (cached like every reference), and one more Run of the
+candidate for each axis tried.
 """
 
 from __future__ import annotations
@@ -42,12 +43,14 @@ if TYPE_CHECKING:
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
 ) -> Located | None:
-    """Find the code at fault in a failed rung; None if its first failing finding names no tensor.
+    """Find the code at fault in `rung`, the traces of one dtype, whose comparison is `failed`.
 
-    The result's rows say how long the search took, or why nothing was found.  The search of one
-    test may take `settings.localize` seconds; `budget` limits all searches of the process together.
-    If an earlier failure that probably has the same cause was localised (`family_of`), there is no
-    search: the result has the line that was found then, and names the earlier test.
+    Returns None, without a search, if the first failing finding of `failed` names no tensor.  After
+    a search, the rows of the result say how long the search took, or why it found nothing.
+    The search of one test may take `settings.localize` seconds; `budget` limits all searches of the
+    process together.  If an earlier failure that probably has the same cause was localised
+    (`family_of`), there is no search: the result has the line that was found then, and names the
+    earlier test.
     """
     first = next(f for f in failed.findings if f.verdict == "fail")
     if first.where is None:
@@ -159,8 +162,9 @@ def _not_located(why: str) -> Located:
 class Search:
     """A search for the code that causes the differences in `rung`, limited to `seconds`.
 
-    Raises TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError
-    for traces without values.
+    `rung` has the traces of candidate and reference that were compared in one dtype.  Raises
+    TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError for
+    traces without values.
     """
 
     candidate: Traces
@@ -191,7 +195,7 @@ class Search:
         return located(faults, comparison, rung, program, self.axis(faults, rung))
 
     def rewritten(self) -> Rung:
-        """The rung recorded again, with the tensors between modules rewritten."""
+        """A new rung: traces of Runs in which the tensors between modules are rewritten."""
         runs = [
             self.candidate.rewritten(self.dtype, self.rewrites),
             self.reference.rewritten(self.dtype, self.rewrites),
@@ -209,7 +213,10 @@ class Search:
         )
 
     def judge(self, rung: Rung) -> tuple[Comparison, list[Fault]]:
-        """The comparison of a rewritten rung, and the faults that explain it."""
+        """Compare the traces in `rung`, recorded with the tensors between modules rewritten.
+
+        Returns the comparison, and the faults that explain the differences.
+        """
         cut = cut_modules(rung.candidate) | cut_modules(rung.reference)
         stages = Stages(rung.candidate, frozenset(cut))
         rung = _with_ends(rung, cut)
@@ -259,7 +266,11 @@ class Search:
 
 
 def _with_ends(rung: Rung, cut: set[str]) -> Rung:
-    """The rung in which a module cut into stages has its first input and its last output only."""
+    """A copy of `rung`, the traces in one dtype, without what pipeline stages pass to each other.
+
+    `cut` has the modules that are cut into stages.  Of the inputs and outputs of such a module, the
+    copy keeps only the inputs of the first stage and the outputs of the last stage.
+    """
     measures = [trace for trace in (rung.perturbed, rung.shadow) if trace is not None]
     candidate, reference, *folded = ends(cut, rung.candidate, rung.reference, *measures)
     others = iter(folded)

@@ -55,8 +55,9 @@ def judge_relation(
 ) -> RelationJudgement:
     """Judge a relation on the Runs of a fixture.
 
-    Raises RelationError where the relation does not apply, ArgumentError for a relation that does
-    not fit the program, and GroupFailure where the ranks of a Run did not finish.
+    Raises ArgumentError for a relation that must be corrected, for example because it names an
+    argument that the program does not have.  Raises RelationError for a valid relation that does
+    not apply to the program at its Point, and GroupFailure if the ranks of a Run do not finish.
     """
     pair = _Pair(traces, relation)
     base, other, notes = pair.prepared()

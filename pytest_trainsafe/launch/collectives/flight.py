@@ -53,7 +53,7 @@ class Issued(msgspec.Struct, frozen=True):
 
     @property
     def sizes(self) -> tuple[tuple[int, ...], ...]:
-        """The shapes of the inputs; those of the outputs in a scatter, where only root has inputs.
+        """The shapes of the inputs; in a scatter, where only root has inputs, those of the outputs.
 
         Every rank of the group passes these tensors.
         """
@@ -61,13 +61,13 @@ class Issued(msgspec.Struct, frozen=True):
 
     @property
     def dtypes(self) -> tuple[str, ...]:
-        """The distinct dtypes of the tensors of `sizes`, by their names in Python."""
+        """The distinct dtypes of the inputs (in a scatter, of the outputs), such as "float32"."""
         dtypes = self.output_dtypes if self.op == "scatter" else self.input_dtypes
         return tuple(dict.fromkeys(_DTYPES.get(name, name.lower()) for name in dtypes))
 
     @property
     def numel(self) -> int:
-        """The total number of elements of the tensors of `sizes`."""
+        """The total number of elements of the inputs (in a scatter, of the outputs)."""
         return sum(map(prod, self.sizes))
 
     def __str__(self) -> str:

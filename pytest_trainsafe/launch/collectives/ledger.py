@@ -58,7 +58,10 @@ class Ledger:
         except OSError as error:
             what = os.strerror(error.errno or errno.EIO)
             raise OSError(
-                error.errno, f"{what}: the ledger of collectives", str(self.path)
+                error.errno,
+                f"{what}: the rank cannot write the ledger of collectives; the folder of this file "
+                "must be writable and have free space",
+                str(self.path),
             ) from None
 
     def record(self, op: str, detail: Detail) -> int:

@@ -142,10 +142,13 @@ def _squeezed(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _swapped(a: str, b: str, all_of_a: set[str], all_of_b: set[str]) -> bool:
-    """Whether a call pairs the tensors named `a` and `b` although one rank uses both names.
+    """Whether two ranks seem to pass the same tensors to their collectives in different orders.
 
-    `all_of_a` and `all_of_b` are the names in all calls of each rank.  Different names alone are
-    not a mismatch: each pipeline stage has its own name for tied embeddings.
+    `a` and `b` are the names of the tensors that the two ranks pass to one collective; "" if a
+    tensor has no name.  `all_of_a` are the names in all calls of the rank that passes `a`, and
+    `all_of_b` those of the other rank.  The result is True if `a` and `b` differ and a rank uses
+    both of them.  Different names alone are not a mismatch: each pipeline stage has its own name
+    for tied embeddings.
     """
     return bool(a and b) and a != b and (a in all_of_b or b in all_of_a)
 

@@ -2,9 +2,10 @@
 
     python -m pytest_trainsafe.launch.forkserver.server SOCKET LEARN DIRECTORY PRELOAD...
 
-Started by `keeper`.  It only imports modules: it starts no threads, no process group and no CUDA,
-and before each fork it checks that it has neither threads nor CUDA.  Datagrams on LEARN name
-modules that ranks had to import themselves.
+The server's parent process, the keeper (`keeper.py`), starts, replaces and ends the server.  The
+server only imports modules: it starts no threads, no process group and no CUDA, and before each
+fork it checks that it has neither threads nor CUDA.  Datagrams on LEARN name modules that ranks had
+to import themselves.
 """
 
 from __future__ import annotations
@@ -93,7 +94,10 @@ class Server:
         self._settle()
 
     def serve(self) -> NoReturn:
-        """Serves until the keeper ends this process."""
+        """Accepts connections, and tries modules to preload, until the keeper ends this process.
+
+        Exits by itself only if this process is no longer safe to fork.
+        """
         wakeup = reaper.wake_on_children()
         (self.directory / f"ready-{os.getpid()}").touch()
         while True:

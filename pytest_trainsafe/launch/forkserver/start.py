@@ -118,9 +118,12 @@ def teach(address: str, names: Sequence[str]) -> None:
 
 
 def status(address: str) -> dict[str, Any]:
-    """The server's process id, the modules that it learned and rejected, and whether it is busy.
+    """The state of the server: a dict with the keys "server", "learned", "never" and "busy".
 
-    Waits until the server is ready.  Raises ConnectionError if it ends without an answer.
+    "server" is the server's process id.  "learned" lists the modules that the server imported after
+    a child process had tried them; "never" maps each module that the server refuses to import to
+    the reason.  "busy" is whether a module is to be tried.  Waits until the server is ready.
+    Raises ConnectionError if the server ends without an answer.
     """
     with connect(address) as connection, connection.makefile("r") as lines:
         connection.sendall(b"{}\n")

@@ -212,7 +212,7 @@ class _Place:
     def _before(self, slots: int) -> list[Path]:
         """The lease files that the group waits for: at least one must disappear to make room.
 
-        Marks the claim as held and returns [] if there is already room.
+        If there is already room, takes it: marks the group's own lease file as held and returns [].
         """
         rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
         waiting = [

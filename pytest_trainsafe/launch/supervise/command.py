@@ -35,13 +35,14 @@ def run_command(
 ) -> GroupResult:
     """Runs a task in a new folder below `workdir` and returns every rank's outcome.
 
-    `command` returns the command line for the path of the task's file.  The command must start one
-    process on this machine for each rank: `rank_command` of that file, with torchrun's variables
-    (RANK, LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT).  It must end when
-    all of these have ended, with exit code 0 if all their exit codes are 0.  `environ` is its whole
-    environment; see `environment`.  `grace` is how many seconds the other ranks may continue after
-    a first failure, and `startup_timeout` how many may pass until all ranks have begun; `timeout`
-    and `stop` are as in `Launcher.run`.
+    `command` is called with the path of the task's file and returns a command line.  This command
+    must start one process on this machine for each rank.  Each process must run the command line
+    that `rank_command` returns for the same path, and have torchrun's environment variables (RANK,
+    LOCAL_RANK, WORLD_SIZE, LOCAL_WORLD_SIZE, MASTER_ADDR, MASTER_PORT).  The command must end when
+    all ranks have ended, with exit code 0 if the exit codes of all ranks are 0.  `environ` is the
+    command's whole environment; the function `environment` makes one.  `grace` is how many seconds
+    the other ranks may continue after a first failure.  `startup_timeout` is how many may pass
+    until all ranks have begun.  `timeout` and `stop` are as in `Launcher.run`.
     """
     workdir.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))

@@ -1,16 +1,16 @@
 """The reaper: a small process which ensures that no process of a group outlives the group.
 
 This file is run as a script and imports neither torch nor this package, so that it starts within
-about 30 ms; the warm launcher's processes import its functions for the same purpose.  The reaper
-adopts every orphan below it (PR_SET_CHILD_SUBREAPER), including those in sessions of their own.
-When the supervisor requests it, or ends for whatever reason, the reaper sweeps: it kills all
-processes below it until none is left.
+about 30 ms.  The processes of `launch/forkserver` do not run this file, but import functions of it.
+The reaper adopts every orphan below it (PR_SET_CHILD_SUBREAPER), including those in sessions of
+their own.  When the supervisor requests it, or ends for whatever reason, the reaper sweeps: it
+kills all processes below it until none is left.
 
     python reaper.py CONTROL_FD SUPERVISOR_PID COMMAND...
 
-On the control socket it writes one JSON line when a child ends, {"exit": code}, and one when the
-sweep is done, {"leftovers": ["pid name", ...]}; then it exits.  Any input on the socket, or its
-end, requests the sweep.
+On the control socket the reaper writes one JSON line when a child ends, {"exit": code}, and one
+when the sweep is done, {"leftovers": ["pid name", ...]}; then the reaper exits.  Any input on the
+socket, or the end of the connection, requests the sweep.
 """
 
 import contextlib
@@ -27,7 +27,10 @@ PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
 
 def main(control_fd: int, supervisor: int, command: list[str]) -> None:
-    """Runs the command, reports when it ends, and sweeps on request or without a supervisor."""
+    """Runs the command and reports its end; at last kills all processes below this one (`sweep`).
+
+    The sweep begins when the supervisor requests it on the control socket, or has ended.
+    """
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     stay()
     os.set_inheritable(control_fd, False)
@@ -47,10 +50,11 @@ def stay() -> None:
 
 
 def watch(control: socket.socket, alive: list[int], children: dict[int, dict[str, object]]) -> None:
-    """Reports how each child ends; sweeps on request or when the supervisor is gone.
+    """Reports how each child ends; at last kills all processes below this one (`sweep`).
 
-    `alive` are descriptors that become readable when the supervisor asks for the sweep or is
-    gone.  `children` maps each child's process id to fields to add to the message about its end.
+    `alive` are descriptors.  The sweep begins when one of them becomes readable, because the
+    supervisor requests the sweep or has ended.  `children` maps each child's process id to fields
+    to add to the message about the child's end.
     """
     wakeup = wake_on_children()
     while True:

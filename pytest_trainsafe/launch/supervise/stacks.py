@@ -94,9 +94,10 @@ def group_places(places: Mapping[int, Place | None]) -> list[tuple[Place | None,
 def odd_ranks(places: Mapping[int, Place | None], finished: list[int]) -> list[int]:
     """The ranks for which the others seem to wait; empty if there are none.
 
-    If some ranks wait in torch, the result is the ranks at a known place that do not wait in torch;
-    if there are none, it is `finished`, the ranks whose program has ended.  Otherwise, if one place
-    has more ranks than any other, the result is the ranks at the other places.
+    The result is the first of these lists that has ranks:
+    1. if some ranks wait in torch, the ranks at a known place that do not wait in torch;
+    2. if some ranks wait in torch, `finished`, the ranks whose program has ended;
+    3. if one known place has more ranks than any other, the ranks at the other known places.
     """
     waiting = [rank for rank, place in places.items() if place is not None and place.waits_in]
     others = [rank for rank, place in places.items() if place is not None and not place.waits_in]

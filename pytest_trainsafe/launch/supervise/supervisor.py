@@ -267,11 +267,12 @@ class Group:
             self._update()
 
     def _sweep(self) -> None:
-        """Ends every process of the group.
+        """Ends every process of the group, and stores in `state.leftovers` which had to be killed.
 
-        Processes that still run because the launcher had to be ended are not leftovers.  A reaper
-        that has never reported has started nothing yet, because its fork server is starting or does
-        not respond.  It will read our request, or find the socket closed, before it forks.
+        Stores none if the launcher itself still runs, because then its ranks may run too.  The wait
+        is short for a reaper that has never reported: this reaper has started nothing, because its
+        fork server is starting or does not respond.  Before this reaper would fork ranks, it reads
+        our request or finds the socket closed.
         """
         tolerated = self._launcher_exit is None
         with contextlib.suppress(OSError):

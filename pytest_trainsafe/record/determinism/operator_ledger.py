@@ -146,7 +146,11 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self._clock.steps_done == self._step and os.getpid() == self._pid
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
-        """The profile function: records a call by the program's own code to one of `_OUTSIDE`."""
+        """The profile function: records reads from outside the process, such as of the clock.
+
+        A read is a call of a function in `_OUTSIDE` by the program's own code.  For each function,
+        each calling line is recorded once.
+        """
         if event != "c_call" or not self._on or len(self._reads) >= MAX_READS:
             return
         name = getattr(called, "__qualname__", "")

@@ -1,1 +1,4 @@
-"""Hooks on modules that record what they compute, and the lines of the program that run them."""
+"""Hooks that record the values that a model's modules compute.
+
+They also record the program's source lines that call the model, and those that define its modules.
+"""

@@ -117,7 +117,10 @@ class ActivationRecorder:
             self.rewriter.attach(names, self.hooks)
 
     def write(self, microbatch: int) -> None:
-        """Writes the gradients that arrived for a micro-batch; ignores those that come later."""
+        """Writes the gradients that arrived for a micro-batch to the trace.
+
+        Gradients that arrive for the micro-batch after this call are ignored.
+        """
         for where, (snapshot, layout, source) in self._held.pop(microbatch, {}).items():
             self.writer.add_snapshot(where, snapshot, layout, source)
         self._written.add(microbatch)
@@ -258,10 +261,10 @@ class ActivationRecorder:
         return begin_call
 
     def _chosen_before(self, name: str) -> Decide:
-        """Returns the function that decides in a forward that a backward recomputes.
+        """Returns the Decide function for a forward inside a backward (activation recomputation).
 
-        It returns the indices that were replayed in the forward for the same scores, and the
-        module's own indices if none were.
+        This function returns the indices that the original forward replayed for the same scores, or
+        the module's own indices if the original forward replayed none.
         """
 
         def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
@@ -298,9 +301,10 @@ class ActivationRecorder:
         return hook
 
     def _local(self, where: TensorId, tensor: torch.Tensor) -> tuple[torch.Tensor, Layout, str]:
-        """This rank's values, with dimensions in the logical order, their layout, and its source.
+        """Returns this rank's values, the layout of the values, and the source of the layout.
 
-        The source is "dtensor", the annotation that gives the layout, or "default".
+        The dimensions of the values are in the logical order.  The source is "dtensor", the name of
+        the annotation that gives the layout, or "default".
         """
         order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
         if order:
@@ -329,9 +333,10 @@ class ActivationRecorder:
         return hook
 
     def _note_conditions(self, module: nn.Module, name: str) -> None:
-        """Records, once each, that a forward ran under autocast or that a module applied dropout.
+        """Records the dtype of an active autocast, and the rate of a module that applies dropout.
 
-        A module is checked for dropout once per step.
+        Each dtype and each rate is recorded once, not once for each module or forward.  A module is
+        checked for dropout once per step.
         """
         if torch.is_autocast_enabled(self._device):
             dtype = str(torch.get_autocast_dtype(self._device)).removeprefix("torch.")

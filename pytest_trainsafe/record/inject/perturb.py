@@ -92,10 +92,10 @@ class Noise:
 
 
 def _behind(value: object, given: object) -> set[int]:
-    """The `id()` of each tensor in an output from which another tensor in it is computed.
+    """The `id()` of each output tensor of a module that another output tensor is computed from.
 
-    `value` is the output of a module.  The autograd graph is followed from the output back to the
-    module's inputs, `given`, and at most over MAX_NODES nodes.
+    `value` is the module's output and `given` are its inputs.  The search follows the autograd
+    graph from the output back to the inputs, and visits at most MAX_NODES nodes.
     """
     outputs = {t.grad_fn: id(t) for _, t in tensors_in(value) if t.grad_fn is not None}
     if len(outputs) < 2:

@@ -142,7 +142,10 @@ class Rewriter:
         return replace_tensors(output, rewritten)
 
     def write(self, microbatch: int) -> None:
-        """Writes the gradients of a micro-batch's inputs; ignores those that arrive later."""
+        """Writes the gradients of the modules' inputs in a micro-batch to the trace.
+
+        A gradient that arrives for the same input after this call is ignored.
+        """
         for where, (values, layout, source) in list(self._held.items()):
             if where.microbatch == microbatch:
                 self.writer.add_tensor(where, values, layout, source)

@@ -74,9 +74,10 @@ def _axes(name: str, parameter: Any, point: Point, annotations: Annotations) -> 
     """The axes of tensor parallelism that split a parameter, outermost first.
 
     This is tp alone, unless the parameter has its own tensor-parallel size (`_expert_tp_size`).
-    Then the parameter is split over the first n axes of `_of_experts`, where n is the number for
-    which the product of the sizes of these axes equals the parameter's tensor-parallel size; n is 0
-    for size 1.  Raises LayoutError if there is no such n.
+    Then the parameter is split over the first n axes in the list of `_of_experts`: the mesh axes of
+    tensor parallelism, followed by those whose ranks ep reuses.  n is the number for which the
+    product of the sizes of these n axes equals the parameter's tensor-parallel size; n is 0 for
+    size 1.  Raises LayoutError if there is no such n.
     """
     size = _expert_tp_size(name, parameter, annotations)
     if size is None:

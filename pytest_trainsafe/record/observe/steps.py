@@ -11,7 +11,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Selects the steps to record: the first `warm_up` steps, and then one of every `every`."""
+    """Selects the steps to record: the first `warm_up`, then the first of each `every` steps."""
 
     every: int = 1
     warm_up: int = 0
@@ -32,7 +32,8 @@ def sample_of(given: object) -> Sample:
     every, warm_up = pair
     if every < 1 or warm_up < 0:
         raise ArgumentError(
-            f"observe(sample={given!r}): every must be at least 1 and warm_up at least 0"
+            f"observe(sample={given!r}): sample is a pair (every, warm_up); the first number must "
+            "be at least 1, and the second at least 0"
         )
     return Sample(every, warm_up)
 

@@ -200,8 +200,9 @@ class ReplayCheckpoint:
         for calls in (calls for each in regenerated.values() for calls in each):
             if set(calls.after) != set(calls.states):
                 raise ReplayError(
-                    f"{path} is damaged: the states before and after regenerated calls belong to "
-                    "different generators. Load an earlier checkpoint"
+                    f"{path} is damaged: for calls that fast_forward repeats, the generators whose "
+                    "states were saved before and after the calls are not the same. Load an "
+                    "earlier checkpoint"
                 )
             require_valid(path, found, calls.states)
         with unrecorded_draws():
@@ -223,7 +224,8 @@ class ReplayCheckpoint:
     ) -> tuple[Path, dict[str, int]]:
         """Writes this rank's file; returns its path and the sizes of what it contains.
 
-        The sizes are the number of bytes for each generator and each regenerated function, by name.
+        The sizes map the name of each generator, and of each function that was passed to
+        `regenerates`, to a number of bytes.
         """
         rank, world_size = _place()
         tensors: dict[str, torch.Tensor] = {}

@@ -48,10 +48,12 @@ Counter = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """Calls of a regenerated function, with no other draws from its generators between them.
+    """Calls of one function, which a restarted program repeats to draw the same numbers again.
 
-    `states` has the states, before the first call, of the generators that were drawn from, and
-    `after` their states after the last call, as the ledger writes them. See `regenerate`.
+    The program passed the function to `ReplayCheckpoint.regenerates`. `calls` counts the calls;
+    nothing else draws from their generators between them. `states` maps the names of these
+    generators to their states before the first call, and `after` maps the same names to texts of
+    the states after the last call.
     """
 
     calls: Annotated[int, msgspec.Meta(ge=1, le=2**53)]

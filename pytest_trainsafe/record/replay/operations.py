@@ -3,7 +3,9 @@
 An operation is a torch operator or a random draw. `plan` determines from the operations what a
 checkpoint must contain (DETrain, section 4). A variable is the memory of a tensor, or a random
 number generator; its number is its index in `Recording.variables`. Values in NumPy arrays and
-Python objects are not recorded, except for random draws.
+Python objects are not recorded, except for random draws. A regenerated function is a function that
+the program passes to `ReplayCheckpoint.regenerates`: a restarted program repeats its calls, so that
+it draws the same random numbers again.
 """
 
 from __future__ import annotations
@@ -88,9 +90,9 @@ class SavedAt:
 
     `states` maps the numbers (indices in `Recording.variables`) of the tensors in its states to
     their names, and `generators` has the numbers of its generators. `untraced` names the generators
-    that no recorded operation draws from.
-    `sizes` maps the names of generators and regenerated functions to their bytes in the
-    checkpoint.
+    that no recorded operation draws from. `sizes` maps the name of each generator to the bytes of
+    its state in the checkpoint, and the name of each regenerated function to the bytes of the
+    generator states from which its calls are repeated.
     """
 
     program: str
@@ -171,7 +173,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
         """Adds a ReplayCheckpoint that was saved just now, before `step`.
 
-        `sizes` maps the names of its generators and regenerated functions to their bytes in it.
+        `sizes` is that of `SavedAt`.
         """
         made = self.made
         states = {name: state.state_dict() for name, state in replay.states.items()}
@@ -378,7 +380,7 @@ def regenerating(name: str) -> Iterator[None]:
 
 
 def returned(name: str, made: object) -> None:
-    """Notes that the regenerated function `name` returned `made`.
+    """Notes that `name`, a function of `ReplayCheckpoint.regenerates`, returned `made`.
 
     If `made` is an iterator, later draws of torch's samplers count as draws of this function.
     """

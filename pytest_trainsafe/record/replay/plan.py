@@ -33,7 +33,8 @@ class PlanRow:
 
     `action` says how: the checkpoint saves it ("save"), a function draws it again ("regenerate"),
     or the program's start computes it again ("recompute"). `what` describes the variable. `missing`
-    is true if the program does not do this yet; `reason` says why, or what to change.
+    is true if the program does not take this action yet. `reason` explains the choice of the action
+    and, if the action is missing, what to change in the program.
     """
 
     action: Action

@@ -53,7 +53,8 @@ class Place(NamedTuple):
 def site() -> tuple[CodeType, int] | None:
     """The innermost instruction of the program or an installed package that led to this call.
 
-    None inside a module's call.
+    Returns the code object and the index of the instruction in its bytecode. None if there is no
+    such instruction, or if it led to this call through a module of torch, such as `nn.Dropout`.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:

@@ -48,7 +48,7 @@ class Draw(NamedTuple):
 
 
 class EventSink(Protocol):
-    """Receives the ledger's events, as a trace's writer does, or a list of them in memory."""
+    """An object that receives the events of random draws, such as the writer of a trace."""
 
     def add(self, event: msgspec.Struct) -> None:
         """Take one event."""

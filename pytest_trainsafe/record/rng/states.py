@@ -101,7 +101,7 @@ def python_state(generator: random.Random | None = None) -> str:
 class PythonState:
     """Reads the state of Python's `random`, and makes its text anew only if it has changed.
 
-    `getstate` creates an object for each of the generator's 624 numbers. They are therefore
+    `getstate` creates an object for each of the generator's 624 numbers. The numbers are therefore
     compared in the generator's memory, if they are found there.
     """
 
@@ -134,10 +134,11 @@ def numpy_random() -> Any:
 
 
 class NumpyState:
-    """Reads the state of a NumPy bit generator.
+    """Reads the state of a NumPy bit generator, as a text.
 
-    MT19937 is read from its memory, whose address NumPy provides: `state` copies 624 numbers
-    into a new array each time, which takes about ten times as long.
+    The state of an MT19937 is read from memory, at the address that NumPy provides. This takes
+    about a tenth of the time of reading the generator's attribute `state`, which copies 624 numbers
+    into a new array. In all other cases, the attribute is read.
     """
 
     def __init__(self, bits: Any) -> None:

@@ -13,7 +13,7 @@ from pytest_trainsafe.record.rng.cpu_memory import memory_of, whole_state
 from pytest_trainsafe.record.rng.cpu_memory import text as text_of
 from pytest_trainsafe.record.rng.states import distance, is_fresh, torch_state
 
-#: An unseen advance is measured up to this many numbers, and this many times per rank.
+#: The most unseen numbers that are counted at a time, and how often a rank counts them.
 MAX_NUMBERS, MAX_MEASURED = 100_000, 8
 
 #: The most states that are remembered because the program may restore them.
@@ -72,10 +72,10 @@ class LastState:
     def unseen(self, value: bytes | str, state: torch.Tensor) -> int | None:
         """How many 32-bit numbers were drawn unseen between the last known state and `value`.
 
-        `state` is the tensor of `value`, from `get_state`. None if the program set the state: it
-        seeded the generator and has not drawn since, or restored an earlier state. 0 if this is
-        unknown: the program set a state that the ledger did not see, more than MAX_NUMBERS were
-        drawn, or MAX_MEASURED advances were measured before.
+        `state` is the tensor of `value`, from `get_state`. None if `value` is a state in which the
+        program may have put the generator: a state that was seen before, or one right after
+        seeding. Otherwise, 0 means that the number is unknown: MAX_NUMBERS draws do not lead to
+        `value`, or numbers were counted MAX_MEASURED times before.
         """
         text = as_text(value)
         if text == as_text(self.value) or is_fresh(text) or text in self._known:

@@ -1,8 +1,8 @@
 """Records the draws of data loaders' worker processes, and passes them to the rank's ledger.
 
-The worker's default generators and those that are attributes of the dataset are watched. For each
-generator that one of its first fetches advanced, a worker writes a line into its own file. The rank
-reads these files between its steps.
+A worker reads the states of its default generators, and of the generators among the dataset's
+attributes, before and after each of its first fetches. For each generator that a fetch advanced,
+the worker writes a line into its own file. The rank reads its workers' files between steps.
 """
 
 from __future__ import annotations

@@ -94,10 +94,11 @@ class AttributeParameterAdapter:
         return RankTensor(own_part, flat_range)
 
     def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
-        """The attribute `main_param`; None if the parameter has none.
+        """The attribute `main_param`, flattened if the parameter has a `main_param_range`.
 
-        Returns an empty tensor if there is no `main_param` and the `main_param_range` is empty, and
-        a str if there is no range and the `main_param` does not have the parameter's shape.
+        Without a `main_param`, returns an empty tensor if there is a `main_param_range` and it is
+        empty, and None otherwise.  Returns a str if the `main_param` does not have the parameter's
+        shape and there is no `main_param_range`.
         """
         master = getattr(parameter, "main_param", None)
         flat_range = optimizer_range(name, parameter, self.sizes)

@@ -243,14 +243,14 @@ class ParameterRecorder:
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def enter_wrapper(self) -> None:
-        """Keeps the main gradients, in case the wrapper frees them before its optimizer steps."""
+        """Keeps the main gradients: a wrapper may free them before the inner optimizer steps."""
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """Writes the gradients if the step of class `wrapper` updated parameters by itself."""
+        """Writes the gradients if a wrapper updated parameters without stepping an optimizer."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]
@@ -385,8 +385,8 @@ class ParameterRecorder:
     ) -> tuple[Layout, str]:
         """The layout of a tensor that belongs to the parameter `name`, and the layout's source.
 
-        A DTensor's placements give its layout.  Other tensors have the parameter's layout, or with
-        `whole` only its Owned placements.  Adds partial sums over `partial`, and `flat_range`.
+        A DTensor's placements give its layout.  Other tensors have the parameter's layout; of this,
+        `whole` keeps only the ranks that own an expert.  Adds `flat_range` and sums over `partial`.
         """
         given = self.layouts[name]
         if whole:  # still restricted to the owners, if the parameter has owners

@@ -1,8 +1,8 @@
-"""Records the gradients of a step before the program clips them, and the norm that it clips by.
+"""Records the gradients of a step before the program clips them, and the norm used for the clip.
 
 The parameter recorder calls this module.  A program may clip the contribution of each micro-batch,
-so it is known only at the optimizer's step which clip was the last change to the gradients.
-Therefore snapshots are taken when a clip begins, and written when the optimizer steps.
+so only the optimizer's step shows which clip was the last change to the gradients.  Therefore
+snapshots are taken when a clip begins, and written when the optimizer steps.
 """
 
 from __future__ import annotations
@@ -78,10 +78,11 @@ class Unclipped:
             self.end_step()
 
     def write(self) -> None:
-        """Writes the snapshots, and notes that name the clip functions, as the optimizer steps.
+        """Writes the snapshots, and for each new clip function a NoteEvent with its name.
 
-        The snapshots then have the gradients of the whole step before the clip: if a backward had
-        yielded a further gradient after the clip, `forget` would have discarded them.
+        Called when the optimizer steps.  The snapshots then have the gradients of the whole step
+        before the clip: if a backward had yielded a further gradient after the clip, `forget` would
+        have discarded the snapshots.
         """
         for held in (*self._held, *self._norms):
             self.writer.add_snapshot(*held)

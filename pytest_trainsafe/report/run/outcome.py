@@ -58,13 +58,13 @@ class FirstDifference:
 class Outcome:
     """The result of one test at one Point.
 
-    `verdict` is one of VERDICTS: "error" is a failure without a verdict, such as ranks that
-    died. `failed` says whether pytest reports the test as failed; it is false where the verdict
-    is "fail" but the test is marked xfail. `axes` has the axis values of the Point as text, and
-    `point` is the text of the whole Point. `tensors` counts the compared tensors of each rung.
-    `worst` is the largest error divided by its allowance, None if nothing was compared;
-    `worst_name` names the tensor with this error.
-    `location` is the "file:line" of the test, relative to the root directory.
+    `verdict` is one of VERDICTS. It is "error" if the test failed and the comparison was neither
+    "fail" nor "inconclusive", for example because ranks died. `failed` says whether pytest reports
+    the test as failed; it is false where the verdict is "fail" but the test is marked xfail. `axes`
+    has the axis values of the Point as text, and `point` is the text of the whole Point. `tensors`
+    has, for each judged dtype, the number of compared tensors. `worst` is the largest ratio of an
+    error to its allowance, None if nothing was compared; `worst_name` names the tensor with this
+    ratio. `location` is the "file:line" of the test, relative to the root directory.
     """
 
     nodeid: str

@@ -1,6 +1,6 @@
-"""The table of a test's Points: axis values, verdict, and the largest error over its allowance.
+"""The table of a test's Points: axis values, verdict, and largest ratio of error to allowance.
 
-Plain data, which the terminal summary and the job summary of GitHub Actions format.
+The table is plain data; the terminal summary and the job summary of GitHub Actions format it.
 """
 
 from __future__ import annotations

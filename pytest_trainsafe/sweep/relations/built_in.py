@@ -81,7 +81,7 @@ class Split(Relation):
             )
         if into == count:
             raise RelationError(
-                f"the relation split does not apply to {setting.program} at {setting.point}: its "
+                f"the relation 'split' does not apply to {setting.program} at {setting.point}: a "
                 f"step already has {self.count}={count} with {self.batch}={samples}; give another "
                 "number of micro-batches as `into`, or more samples"
             )
@@ -92,7 +92,7 @@ class Split(Relation):
             )
         if into % ranks:
             raise RelationError(
-                f"the relation split does not apply to {setting.program} at {setting.point}: "
+                f"the relation 'split' does not apply to {setting.program} at {setting.point}: "
                 f"{into} micro-batches cannot be divided among dp={ranks} ranks; give a multiple "
                 f"of {ranks} as `into`"
             )
@@ -135,8 +135,9 @@ class Order(Relation):
         total = setting.microbatches
         if total < 2:
             raise RelationError(
-                f"the relation order does not apply to {setting.program} at {setting.point}: its "
-                f"steps have {total or 'no'} micro-batch{'es' * (total != 1)}; give it two or more"
+                f"the relation 'order' does not apply to {setting.program} at {setting.point}: a "
+                f"step has {total or 'no'} micro-batch{'es' * (total != 1)}; give each step two or "
+                "more"
             )
         numbers = range(total)
         order = (*numbers[1::2], *numbers[::2][::-1]) if self.order is None else tuple(self.order)
@@ -279,8 +280,8 @@ class LossScale(Relation):
         scale = setting.value(self.argument)
         if isinstance(scale, bool) or not isinstance(scale, (int, float)) or not scale > 0:
             raise RelationError(
-                f"the relation loss-scale does not apply to {setting.program}: "
-                f"{self.argument}={shown(scale)} is not a positive number; give it a positive value"
+                f"the relation 'loss-scale' does not apply to {setting.program}: "
+                f"{self.argument}={shown(scale)} is not a positive number; give a positive number"
             )
         return Change({self.argument: scale * self.factor})
 

@@ -28,7 +28,7 @@ Combine = Callable[[Sequence["torch.Tensor"]], "torch.Tensor"]
 #: The tensor is compared as it was recorded.
 KEEP = "keep"
 
-#: A reason why a relation does not hold in some setting, or None.
+#: A function that returns why a relation does not hold for the Run of a Setting, or None.
 Unless = Callable[["Setting"], str | None]
 
 
@@ -117,10 +117,10 @@ class View(ABC):
 class Relation(ABC):
     """A metamorphic relation.  A subclass defines the change, and how the two Runs' tensors match.
 
-    `unless` is a function that returns why the relation does not hold in a Setting, or None if it
-    holds.  `ignore` has `fnmatch` patterns of the modules and parameters whose tensors are not
-    compared.  With `exact`, the two Runs must have equal bits; by default they may differ by the
-    rounding that is measured on the unchanged Run.
+    `unless` takes a Setting (the program, Point and arguments of the unchanged Run) and returns why
+    the relation does not hold for this Run, or None if it holds.  `ignore` has `fnmatch` patterns
+    of the modules and parameters whose tensors are not compared.  With `exact`, the two Runs must
+    have equal bits; by default they may differ by the rounding measured on the unchanged Run.
     """
 
     #: The name by which tests refer to the relation.

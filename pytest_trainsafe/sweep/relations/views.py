@@ -28,11 +28,13 @@ _RAW = frozenset({"activation_grad", "param_grad"})
 class Merged(View):
     """Merges every `count` consecutive micro-batches into one.
 
-    Outputs, inputs and their gradients are joined along the dimension in which their shape differs
-    from that in the other Run.  If the shapes are the same, gradients are added, and another tensor
-    is kept if it is equal in all these micro-batches, and else left out.  Gradients of parameters
-    are added.  `loss` says how the losses are joined: as their mean or sum, or not at all ("none").
-    Buffers of micro-batches are left out, because their values depend on how often the forward ran.
+    Gradients of parameters are added.  Buffers of micro-batches are left out, because their values
+    depend on how often the forward ran.  `loss` says whether the merged loss is the "mean" or the
+    "sum" of the losses, or is left out ("none").
+    Other tensors (inputs, activations, decisions, gradients of activations) are joined along the
+    dimension that is `count` times as long in the other Run.  If their shape is the same in both
+    Runs, gradients are added, and all tensors that are not gradients are kept if the micro-batches
+    have equal values, and are left out if they have not.
     """
 
     count: int

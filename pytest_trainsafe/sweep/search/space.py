@@ -48,6 +48,9 @@ class Space:
     `axes` has the values of each axis, the cheapest first: it is the order in which examples are
     shrunk.  Points at which the candidate is the reference itself are in the space only if `alone`
     is set, for tests of metamorphic relations, which are judged at these Points too.
+
+    The mesh axes are those whose sizes multiply into the number of ranks.  A key of `bases` is a
+    tuple with one size for each mesh axis, for which a valid Point was found.
     """
 
     declaration: Declaration
@@ -70,13 +73,13 @@ class Space:
 
     @cached_property
     def mesh_axes(self) -> tuple[str, ...]:
-        """The axes that multiply into the world size."""
+        """The names of the axes whose sizes multiply into the world size."""
         mesh = self.declaration.program.traits.mesh
         return tuple(name for name in self.values if name in mesh.axes)
 
     @cached_property
     def other_axes(self) -> tuple[str, ...]:
-        """The axes that are not mesh axes."""
+        """The names of the axes that are not mesh axes."""
         return tuple(name for name in self.values if name not in self.mesh_axes)
 
     def point(self, values: Mapping[str, AxisValue]) -> Point:
@@ -86,7 +89,10 @@ class Space:
         return Point(tuple((name, values[name]) for name in names), mesh)
 
     def cell(self, point: Point) -> Cell:
-        """The Cell of a Point; `invalid` says why, if the Point is not in the space."""
+        """The Cell of a Point: the Case that a test runs at the Point, and whether it is valid.
+
+        The Cell's field `invalid` says why the Point is not in the space, or is None if it is.
+        """
         cell = self._cells.get(point)
         if cell is None:
             rules = (*self.declaration.program.rules, self.rule)
@@ -112,9 +118,10 @@ class Space:
 
     @cached_property
     def bases(self) -> dict[tuple[AxisValue, ...], Point]:
-        """A valid Point for each combination of mesh axes that has one, fewest ranks first.
+        """Maps sizes of the mesh axes, one for each axis, to a valid Point that has these sizes.
 
-        Raises SweepError with the reasons if there is no valid Point.
+        Sizes for which no valid Point was found are left out.  Sizes with the fewest ranks come
+        first.  Raises SweepError with the reasons if no valid Point was found at all.
         """
         reasons: Counter[str] = Counter()
         found = {}
@@ -138,11 +145,12 @@ class Space:
         return groups
 
     def meshes(self, parallel: Sequence[bool]) -> list[tuple[AxisValue, ...]]:
-        """The valid combinations of sizes of the mesh axes with the given parallel axes.
+        """The keys of `bases` in which the given mesh axes, and no others, have several ranks.
 
-        `parallel` says for each mesh axis whether it has several ranks.  If there is no valid
-        combination, the last of the parallel axes gets size 1, then the one before it, and so on
-        until there is one.  If none is found, the result is the group with the fewest ranks.
+        `parallel` has a bool for each mesh axis: True for several ranks, False for size 1.  If no
+        key fits, the last True becomes False, then also the True before it, until some keys fit.
+        If no key fits even when all are False, the result is the first key of `bases`, which has
+        the fewest ranks, with all keys that have several ranks along the same axes.
         """
         wanted = list(parallel)
         for place in reversed(range(len(wanted))):
@@ -154,7 +162,10 @@ class Space:
         return groups.get(tuple(wanted)) or next(iter(groups.values()))
 
     def _meshes(self) -> list[tuple[AxisValue, ...]]:
-        """The combinations of mesh axes within the largest world size, fewest ranks first."""
+        """The combinations of sizes of the mesh axes, fewest ranks first.
+
+        Combinations with more ranks than `settings.max_world_size` are left out.
+        """
         most = self.settings.max_world_size
         sizes: list[tuple[AxisValue, ...]] = [()]
         for name in self.mesh_axes:
@@ -187,10 +198,10 @@ class Space:
         return None
 
     def _completions(self, mesh: Values, cheapest: Values) -> Iterator[Point]:
-        """Yields Points with these mesh axes to try.
+        """Yields Points to try that have the sizes in `mesh`.
 
-        These are all such Points if there are at most TRIES, else Points that differ from
-        `cheapest` in at most one axis, and then random ones.
+        These are all such Points if there are at most TRIES.  If there are more, Points that differ
+        from `cheapest` in at most one axis come first, and then TRIES random Points.
         """
         names = self.other_axes
         if math.prod(len(self.values[name]) for name in names) <= TRIES:
@@ -221,9 +232,10 @@ class Space:
         return "\n".join([f"{head}:", *shown, *rest])
 
     def repaired(self, drawn: Mapping[str, AxisValue]) -> Point:
-        """The Point of the drawn values if it is valid, else a valid one with few axes changed.
+        """The Point of the drawn values if it is valid, else a valid Point with few axes changed.
 
-        Sizes of mesh axes are kept; they must be a key of `bases`.
+        `drawn` has a value for every axis.  The values of the mesh axes are not changed; together
+        they must be a key of `bases`, so that a valid Point with these sizes is known.
         """
         near = self._near(drawn)
         if near is not None:
@@ -237,7 +249,10 @@ class Space:
         return base
 
     def _near(self, values: Mapping[str, AxisValue]) -> Point | None:
-        """The Point of these values, or a valid one that differs in one axis outside the mesh."""
+        """The Point of these values, or a valid Point that differs from it in one non-mesh axis.
+
+        None if there is no such Point.
+        """
         point = self.point(values)
         if self.is_valid(point):
             return point
@@ -266,8 +281,9 @@ class Space:
     def drawn_at_random(self, count: int) -> Iterator[Values]:
         """Yields `count` combinations of values, drawn at random with a fixed seed.
 
-        Each combination has one value for every axis.  The mesh axes have the sizes of a key of
-        `bases`; the combination need not be a valid Point, and `repaired` can make it one.
+        Each combination has one value for every axis.  The values of the mesh axes are a key of
+        `bases`, so a valid Point with these sizes is known.  The values of the other axes may make
+        the combination invalid; `repaired` changes them until the Point is valid.
         """
         random = Random(0)
         bases = list(self.bases)

@@ -1,4 +1,6 @@
-"""Observed calls and changes as columns, which are learned from and written to files.
+"""Tables of observed calls and changes, as columns.
+
+Rules are learned from a Table; `file.py` writes a Table to a file, and reads it from the file.
 
 A text is stored as an index into `Table.texts`.  A value is a row of the columns `VALUES`, and a
 call has a range of these rows.  Calls and changes are identified by their row numbers.
@@ -85,7 +87,7 @@ Columns = Mapping[str, npt.NDArray[np.generic]]
 
 @dataclass(frozen=True)
 class Table:
-    """The calls and changes that one process observed.
+    """The calls and changes that the process of one rank observed, and the steps that ended.
 
     `metas` has the distinct sets of meta variables: the step, the micro-batch, the phase and other
     facts that held at a call or change.

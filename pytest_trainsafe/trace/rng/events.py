@@ -54,18 +54,19 @@ MASKS = frozenset(
 class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     """One generator was advanced, by one operator or by several consecutive ones of the same line.
 
-    `generator` names it: "torch cpu", "torch cuda:0", "numpy", "python random"; the name of a
-    generator that the program created contains its line. `stream` is the name under which a
-    framework stores the state ("model-parallel-rng"), "" for none. `before` and `after` are
-    states, and `seed` is the generator's last seed. `operator` is the function that drew
-    ("bernoulli_.float", "random.shuffle"), "" if only the change of the state is known, and
-    `shape` the shape that it drew. `count` is the number of operators; `before` is the first
-    one's state and `after` the last one's. `step` is the current step or, between two steps,
-    the next one. `module` is the innermost watched module that was running, None for none, and
-    `training` says whether it was in training mode. `at` is the innermost line outside of
-    torch, and `user` the innermost line of the user's own code if `at` is in an installed
-    package. `thread` names the program's thread if it is not the one that trains, and `shared`
-    another thread that used the generator at the same time.
+    `generator` names the generator: "torch cpu", "torch cuda:0", "numpy", "python random"; the name
+    of a generator that the program created contains a line: the one that created it (NumPy) or
+    first drew from it (torch). `stream` is the name under which a framework stores the state
+    ("model-parallel-rng"), "" for none. `before` is the state before the first operator and `after`
+    the state after the last, and `seed` is the generator's last seed. `operator` is the function
+    that drew ("bernoulli_.float", "random.shuffle"), "" if only the change of the state is known,
+    and `shape` is the shape that was drawn. `count` is the number of operators. `step` is the
+    current step or, between two steps, the next step. `module` is the innermost watched module that
+    was running, None for none, and `training` says whether the module was in training mode. `at` is
+    the innermost line outside of torch, and `user` the innermost line of the user's own code if
+    `at` is in an installed package. `thread` names the program's thread if another thread than the
+    one that trains drew, and `shared` names another thread that used the generator at the same
+    time.
     """
 
     generator: str
@@ -162,6 +163,9 @@ RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
 
 
 def position(state: str) -> int | None:
-    """The position in a block of numbers that a generator's state contains; None without one."""
+    """The position in the generator's block of numbers, read from the text `state`.
+
+    None if the text has no position.
+    """
     parts = state.split(".")
     return int(parts[1]) if len(parts) > 1 else None

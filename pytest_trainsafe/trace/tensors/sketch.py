@@ -62,10 +62,10 @@ _ROW_SALT, _COLUMN_SALT = 1, 2
 
 @dataclass(frozen=True, slots=True)
 class _Band:
-    """Some adjacent columns of a matrix, in tiles of `height` rows.
+    """The signs for a band, some adjacent columns of a matrix, in tiles of `height` rows.
 
-    `left` is the first column, and `columns` has the signs of the columns.  For each tile, `tiles`
-    has the signs of its rows and a buffer for its values in a wider dtype.
+    `left` is the band's first column, and `columns` has the signs of the band's columns.  For each
+    tile, `tiles` has the signs of its rows and a buffer for its values in a wider dtype.
     """
 
     left: int
@@ -76,12 +76,15 @@ class _Band:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """The position of a part in the logical tensor: the signs of its rows and columns.
+    """The signs for a part of a logical tensor, which follow from the part's place in the tensor.
 
+    `logical` is the shape of the logical tensor.  `rows` has the signs of the rows of each matrix
+    that `_matrices` makes of the part; `columns` has the signs of the columns, the same for each.
     A vector's part may consist of several contiguous ranges; `contiguous_ranges` holds the first
     index and the length of each (empty if the part is one matrix without padding).  `small` has the
-    signs of the rows and of the columns of a small matrix, else None.  For other matrices, `bands`
-    maps the dtype in which sums are computed to a list of bands for each matrix.
+    signs of the rows and of the columns of a small matrix as arrays, else None.  For other
+    matrices, `bands` maps the dtype in which sums are computed to the bands (adjacent columns) of
+    each matrix.
     """
 
     logical: tuple[int, ...]
@@ -215,7 +218,10 @@ class Sketcher:
         return _Place(logical, rows, columns, pieces, small)
 
     def _bound(self, place: _Place | None) -> None:
-        """Evicts the least recently used positions while too many signs are cached."""
+        """Limits the cache, to which `place` was added last, to KEPT_SIGNS bytes of signs.
+
+        Evicts the least recently used places, with their signs, but never the last place.
+        """
         self._kept += place.nbytes if place is not None else 0
         while self._kept > KEPT_SIGNS and len(self._places) > 1:
             _, oldest = self._places.popitem(last=False)
@@ -223,10 +229,11 @@ class Sketcher:
 
 
 def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
-    """The part as matrices of real numbers, which the signs of `place` multiply.
+    """The part as matrices of real numbers, one for each entry of `place.rows`.
 
-    A complex number becomes two columns.  A vector becomes one matrix for each of its contiguous
-    ranges, padded with zeros to whole rows; any other part becomes one matrix.
+    The sketch multiplies each matrix by the signs of its rows (in `place.rows`) and of its columns
+    (`place.columns`).  A complex number becomes two columns.  A vector becomes one matrix for each
+    of its contiguous ranges, padded with zeros to whole rows; any other part becomes one matrix.
     """
     real = torch.view_as_real(part.resolve_conj()) if part.is_complex() else part
     if not place.contiguous_ranges:
@@ -242,7 +249,11 @@ def _matrices(part: torch.Tensor, place: _Place) -> list[torch.Tensor]:
 
 
 def _projected(matrix: torch.Tensor, band: _Band) -> torch.Tensor:
-    """`rows @ matrix @ columns` of a band in float64, widened and summed tile by tile."""
+    """What a band, some adjacent columns of `matrix`, adds to the sketch: [8, 16] in float64.
+
+    This is the product `row signs @ these columns @ column signs`.  One tile of rows at a time is
+    converted to the dtype in which sums are computed.
+    """
     sums: torch.Tensor | None = None
     part = matrix.narrow(1, band.left, len(band.columns))
     for tile, (rows, buffer) in zip(torch.split(part, band.height), band.tiles, strict=True):

@@ -24,9 +24,10 @@ def reduce_gradients(
 ) -> None:
     """Reduces all main gradients in place, so that they are the gradients of the whole step.
 
-    Without `buckets`, gradients are summed over dp and cp, because each rank's loss is already
-    divided by the tokens of the whole step.  With `buckets` they are averaged.  With ZeRO, only
-    this rank's shard of a gradient is valid afterwards; the function `own_gradient` returns it.
+    Without `buckets`, each rank divides its loss by the tokens of the whole step, so gradients are
+    summed over dp and cp.  With `buckets`, each rank divides its loss by its own tokens, so
+    gradients are averaged over dp and cp.  With ZeRO, only this rank's shard of a gradient is valid
+    afterwards; the function `own_gradient` returns this shard.
     """
     if buckets is not None:
         buckets.finish()

@@ -354,7 +354,7 @@ def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:
         require_known(["dp-input"])
     with pytest.raises(ValueError, match=r"'coverage:KIND', .* one of .*, not 'coverage:param_g"):
         require_known(["coverage:param_gard"])
-    with pytest.raises(ValueError, match="takes 'moved' without a kind, not 'moved:param'"):
+    with pytest.raises(ValueError, match="takes 'moved', not 'moved:param'; only these checks"):
         require_known(["moved:param"])
 
 

@@ -99,7 +99,7 @@ def test_a_file_of_which_nothing_applies_at_the_point_is_refused(tmp_path):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | order | holds | dp=2\n")
     alone = fixture_of(relation_programs.train, tmp_path, {"microbatches": 1})
 
-    with pytest.raises(RelationError, match="the test checks nothing: the relation order does"):
+    with pytest.raises(RelationError, match="the test checks nothing: the relation 'order' does"):
         assert_kept_relations(below(alone, tmp_path), "kept.txt")
 
 

@@ -42,12 +42,13 @@ UNCLIPPED = "unclipped_grad"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Means:
-    """A declaration of means over ranks that explains all wrong tensors.
+    """A change of the declared means (averages) over ranks that explains all wrong tensors.
 
+    `tensors` counts the wrong tensors.
     `gradients` are the axes over which gradients before the reduction are means, and `loss` the
-    axes over which reported losses are means.  `tensors` counts the wrong tensors that these means
-    explain.  `alike` is another axis of the same size that would explain them too, "" if there is
-    none.  If `dropped` is not empty, the candidate declares gradients as means over the axes in
+    axes over which reported losses are means.  `alike` is another axis of the same size that would
+    explain the wrong tensors too, "" if there is none.
+    If `dropped` is not empty, the candidate declares gradients as means over the axes in
     `dropped`, and all tensors are correct without that declaration; `wrapper` is then the wrapper
     that was assumed to average, "" if annotations declare the means.  If clipping hides whether the
     reduction averages, `clipped` is the factor by which clipping scales all gradients; otherwise
@@ -65,26 +66,31 @@ class Means:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Way:
-    """A declaration to try: the axes of means to add, or those to remove (`dropped`)."""
+    """A change to try of the candidate's declaration of averages over ranks.
+
+    The change declares gradients as averages over the axes `gradients`, and losses over the axes
+    `loss`.  If `dropped` is not empty, the change instead removes the declaration that gradients
+    are averages over the axes in `dropped`.
+    """
 
     gradients: tuple[str, ...] = ()
     loss: tuple[str, ...] = ()
     dropped: tuple[str, ...] = ()
 
     def adopted(self, candidate: Trace) -> Trace:
-        """A copy of the candidate with this declaration."""
+        """A copy of the candidate with this change."""
         if self.dropped:
             return drop_means(candidate)
         return adopt_means(candidate, self.gradients, self.loss)
 
 
 def may_be_means(rung: Rung, comparison: Comparison) -> bool:
-    """Whether adding or removing a declared mean could explain all wrong tensors."""
+    """Whether adding or removing a declared average could explain all wrong tensors."""
     return bool(_wrong(comparison)) and any(_ways(rung.candidate, comparison))
 
 
 def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
-    """The declaration of means with which the whole candidate passes; None if there is none."""
+    """The declaration of averages with which the whole candidate passes; None if there is none."""
     count = _wrong(comparison)
     if not count:
         return None
@@ -120,7 +126,7 @@ def _wrong(comparison: Comparison) -> int:
 
 
 def _ways(candidate: Trace, comparison: Comparison) -> Iterator[_Way]:
-    """The declarations of means to try, the most likely first."""
+    """Yields the changes to try of the declared averages over ranks, the most likely first."""
     axes = [axis for axis in ("dp", "cp") if candidate.sizes[axis] > 1]
     wrong = comparison.wrong
     # A micro-batch belongs to one dp rank, so its loss is the mean over dp of that rank's report.
@@ -195,8 +201,8 @@ def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
     """Whether a compared tensor shows the scale of the reduced gradients before clipping.
 
     Such a tensor is a gradient before clipping, or a gradient norm that the reference reports
-    before clipping.  `means` proposes nothing unless all tensors recorded after the reduction are
-    correct.  So if this tensor was compared, the candidate's reduction yields the sum of the
+    before clipping.  The caller, `means`, has found no wrong tensor among those recorded after the
+    reduction.  So if such a tensor was compared, the candidate's reduction yields the sum of the
     micro-batches' gradients, and not a multiple of this sum.
     """
     if comparison.compared[UNCLIPPED]:

@@ -54,9 +54,9 @@ class Sample:
 class FittingLayout:
     """A layout with which the parts merge into the reference.
 
-    `confirmed` is true if the values rule out other layouts: the parts do not merge into the
-    reference if the ranks of an axis are exchanged, and the terms of a sum differ.  Zeros confirm
-    nothing.
+    `confirmed` is true if the values rule out other layouts.  For each axis that cuts the tensor,
+    the parts must no longer merge into the reference once the ranks along the axis are exchanged.
+    For each axis over which parts are summed, the parts must differ.  Zeros confirm nothing.
     """
 
     layout: Layout
@@ -216,9 +216,9 @@ def _is_confirmed(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
 
 
 def _terms_differ(sample: Sample, axis: str) -> bool:
-    """Whether the terms along an axis differ, and more than one of them is not zero.
+    """Whether the parts along an axis, as terms of a sum, differ, and at least two are not zero.
 
-    Equal terms may be replicas that are wrong by a factor, which no layout corrects.
+    Equal parts may be replicas that are wrong by a factor, which no layout corrects.
     """
     by_place: dict[int, torch.Tensor] = {}
     for part in sample.parts:

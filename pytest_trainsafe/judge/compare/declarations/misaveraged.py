@@ -1,4 +1,4 @@
-"""Distinguishes a wrongly declared mean from wrong code.  Called by the ladder.
+"""Distinguishes a wrongly declared average from wrong code.  Called by `judge/ladder.py`.
 
 `gradients: {mean: [dp]}` declares that a rank's gradients are dp times those of the whole step
 until the reduction averages them.  If the declaration is wrong, every tensor before the reduction
@@ -30,11 +30,12 @@ Axes = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Misaveraged:
-    """Wrongly declared means over ranks, and means with which every tensor matches its reference.
+    """Wrongly declared averages over ranks, and averages with which every tensor passes.
 
-    `gradients` and `loss` are the declared axes; `fitting_gradients` and `fitting_loss` are the
-    axes that match.  `tensors` counts the tensors that fail with the declared means.  `file` is the
-    annotation file with the declaration, "" if the program declares it.
+    `gradients` and `loss` are the axes over which gradients and losses are declared to be averages;
+    with `fitting_gradients` and `fitting_loss` instead, every tensor passes.  `tensors` counts the
+    tensors that fail with the declared axes.  `file` is the annotation file with the declaration,
+    "" if the program declares it.
     """
 
     gradients: Axes
@@ -46,7 +47,7 @@ class Misaveraged:
 
 
 def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
-    """Whether a mean is declared and only tensors from before the reduction are wrong."""
+    """Whether an average is declared and only tensors from before the reduction are wrong."""
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     early = all(id is not None and id.kind in BEFORE for id in ids)
     reduced = bool(comparison.compared["main_grad"])
@@ -54,9 +55,10 @@ def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
 
 
 def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
-    """Finds other means with which the whole candidate passes, if the declared ones are wrong.
+    """Returns the declared averages over ranks, and others with which the whole candidate passes.
 
-    None if the declared means are not at fault, or if no other means make the candidate pass.
+    Returns None if the declared averages are not at fault, or if no other declaration makes the
+    candidate pass.
     """
     if comparison.suspects or not may_be_misaveraged(rung, comparison):
         return None
@@ -72,7 +74,7 @@ def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) ->
 
 
 def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
-    """Returns the axes over which gradients are declared to be means, and the same for losses."""
+    """Returns the axes over which gradients are declared averages, and the same for losses."""
     gradients: dict[str, None] = {}
     loss: dict[str, None] = {}
     for rank in candidate.ranks:
@@ -88,8 +90,8 @@ def declared_means(candidate: Trace) -> tuple[Axes, Axes]:
 def _others(candidate: Trace, gradients: Axes, loss: Axes) -> Iterator[tuple[Axes, Axes]]:
     """Yields declarations to try instead of the declared one, each as (gradients, loss).
 
-    `gradients` are the axes over which gradients are declared to be means, and `loss` the axes over
-    which losses are declared to be means.  The first declarations change only `gradients`.
+    `gradients` are the axes over which gradients are declared to be averages, and `loss` the axes
+    over which losses are.  The first declarations change only `gradients`.
     """
     axes = [axis for axis in AXES if candidate.sizes[axis] > 1]
     every = [each for count in range(len(axes) + 1) for each in itertools.combinations(axes, count)]

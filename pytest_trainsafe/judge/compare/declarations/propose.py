@@ -1,6 +1,6 @@
 """Proposes annotations for tensors that have none and differ from their reference.
 
-Called by the ladder for a failed comparison.  A proposal changes no verdict: it is text until a
+Called by `judge.ladder` if a comparison failed.  A proposal changes no verdict: it is text until a
 user adopts it.  Each proposal is first tried on the whole candidate.  This distinguishes a missing
 annotation from a missing reduction, which makes later tensors wrong.
 """
@@ -181,10 +181,10 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 
 
 def _hidden(averaged: Means) -> str:
-    """The message on a declaration of means that explains all wrong tensors but is not confirmed.
+    """The message if the declaration `averaged` explains all wrong tensors but is not confirmed.
 
-    `averaged` is the declaration.  It cannot be confirmed because gradients are clipped, which
-    hides whether the reduction averages them.
+    The declaration says over which axes gradients are means (averages over ranks), or are not.
+    Clipping scales all gradients, which hides whether the reduction averages them.
     """
     axes = " and ".join(averaged.gradients or averaged.dropped)
     over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"
@@ -248,7 +248,7 @@ def _same(where: TensorId, id: TensorId, kind: str) -> bool:
 
 
 def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
-    """Yields each name's first failing tensor that may lack an annotation, in dataflow order."""
+    """Yields each name's first failing tensor that an annotation could fix, in dataflow order."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
         id = finding.where
@@ -261,7 +261,7 @@ def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
 
 
 def _open(candidate: Trace, id: TensorId) -> bool:
-    """Whether a tensor's layout may lack an annotation."""
+    """Whether an annotation could add a mesh axis to the layout of the tensor `id`."""
     holders = candidate.holders(id)
     if not holders:
         return False

@@ -1,7 +1,7 @@
 """Finds a factor by which all gradients of a step are wrong, which wrong clipping causes.
 
 Clipping multiplies every gradient by the same number, which depends on all gradients: one wrong
-gradient, or a wrong norm, makes all others wrong too.  Called by the ladder and by
+gradient, or a wrong norm, makes all others wrong too.  Called by `judge.ladder` and
 `judge.localize.blame`, after a comparison failed at main gradients.
 """
 
@@ -50,9 +50,9 @@ BLUR = 1e-5
 def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
     """The factor by which the main gradients of the failing step are wrong; None if there is none.
 
-    Clipping omits no gradient, so every main gradient of the step that the factor would visibly
-    change must be wrong.  The factor may differ between ranks, as it does if each rank computes its
-    own norm.
+    Clipping multiplies every gradient.  So the result is None too if a correct main gradient of the
+    step is so large that the factor would be visible in it.  The factor may differ between ranks,
+    as it does if each rank computes its own norm.
     """
     wrong = _wrong_gradients(comparison)
     if len(wrong) < LEAST:

@@ -36,10 +36,11 @@ SECOND_MOMENTS = ("exp_avg_sq",)
 
 
 def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
-    """The paths of the parameters whose steps are wrong only by a common factor on all gradients.
+    """The paths of the parameters whose steps are wrong as if all gradients had one wrong factor.
 
-    `gradients` are the main gradients of the parameters with wrong steps; the gradients themselves
-    are correct.  The result is empty if the steps share no such factor.
+    `gradients` are the main gradients of the parameters with wrong steps.  Their recorded values
+    may be correct, because the optimizer's step may apply the factor after they are recorded.  The
+    result is empty if the steps share no such factor.
     """
     moved: Ratios = {}
     for id in gradients:

@@ -97,8 +97,9 @@ def _names(factor: float, wrong: WrongTensor) -> dict[float, list[str]]:
     def likely(name: str) -> tuple[int, bool]:
         """A sort key for axes: first the axes that usually scale this kind of tensor.
 
-        If the layout declares that the values are multiplied by the size of an axis (`Scaled`),
-        this axis comes after the other axes with the same role.
+        Axes are sorted by role (dp, cp, tp or pp), in the order of `_LIKELY` or `_REDUCED`.  Of the
+        axes with one role, those by whose size the layout declares the values to be multiplied
+        (`Scaled`) come last.
         """
         role = mesh.role(name)
         return order.index(role) if role in order else len(order), name in divided

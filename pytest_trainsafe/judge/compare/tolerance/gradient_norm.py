@@ -19,10 +19,9 @@ from pytest_trainsafe.judge.compare.values import Values
 def response_of_norm(reference: Values, other: Values, step: int) -> float:
     """The expected relative change of the total gradient norm between two runs in the step `step`.
 
-    `reference` and `other` have the values of the two runs.
-
-    It is the root of the sum of the squared contributions of all gradients, because contributions
-    are as likely to cancel as to add up.  Zero if no gradients of the whole step were recorded.
+    `reference` and `other` have the values of the two runs.  The change is estimated as the root of
+    the sum of the squared contributions of all gradients, because contributions are as likely to
+    cancel as to add up.  The result is zero if no gradient of the whole step can be compared.
     """
     power = shares = 0.0
     of_step = [id for id in reference.trace.ids() if id.step == step]
@@ -38,9 +37,10 @@ def response_of_norm(reference: Values, other: Values, step: int) -> float:
 
 
 def _moved(reference: Values, other: Values, id: TensorId) -> tuple[float, float] | None:
-    """A gradient's norm in `reference`, and its relative change in `other` along its own direction.
+    """The norm of the gradient `id` in `reference`, and the gradient's relative change in `other`.
 
-    None if the gradients cannot be compared or are not finite.
+    The change is projected on the gradient in `reference`: it is 0.01 if the gradient in `other` is
+    1 % larger.  None if the gradients cannot be compared or are not finite.
     """
     if all(is_whole(values.trace, id) for values in (reference, other)):
         own, moved = reference.tensor(id), other.tensor(id)

@@ -317,8 +317,9 @@ def _below(tensor: torch.Tensor, limit: float) -> torch.Tensor:
 def flipped(size: float, elements: int) -> float:
     """The norm of an update's error if a few elements have the opposite sign.
 
-    `size` is the norm of the update and `elements` its number of elements.  The result is divided
-    by the safety factor with which the allowed error is computed from it.
+    `size` is the norm of the update and `elements` its number of elements.  The norm of the error
+    is divided by the safety factor of bfloat16, because callers pass the result as `least` to a
+    function that multiplies `least` by the safety factor.
     """
     elements = max(elements, 1)
     flipped = min(max(2.0, FLIPPED * elements), elements)

@@ -4,7 +4,7 @@ A sample is the change of a tensor in one run with noise of the size of rounding
 can be small by chance, especially for a tensor of one number or a gradient whose true value is
 zero.  So a failure that is close to its allowance is measured again with more samples.  A
 difference that exceeds the allowance by orders of magnitude needs no second measurement.  Called by
-the ladder.
+`judge.ladder`, which judges a test in one dtype after another.
 """
 
 from __future__ import annotations

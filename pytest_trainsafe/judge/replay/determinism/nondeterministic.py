@@ -1,7 +1,8 @@
-"""The operators that torch documents as nondeterministic, by their names in ATen.
+"""The operators that torch documents as nondeterministic, and why their results may change.
 
-Taken from the documentation of `torch.use_deterministic_algorithms`. Each operator has the name
-that it has there, and the reason why its result may change.
+The list follows the documentation of `torch.use_deterministic_algorithms`. An operator is looked up
+by its name in ATen, such as "index_add_". The entry has the operator's name in that documentation,
+such as "torch.index_add", and the reason why its result may change.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ _LISTED: dict[str, tuple[str, str]] = {
 def listed(operator: str) -> tuple[str, str] | None:
     """The name under which torch documents an operator as nondeterministic, and the reason.
 
-    `operator` is a name such as "aten.index_add_.default". None if torch does not list it.
+    `operator` is a name such as "aten.index_add_.default". None if torch does not list the
+    operator.
     """
     name = base_name(operator)
     return next((entry for known, entry in _LISTED.items() if fnmatchcase(name, known)), None)

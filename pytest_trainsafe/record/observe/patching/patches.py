@@ -201,10 +201,10 @@ _CODE = next(each for each in _wrap.__code__.co_consts if isinstance(each, CodeT
 
 
 def _never_compiled() -> None:
-    """Keep torch.compile from compiling wrappers; it compiles the functions that they call.
+    """Make torch.compile skip the wrappers but still compile the functions that wrappers call.
 
     Must be called before `nn.Module.__call__` is exchanged for a wrapper: this function imports the
-    compiler, which stores the `nn.Module.__call__` that it finds when it is imported.
+    compiler, and the compiler, when imported, stores the `nn.Module.__call__` of that moment.
     """
     import torch._dynamo.eval_frame as frames
 

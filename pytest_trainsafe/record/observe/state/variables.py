@@ -315,7 +315,7 @@ def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> It
 
 
 class _Same:
-    """A reader for a Slot that returns the object with which it was created."""
+    """Reads a recorded attribute (`Slot.read`): each call returns the object `thing`."""
 
     __slots__ = ("_thing",)
 
@@ -327,7 +327,7 @@ class _Same:
 
 
 class _Attribute:
-    """A reader for a Slot that returns the present value of an object's attribute."""
+    """Reads a recorded attribute (`Slot.read`): each call returns `getattr(thing, name)`."""
 
     __slots__ = ("_name", "_thing")
 
@@ -339,7 +339,7 @@ class _Attribute:
 
 
 class _Item:
-    """A reader for a Slot that returns an item of a dict; None if the dict has no such item."""
+    """Reads a recorded attribute (`Slot.read`): each call returns `held.get(key)`."""
 
     __slots__ = ("_held", "_key")
 

@@ -1,4 +1,7 @@
-"""DeepSpeed whose loop marks the last micro-batch: an autoencoder, torch's SGD, and evaluation."""
+"""An autoencoder trained with DeepSpeed and torch's SGD, and evaluated between steps.
+
+The program's loop tells DeepSpeed's engine which micro-batch is the last of a step.
+"""
 
 from __future__ import annotations
 

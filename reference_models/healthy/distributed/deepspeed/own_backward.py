@@ -1,4 +1,7 @@
-"""DeepSpeed whose loop calls torch's backward and counts micro-batches: a denoiser with Adam."""
+"""A denoiser trained with DeepSpeed and Adam.
+
+The program's loop, not DeepSpeed's engine, calls torch's backward and counts the micro-batches.
+"""
 
 from __future__ import annotations
 

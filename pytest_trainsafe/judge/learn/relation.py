@@ -20,7 +20,8 @@ from pytest_trainsafe.trace.observed.events import Listener, Plain
 #: programs from which it was learned.
 OWN = -1000
 #: The prior of a claim that most correct programs satisfy, but not all: it is checked on programs
-#: from which it was not learned if seven programs satisfy it.
+#: from which it was not learned if seven programs satisfy it.  Whatever a claim's prior is, seven
+#: configurations of one program count for its other configurations in the same way.
 CHOICE = -4
 #: The prior of a claim that may hold by chance in as many programs: no shipped pack contains it.
 HABIT = -5

@@ -88,19 +88,19 @@ def test_a_program_is_held_to_its_own_pack_by_its_examples(
     assert confidence(rule, relation) < 0.75 < confidence(rule, relation, "mlp")
 
 
-def test_a_program_in_another_configuration_is_held_to_what_several_of_its_configurations_kept(
+def test_a_program_in_another_configuration_is_held_to_what_seven_of_its_configurations_kept(
     relations: Mapping[str, Relation],
 ) -> None:
     """The examples of one configuration say little about another one."""
     healthy, fault = run_of(HEALTHY["mlp"]), run_of(replace(HEALTHY["mlp"], fault="write_outside"))
-    one = replace(healthy, setting="batch=8")
-    two = replace(run_of(replace(HEALTHY["mlp"], batch=16)), setting="batch=16")
-    of_one, of_both = (pack_of("own", learn(runs)) for runs in ([one], [one, two]))
+    runs = [replace(healthy, setting=f"seed {seed}") for seed in range(7)]
+    of_one, of_six, of_seven = (pack_of("own", learn(runs[:count])) for count in (1, 6, 7))
 
-    same, other = replace(fault, setting="batch=8"), replace(fault, setting="batch=32")
+    same, other = replace(fault, setting="seed 0"), replace(fault, setting="seed 9")
     assert check(same, [of_one], relations).violations
     assert not check(other, [of_one], relations).violations
-    assert check(other, [of_both], relations).violations
+    assert not check(other, [of_six], relations).violations
+    assert check(other, [of_seven], relations).violations
 
 
 def test_needs_name_every_api_and_variable_of_a_claim(

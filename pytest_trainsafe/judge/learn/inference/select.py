@@ -12,7 +12,7 @@ from pytest_trainsafe.judge.learn.evidence import Counts, together
 from pytest_trainsafe.judge.learn.features import CONTEXT_FIELDS, PLACES, TYPES, is_domain
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
-from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.relation import CHOICE, Relation
 from pytest_trainsafe.trace.observed.events import Plain
 
 #: A program, and its configuration.
@@ -138,10 +138,10 @@ def confidence(
 
     If `program` is the name of one of these programs, a second probability is computed, and the
     larger of the two is returned.  Its cases are the examples of the program in the configuration
-    `setting`; if the invariant was not learned in this configuration, they are the configurations
-    of the program in which it was learned.
+    `setting`.  If the invariant was not learned in this configuration, n is the number of those of
+    the program's configurations in which it was, plus `CHOICE` - 1, or 0 if that is larger.
     """
     programs = max(invariant.programs + relation.prior(invariant.claim) - 1, -1)
     own = next((dict(each.settings) for each in invariant.support if each.program == program), {})
-    cases = own.get(setting, len(own))
+    cases = own.get(setting, max(len(own) + CHOICE - 1, 0))
     return max((programs + 1) / (programs + 2), (cases + 1) / (cases + 2) if cases else 0)

@@ -318,7 +318,8 @@ def assert_same_by(
         judgement = judge_relation(candidate, found, loosen, tuple(accept))
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
-    notes = (f"the relation {found.name}, not compared: {t}" for t in judgement.not_compared)
+    name = described(found.name)
+    notes = (f"the relation {name}, not compared: {t}" for t in judgement.not_compared)
     candidate.runs.notes.update(dict.fromkeys(notes))
     if judgement.verdict != "pass":
         raise TrainsafeFailure(relation_message(judgement), judgement.findings)

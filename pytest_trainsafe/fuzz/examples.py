@@ -22,7 +22,7 @@ from hypothesis import reject
 
 from pytest_trainsafe.assertions import TrainsafeFailure, assert_same_by
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import RelationError, SweepError, TrainsafeWarning
 from pytest_trainsafe.fixtures.core import get_session
 from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
@@ -111,7 +111,7 @@ class Examples:
             if self._outcomes and not count and self._failure is None:
                 self._item.warn(
                     TrainsafeWarning(
-                        f"{self._item.name}: the relation {name} applied at none of the "
+                        f"{self._item.name}: the relation {shown(name)} applied at none of the "
                         f"{len(self._outcomes)} points, so it could not fail: "
                         f"{self._inapplicable.get(name, 'no point was run')}"
                     )
@@ -292,7 +292,7 @@ class Examples:
         notes = [*worst.get("notes", [])]
         notes.append(f"{self._item.name}: {len(self._outcomes)} points run, {passed} passed")
         notes += [
-            f"{self._item.name}: the relation {name} held at {count} points"
+            f"{self._item.name}: the relation {shown(name)} held at {count} points"
             for name, count in self._applied.items()
         ]
         notes += [f"{self._item.name}: points not run: {reason}" for reason in self.unavailable]

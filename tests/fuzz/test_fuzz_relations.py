@@ -88,7 +88,7 @@ def test_a_relation_that_applies_nowhere_is_warned_of(examples, monkeypatch):
     made = examples(["order"], dp=[1], args=SMALL)
     made.run(Point.of(dp=1), lambda: None)
 
-    words = r"the relation order applied at none of the 1 points.*its steps have one micro-batch"
+    words = r"the relation 'order' applied at none of the 1 points.*its steps have one micro-batch"
     with pytest.warns(TrainsafeWarning) as warned:
         made.finish()
 

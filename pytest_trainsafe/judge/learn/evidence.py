@@ -60,7 +60,7 @@ class Evidence:
     def count(
         self, claim: Hypothesis, features: Sequence[Features], passes: _Ints, fails: _Ints
     ) -> None:
-        """Add numbers of passing and failing examples, one of each for each entry of `features`."""
+        """Add `passes[i]` passing and `fails[i]` failing examples that have `features[i]`."""
         self._parts.setdefault(claim, []).append((features, passes, fails))
 
     def counts(self) -> Mapping[Hypothesis, Counts]:

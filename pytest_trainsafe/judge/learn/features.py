@@ -127,7 +127,12 @@ def change_features(change: Change, context: Mapping[str, Feature]) -> dict[str,
 
 
 def kind_of(change: Change) -> str:
-    """What a change did: "set" a missing or zero value, "cleared" it, or "updated" it."""
+    """The kind of a change: "set", "cleared", "updated" or "other".
+
+    A value is empty if it is None or a tensor of zeros.  "set": no earlier value is known, or an
+    empty value became non-empty.  "cleared": a non-empty value became empty.  "updated": a
+    non-empty value became another non-empty value.  "other": an empty value stayed empty.
+    """
     if change.before is None:
         return "set"
     before, after = is_empty(change.before), is_empty(change.after)

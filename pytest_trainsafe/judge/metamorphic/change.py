@@ -62,8 +62,8 @@ def changed(traces: Traces, spec: RunSpec, change: Change, relation: Relation) -
         if not parameter and not axis:
             names = [*built_in, *program.parameters]
             raise ArgumentError(
-                f"the relation {relation.name} acts through {shown(name)}, which is neither an "
-                f"axis nor a parameter of {program.name}{nearest(name, names)}; its parameters: "
+                f"the relation {shown(relation.name)} acts through {shown(name)}, which is neither "
+                f"an axis nor a parameter of {program.name}{nearest(name, names)}; its parameters: "
                 f"{listing(program.parameters) or 'none'}"
             )
     point = Point(tuple(axes.items()), own.mesh)
@@ -90,8 +90,8 @@ def _require_valid(
         why = str(error)
     if why is not None:
         raise RelationError(
-            f"the relation {relation.name} does not apply to {case.program.name} at {point}, where "
-            f"the program cannot run: {why}"
+            f"the relation {shown(relation.name)} does not apply to {case.program.name} at "
+            f"{point}, where the program cannot run: {why}"
         )
 
 

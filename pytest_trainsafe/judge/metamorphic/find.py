@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import RelationError
 from pytest_trainsafe.judge.metamorphic.judge import judge_relation
 from pytest_trainsafe.judge.metamorphic.kept import Kept, add_found, kept_of
@@ -39,7 +40,7 @@ def assert_or_find(
     for kept in kept_of(path, case.program.path, known):
         if not kept.holds:
             note = (
-                f"{path.name} says that the relation {kept.relation} does not hold for "
+                f"{path.name} says that the relation {shown(kept.relation)} does not hold for "
                 f"{kept.program}, so it was not judged"
             )
             traces.runs.notes[note] = None

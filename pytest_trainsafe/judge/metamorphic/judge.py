@@ -13,6 +13,7 @@ from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import FindingsJudgement
@@ -98,15 +99,15 @@ class _Pair:
         why = None if relation.unless is None else relation.unless(self.setting)
         if why is not None:
             raise RelationError(
-                f"the relation {relation.name} does not hold for {self.setting.program} at "
+                f"the relation {shown(relation.name)} does not hold for {self.setting.program} at "
                 f"{self.setting.point}: {why}"
             )
         self.change: Change = relation.change(self.setting)
         self.views: tuple[View | None, View | None] = relation.views(self.setting)
         if relation.exact and any(self.views):
             raise ArgumentError(
-                f"the relation {relation.name} cannot be exact: it compares tensors that are "
-                "computed from recorded ones, so their bits may differ; leave out exact=True"
+                f"the relation {shown(relation.name)} cannot be exact: it compares tensors that "
+                "are computed from recorded ones, so their bits may differ; leave out exact=True"
             )
 
     def prepared(self) -> tuple[VariedTraces, VariedTraces, list[str]]:

@@ -248,7 +248,7 @@ def _require_together(ranks: Sequence[RankTrace], relation: Relation) -> None:
                 continue
             if owners.setdefault(id.microbatch, at) != at:
                 raise RelationError(
-                    f"the relation {relation.name} does not apply: it compares micro-batch "
+                    f"the relation {shown(relation.name)} does not apply: it compares micro-batch "
                     f"{id.microbatch} of one Run with several micro-batches of a second Run; these "
                     "must be on one dp rank, but are on dp ranks "
                     f"{owners[id.microbatch]} and {at}; let ctx.microbatches give each dp rank a "

@@ -223,6 +223,20 @@ def test_where_gradients_are_declared_means_the_loss_is_offered_as_one(bench: Be
     assert "the loss passed to ctx.loss is a mean over" in proposal_rows(found)[-1][1]
 
 
+def test_clipping_hides_whether_a_mean_of_losses_belongs_to_averaged_gradients(
+    bench: Bench,
+) -> None:
+    """Gradients are declared means: the loss would be a mean too, if the reduction averages."""
+    rung = declared(clipped(bench, times(2, "loss", *BEFORE)), BEFORE, (Scaled("dp"),))
+    found = propose(rung, compare(rung), ())
+    assert found is not None
+    assert found.wanted == {}
+    assert found.left is not None
+    assert found.unexplained.startswith(
+        "the losses match the reference if they are means over dp, but all gradients are multiplied"
+    )
+
+
 def test_gradients_are_means_over_what_the_loss_is_declared_a_mean_over(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "loss":

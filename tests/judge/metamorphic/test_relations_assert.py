@@ -83,8 +83,8 @@ def test_repeated_runs_are_made_anew(trained):
 def test_ignored_modules_are_not_compared_and_counted(trained):
     assert_same_by(relations.Order(ignore=("2", "2.*")), trained)
 
-    left = [note for note in trained.runs.notes if note.startswith("the relation order")]
-    assert "the relation order, not compared: 8 tensors of kind activation" in left[0]
+    left = [note for note in trained.runs.notes if note.startswith("the relation 'order'")]
+    assert "the relation 'order', not compared: 8 tensors of kind activation" in left[0]
 
 
 def test_a_relation_that_the_program_does_not_offer_is_refused(trained):
@@ -123,7 +123,7 @@ def test_a_reason_why_a_relation_does_not_hold_is_given(trained):
 
 
 def test_an_exact_relation_with_views_is_refused(trained):
-    with pytest.raises(ArgumentError, match="split cannot be exact"):
+    with pytest.raises(ArgumentError, match="'split' cannot be exact"):
         assert_same_by(relations.Split(exact=True), trained)
 
 

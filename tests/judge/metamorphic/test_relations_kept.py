@@ -51,7 +51,7 @@ def test_what_holds_on_a_healthy_run_is_written_and_asserted_later(trained, tmp_
 
     later = below(trained, tmp_path)
     assert_kept_relations(later, "kept.txt", candidates=given)
-    note = f"kept.txt says that the relation wrong does not hold for {PROGRAM}, so it was not "
+    note = f"kept.txt says that the relation 'wrong' does not hold for {PROGRAM}, so it was not "
     note += "judged"
     assert note in later.runs.notes
 

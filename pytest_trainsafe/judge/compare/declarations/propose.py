@@ -183,16 +183,16 @@ def _declare(result: AnnotationPatch, averaged: Means) -> None:
 def _hidden(averaged: Means) -> str:
     """The message if the declaration `averaged` explains all wrong tensors but is not confirmed.
 
-    The declaration says over which axes gradients are means (averages over ranks), or are not.
-    Clipping scales all gradients, which hides whether the reduction averages them.
+    Clipping scales all gradients, which hides whether the reduction averages them over ranks.
     """
-    axes = " and ".join(averaged.gradients or averaged.dropped)
-    over = f"are means over {axes}" if averaged.gradients else f"are not means over {axes}"
+    gradients = averaged.gradients or averaged.dropped
+    what = "gradients before the reduction" if gradients else "losses"
+    over = f"{'not ' * bool(averaged.dropped)}means over {' and '.join(gradients or averaged.loss)}"
     return (
-        f"the gradients before the reduction match the reference if they {over}, but all gradients "
-        f"are multiplied by {averaged.clipped:.3g} before the optimizer's step, so no compared "
-        "tensor shows whether the reduction averages. To show it, report the gradient norm before "
-        "clipping with ctx.grad_norm"
+        f"the {what} match the reference if they are {over}, but all gradients are multiplied by "
+        f"{averaged.clipped:.3g} before the optimizer's step, so no compared tensor shows whether "
+        "the reduction averages. To show it, report the gradient norm before clipping with "
+        "ctx.grad_norm"
     )
 
 

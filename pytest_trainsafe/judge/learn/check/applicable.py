@@ -21,8 +21,8 @@ _NEXT = "torch.utils.data.DataLoader.__next__"
 class NotChecked:
     """Invariants of which no example was judged, by reason.
 
-    `lacking`: the invariant names an API that the installed library does not have, or of a library
-    that is not installed; each entry also has the name of that API.
+    `lacking`: the invariant names an API that does not exist here, because its library is not
+    installed, or because the installed release lacks it; each pair also has the name of the API.
     `untriggered`: the precondition was never met.  `outside`: the precondition was met only in
     contexts in which the pack was not learned.  `unsure`: the confidence is too low.  `ranks`: the
     invariant compares ranks, but only one rank was observed.

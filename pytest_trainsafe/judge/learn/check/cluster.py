@@ -84,9 +84,9 @@ def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> C
 def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
     """A sort key for the violations of one step, best first.
 
-    Violations are sorted by the confidence of their invariants, rounded to tenths, the highest
-    first.  Among equals, records of an optimizer's objects come last; among those left equal, the
-    earliest violation comes first.
+    The violation of the invariant with the highest confidence, rounded to tenths, comes first.
+    Among violations with equal confidence, changes of an optimizer's objects come last.
+    Among the rest, the violation that was found first comes first.
     """
     invariant, record = violation.invariant, violation.record
     sure = confidence(invariant, relations[invariant.claim.relation])

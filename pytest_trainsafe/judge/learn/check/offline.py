@@ -114,7 +114,11 @@ def _check_ranks(
 
 
 class _Judged:
-    """Receives the examples that a relation finds, and lets each claim's watches judge them."""
+    """Receives the examples that a relation finds, and judges them.
+
+    Several invariants may share a claim.  Each has a Watch in `watches`, which judges those
+    examples of the claim to which its invariant applies.
+    """
 
     def __init__(self, watches: Mapping[Hypothesis, Sequence[Watch]]) -> None:
         self._watches = watches

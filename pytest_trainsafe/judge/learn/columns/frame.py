@@ -232,11 +232,14 @@ class Frame:
         return self.contexts[meta]
 
     def steps_of(self, metas: Ints) -> Ints:
-        """The step of each entry of `Table.metas`, given by its index; NONE outside of steps."""
+        """The number of the step in each context; NONE for a context outside of steps.
+
+        A context is the step, phase and so on of records; `metas` has indices in `Table.metas`.
+        """
         return self.meta_steps[metas]
 
     def epochs_of(self, metas: Ints) -> Ints:
-        """The epoch of each entry of `Table.metas`, given by its index; NONE if not counted."""
+        """The epoch in each context, given as in `steps_of`; NONE if epochs are not counted."""
         return self._meta_numbers("epoch")[metas]
 
     def text_keys(self, texts: Ints) -> Keys:

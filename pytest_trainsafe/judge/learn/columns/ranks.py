@@ -51,9 +51,9 @@ def join(
 ) -> tuple[Records, Ints, Ints]:
     """Join the records of two ranks that have equal keys.  Each key is joined at most once.
 
-    `frames`, `records` and `keys` have one entry for each of the two ranks; a key is a hash that
-    identifies a record, such as one of its step and object.  Returns the joined records, and for
-    each of them its position in `records[0]` and in `records[1]`.
+    `frames`, `records` and `keys` have one entry for each of the two ranks.  A key is a hash of
+    what identifies a record on its rank, such as the step together with the object.  Returns the
+    joined records, the position of each in `records[0]`, and the position of each in `records[1]`.
     """
     _, at, to = np.intersect1d(keys[0], keys[1], return_indices=True)
     first, second = records

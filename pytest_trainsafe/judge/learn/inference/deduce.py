@@ -6,8 +6,8 @@ scenarios: further conditions split the passing examples, beginning with those t
 examples, and the scenarios are joined by "or".  Conditions that all failing examples meet as well
 are left out.
 
-A set of examples is an integer with one bit for each distinct set of features.  The cost therefore
-depends on the number of distinct features, not on the number of examples.
+A group of examples is a bitmask: an integer with one bit for each distinct combination of features.
+The cost therefore depends on the number of combinations, not on the number of examples.
 """
 
 from __future__ import annotations
@@ -69,8 +69,8 @@ def deduce(counts: Counts, several: bool, forbidden: Callable[[str], bool]) -> D
 class _Scenario:
     """Conditions that no failing example meets together, and the passing examples that do.
 
-    `passing` is an int with one bit for each distinct set of features of passing examples; the bit
-    is set if examples with these features meet all conditions.
+    `passing` is a bitmask with one bit for each distinct combination of features of passing
+    examples; the bit is set if examples with these features meet all conditions.
     """
 
     conditions: frozenset[Condition]
@@ -102,13 +102,17 @@ class _Search:
         self._telling = [each for each in self._holds if self._broken[each]]
 
     def weight(self, examples: int) -> int:
-        """The number of examples in a set, which has a bit for each distinct set of features."""
+        """The number of examples that the bitmask `examples` selects.
+
+        A set bit selects all passing examples with one distinct combination of features.
+        """
         return sum(each for at, each in enumerate(self._weights) if examples >> at & 1)
 
     def scenarios(self) -> list[_Scenario]:
-        """Returns safe scenarios, chosen one by one.
+        """Returns scenarios: sets of conditions that no failing example meets together.
 
-        Each one covers many of the passing examples that no earlier scenario covers.
+        They are chosen one by one, so that each new scenario covers many of the passing examples
+        that no earlier scenario covers.
         """
         found: list[_Scenario] = []
         left = self._every
@@ -121,10 +125,11 @@ class _Search:
         return found
 
     def _scenario(self, group: int, left: int, splits: int) -> _Scenario | None:
-        """A safe scenario that covers much of `group`; None if none is found.
+        """A scenario that covers much of `group`; None if none is found.
 
-        `group` is a part of `left`, the passing examples that no scenario covers yet.  `splits` is
-        the number of conditions that were chosen to arrive at this group.
+        A scenario is a set of conditions that no failing example meets together.  `group` is a part
+        of `left`, the passing examples that no scenario covers yet.  `splits` is the number of
+        conditions that were chosen to arrive at this group.
         """
         if self.weight(group) < _LEAST_EXAMPLES:
             return None
@@ -154,12 +159,12 @@ class _Search:
         return best
 
     def _enough(self, common: Sequence[Condition]) -> Sequence[Condition]:
-        """Returns a part of the conditions `common` that is still safe.
+        """Returns a part of `common` such that no failing example meets all conditions of the part.
 
-        The first safe one of these parts is returned: the conditions on the context, such as the
-        phase; all conditions except those of the kind "exist"; all conditions.  Conditions on
-        arguments are avoided, because they often describe the same context by values that only one
-        program has.
+        No failing example meets all conditions in `common`.  The parts are tried in this order: the
+        conditions on the context, such as the phase; all conditions except those of the kind
+        "exist"; all conditions.  Conditions on arguments are avoided, because they often describe
+        the same context by values that only one program has.
         """
         context = [each for each in common if "." not in each.field and each.kind != "exist"]
         values = [each for each in common if each.kind != "exist"]

@@ -243,7 +243,8 @@ def _precondition(data: object) -> Precondition:
 def _group(data: object) -> Precondition:
     if not isinstance(data, dict) or data.get("inverted") is not False:
         raise _Cannot(
-            "the precondition is inverted (`inverted` is not false), which cannot be imported"
+            "the precondition is inverted (`inverted` is not false); only preconditions that are "
+            "not inverted can be imported"
         )
     parts: list[tuple[Condition, ...]] = []
     every = data.get("preconditions")
@@ -275,8 +276,8 @@ def _clause(clause: Mapping[str, Any]) -> list[Condition]:
     values = clause.get("values")
     if not isinstance(field, str) or clause.get("additional_path") not in (None, "None"):
         raise _Cannot(
-            "a clause of the precondition has no `prop_name`, or has an `additional_path`, which "
-            "cannot be imported"
+            "a clause of the precondition has no `prop_name`, or it has an `additional_path`; only "
+            "clauses with a `prop_name` and without an `additional_path` can be imported"
         )
     if field == "meta_vars.stage" and kind == "constant" and isinstance(values, list):
         phases = [phase for value in values for phase in _PHASES.get(str(value), ("",))]

@@ -85,9 +85,10 @@ def contradictions(
 
 
 def _about(invariant: Invariant) -> tuple[str, frozenset[object]]:
-    """The relation of an invariant's claim, with the APIs, variable and argument that it names.
+    """The relation of an invariant's claim, and the APIs, variable and argument that it names.
 
-    Only invariants with equal results may contradict each other, so only these are compared.
+    Two invariants can contradict each other only if this function returns equal tuples for both.
+    `contradictions` compares no other invariants.
     """
     claim = invariant.claim
     names = ("api", "inner", "variable", "attribute", "place")

@@ -9,8 +9,10 @@ contain     each call of an API contains a call of another API, or a change of a
 within      a variable changes only inside calls of an API
 renewed     gradients are cleared between two steps of an optimizer
 sequence    an API is called between two calls of another API, or before it in each step
-argument    an argument is constant, equals the previous call's, never repeats, or equals another
+argument    an argument is constant, equals that of the previous call, never repeats, or equals
+            another argument
 output      a result has a property by itself, or compared with an argument
 periodic    a variable changes at least once in every N steps, or never
-numeric     a counter never falls or goes up by one, a norm is bounded, or elements are finite
+numeric     a counter does not fall, a counter goes up by one, a norm is bounded, or all elements
+            of a tensor are finite
 """

@@ -2,9 +2,10 @@
 
 Calls are matched by step and by their number within the step.  A claim has one of four forms.
 "equal": a property (a value, or the dtype, shape or content of a tensor) of an argument or a result
-is equal on the ranks.  "different": it differs, as
-the batches of data-parallel ranks do.  "collective": the same as "equal", for an argument of an API
-that is given a process group.  "calls": the ranks call such an API equally often in each step.
+is equal on the ranks.  "different": the property differs, as the batches of data-parallel ranks do.
+"collective": the dtype or shape of an argument is equal on the ranks, for an API that is given a
+process group.  "calls": the ranks call an API that is given a process group equally often in each
+step.
 """
 
 from __future__ import annotations
@@ -93,8 +94,10 @@ class Agreement(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 for the form "collective" (an API with a process group is given equal dtypes or shapes), 1
-        for the form "calls" (it is called equally often), and `OWN` for "equal" and "different".
+        2 for the form "collective" (an API with a process group is given equal dtypes or shapes).
+        1 for the form "calls" (an API with a process group is called equally often).  `OWN` for
+        "equal" and "different": such a claim is checked only on the programs from which it was
+        learned.
         """
         return {"collective": 2, "calls": 1}.get(claim.text("form"), OWN)
 
@@ -172,10 +175,11 @@ def _collectives(frames: Sequence[Frame]) -> set[str]:
 def _counted(
     frames: Sequence[Frame], apis: Collection[str]
 ) -> Iterator[tuple[str, Records, Bools]]:
-    """Yields for each API and two ranks the last call in each step, and whether the counts agree.
+    """Yields calls of each API, one for each step, and whether two ranks call it equally often.
 
-    The count of a rank is the number of its calls of the API in the step.  A step is compared if at
-    least one of the two ranks ended it, since the other rank may hang in it.
+    Each pair of ranks from `rank_pairs` is compared.  The call for a step is the first rank's last
+    call of the API in the step, or the second rank's if the first rank has none.  A step is
+    compared if at least one of the two ranks ended it, since the other rank may hang in it.
     """
     for pair in rank_pairs(frames):
         ended = np.union1d(*(frame.steps["step"] for frame in pair))

@@ -76,7 +76,7 @@ class Argument(RelationBase):
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
         """Proposes each form of claim that enough calls satisfy, for each argument of each API.
 
-        The class names the forms.
+        The docstring of `Argument` describes the forms.
         """
         for frame in frames:
             for api, group in frame.attempts.items():
@@ -135,7 +135,9 @@ class Argument(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        `OWN` for most claims, because authors choose options freely.
+        2 for a constant mode, such as `arg.training`.  1 for the form "same", and for most claims
+        of the form "fresh".  `OWN` for all other claims, because authors choose options freely:
+        such a claim is checked only on the programs from which it was learned.
         """
         if claim["form"] == "fresh":
             # Small batches of labels repeat by chance.

@@ -44,9 +44,10 @@ class Membership(RelationBase):
     def examples(
         self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
     ) -> None:
-        """Adds an example for each parameter at each step's end, or for each optimizer step.
+        """Adds the examples of each claim, which depend on the form of the claim.
 
-        The first is for claims of the form "held" (the optimizer has each parameter of the model).
+        A claim of the form "held" has an example for each parameter at the end of each step.  A
+        claim of the form "known" or "trainable" has an example for each step of an optimizer.
         """
         for frame in frames:
             for claim in claims:
@@ -70,7 +71,9 @@ class Membership(RelationBase):
         """How credible a claim is (`Relation.prior`).
 
         `OWN` for the claim that the optimizer has all parameters of the model ("held"), because
-        fine-tuning trains only a part of a model.
+        fine-tuning trains only a part of a model: the claim is checked only on the programs from
+        which it was learned.  `CHOICE` for "known" and 0 for "trainable": both are less credible
+        than the neutral 1.
         """
         return {"held": OWN, "known": CHOICE, "trainable": 0}[claim.text("form")]
 

@@ -48,7 +48,10 @@ class Numeric(RelationBase):
     )
 
     def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
-        """Proposes each claim on a kind of variable that at least half of its changes satisfy."""
+        """Proposes the claims that at least half of the comparable changes of a variable satisfy.
+
+        A variable is a pair such as ("torch.nn.Parameter", "data").
+        """
         for frame in frames:
             for name, rows in _changes(frame):
                 for claim in _proposed(name):
@@ -61,7 +64,8 @@ class Numeric(RelationBase):
     ) -> None:
         """Adds an example for each change that can be compared.
 
-        A bound is satisfied only if `MARGIN` times the new norm, or its change, is within it.
+        If the claim has a bound, the new norm or the change of the norm is first multiplied by
+        `MARGIN` (`_passed`).
         """
         wanted: dict[tuple[str, str], list[Hypothesis]] = defaultdict(list)
         for claim in claims:
@@ -168,8 +172,8 @@ def _proposed(name: tuple[str, str]) -> Iterator[Hypothesis]:
 def _passed(frame: Frame, rows: Ints, claim: Hypothesis, margin: float) -> tuple[Bools, Bools]:
     """Which changes satisfy the claim, and which changes can be judged by it.
 
-    `rows` are rows of `Table.changes`.  A new norm, or its change, must be within its bound even
-    when it is multiplied by `margin`.
+    `rows` are rows of `Table.changes`.  For the form "ratio" the new norm, and for the form
+    "change" the change of the norm, is multiplied by `margin` and then compared with the bound.
     """
     before, after = (frame.changes[name][rows] for name in ("before", "after"))
     form = claim.text("form")

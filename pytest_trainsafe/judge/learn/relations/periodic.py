@@ -88,7 +88,8 @@ class Periodic(RelationBase):
         """How credible a claim is (`Relation.prior`).
 
         `CHOICE` for the claim that parameters change in every step, because networks may train in
-        turns or warm up from a rate of zero; `OWN` for all other claims.
+        turns or warm up from a rate of zero.  `OWN` for all other claims: such a claim is checked
+        only on the programs from which it was learned.
         """
         weights = claim["variable"] == "torch.nn.Parameter" and claim["attribute"] == "data"
         return CHOICE if weights and claim["period"] == 1 else OWN
@@ -223,7 +224,10 @@ def _moment(frame: Frame, rows: Ints) -> Ints:
 
 
 def _graded(frame: Frame) -> Ints:
-    """The sorted numbers (`_moment`) of the steps of objects in which the object had a gradient."""
+    """Which objects had a gradient in which steps.
+
+    Each pair of an object and a step is a number, as in `_moment`; the numbers are sorted.
+    """
     changes = frame.changes
     grads = [code for code, name in enumerate(frame.variables) if name[1] == "grad"]
     rows = np.flatnonzero(np.isin(frame.variable_of_change, grads))

@@ -79,7 +79,11 @@ class Renewed(RelationBase):
         return field == "class" or field.partition(".")[0] in ("arg", "self")
 
     def prior(self, claim: Hypothesis) -> int:
-        """1, which is neutral: no author adds the gradients of two steps on purpose."""
+        """How credible a claim is (`Relation.prior`): 1, the neutral number.
+
+        The claim needs no additional programs as evidence, because no author adds the gradients of
+        two steps on purpose.
+        """
         return 1
 
     def needs(self, claim: Hypothesis) -> Needs:

@@ -74,7 +74,8 @@ class Within(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        `OWN` for every claim, because correct programs may copy weights in other code.
+        `OWN` for every claim, because correct programs may copy weights in other code: a claim is
+        checked only on the programs from which it was learned.
         """
         return OWN
 

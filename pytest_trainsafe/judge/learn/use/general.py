@@ -242,7 +242,11 @@ def _evidence(counts: Mapping[str, Counts]) -> Mapping[Source, Counts]:
 
 
 def _supported(precondition: Precondition, seen: _Claim, counted: Collection[str] | None) -> bool:
-    """Whether enough programs satisfy a claim in each scenario of `precondition`."""
+    """Whether at least `PROGRAMS` programs satisfy a claim in each scenario of `precondition`.
+
+    The precondition holds where all conditions of one of its scenarios do.  A program must be in
+    `counted`, unless that is None, and satisfy at least `EXAMPLES` examples in one of its runs.
+    """
     repeated = {
         program
         for program, most in seen.most.items()

@@ -10,15 +10,17 @@ PROGRAM = """
 import torch
 from torch import nn
 
+FAULT = ""
 
-def train(ctx, fault=""):
+
+def train(ctx):
     model = nn.Linear(4, 3).to(ctx.dtype)
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ctx.watch(model, optimizer)
     for step in range(3):
         with ctx.step():
-            if fault != "no zero_grad":
+            if FAULT != "no zero_grad":
                 optimizer.zero_grad()
             for index in ctx.microbatches(2):
                 with ctx.microbatch(index):
@@ -26,7 +28,7 @@ def train(ctx, fault=""):
                     loss = model(torch.randn(5, 4, dtype=ctx.dtype)).square().mean()
                     ctx.loss(loss)
                     loss.backward()
-            if ctx.point.size("dp") > 1 and fault != "no reduction":
+            if ctx.point.size("dp") > 1 and FAULT != "no reduction":
                 for parameter in model.parameters():
                     torch.distributed.all_reduce(parameter.grad, group=ctx.group("dp"))
             optimizer.step()
@@ -51,17 +53,18 @@ def test_that_fails_for_another_reason(candidate_trace, reference_trace):
 
 CHECKED = """
 import pytest
-from program import train
+from program import FAULT, train
 from pytest_trainsafe import TrainsafeFailure, assert_invariants, assert_trainsafe
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype=["float64"], packs=["ours"])
-def test_a_healthy_program_keeps_them(candidate_trace, reference_trace):
+def test_healthy(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], args={"fault": "no zero_grad"})
-def test_a_fault_that_both_share_breaks_one(candidate_trace):
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"])
+def test_a_fault_that_both_share(candidate_trace):
+    assert FAULT == "no zero_grad"
     with pytest.raises(TrainsafeFailure) as failure:
         assert_invariants(candidate_trace, "ours")
     [finding, *_] = failure.value.findings
@@ -70,11 +73,11 @@ def test_a_fault_that_both_share_breaks_one(candidate_trace):
     assert "zero_grad" in str(failure.value)
 
 
-@pytest.mark.trainsafe(train, dp=2, dtype=["float64"], candidate_args={"fault": "no reduction"})
-def test_ranks_that_diverge_break_one_between_ranks(candidate_trace):
+@pytest.mark.trainsafe(train, dp=2, dtype=["float64"])
+def test_ranks_that_diverge(candidate_trace):
+    assert FAULT == "no reduction"
     with pytest.raises(TrainsafeFailure, match="is equal on the ranks"):
         assert_invariants(candidate_trace, "ours")
-
 """
 
 
@@ -93,7 +96,10 @@ def test_a_pack_is_learned_from_healthy_tests_and_checked(pytester: pytest.Pytes
     pack = (pytester.path / "invariants" / "ours.pack").read_text(encoding="utf-8")
     assert 'program "program:train" = {' in pack
 
-    pytester.runpytest_subprocess("test_checked.py").assert_outcomes(passed=3)
+    for fault, test in (("no zero_grad", "share"), ("no reduction", "diverge"), ("", "healthy")):
+        pytester.makepyfile(program=PROGRAM.replace('FAULT = ""', f"FAULT = {fault!r}"))
+        checked = pytester.runpytest_subprocess("test_checked.py", "-k", test)
+        checked.assert_outcomes(passed=1, deselected=2)
     again = pytester.runpytest_subprocess(
         "test_healthy.py", "-k", "trains", "--trainsafe-learn=ours"
     )

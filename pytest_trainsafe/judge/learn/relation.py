@@ -153,7 +153,10 @@ class RelationBase:
         return False
 
     def prior(self, claim: Hypothesis) -> int:
-        """1, which is neutral: few authors violate such a claim on purpose."""
+        """1, the neutral number: the claim needs no additional programs as evidence.
+
+        Few authors violate such a claim on purpose.
+        """
         return 1
 
     def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:

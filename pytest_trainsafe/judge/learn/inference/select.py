@@ -65,11 +65,11 @@ def invariant_of(
 
 
 def _irrelevant(relation: Relation, claim: Hypothesis, field: str) -> bool:
-    """Whether a hypothesis is also judged where a field has a value that its examples lack.
+    """Whether the values of `field` in the examples do not limit where a hypothesis is judged.
 
-    If `relation.anywhere(claim)` is true, this holds for the fields of the context, such as
-    the phase, and for the dtype and requires_grad of arguments.  If the relation is not `typed`, it
-    holds for the dtype and requires_grad of arguments.
+    True for fields of the context, such as the phase, if `relation.anywhere(claim)` allows every
+    context.  True for the dtype and requires_grad of arguments in the same case, and for relations
+    that do not depend on them (`Relation.typed` is false).
     """
     anywhere = relation.anywhere(claim)
     if field in CONTEXT_FIELDS or field in PLACES:
@@ -83,7 +83,8 @@ def _within(
 ) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
     """The fields that limit where an invariant is judged, with their values in the examples.
 
-    Fields for which `forbidden` is true are left out, as they do not limit it.
+    The invariant is judged only where each of these fields has one of its values.  A field for
+    which `forbidden` is true sets no such limit, so it is left out.
     """
     values: dict[str, set[Plain]] = {}
     for features in examples:
@@ -132,9 +133,10 @@ def confidence(
     """The estimated probability that the next case satisfies the invariant.
 
     After n cases without a failure, the probability is (n + 1) / (n + 2), by the rule of
-    succession.  The cases are the programs from which the invariant was learned, and n is their
-    number plus p - 1, or -1 if that is larger.  The number p is `relation.prior(invariant.claim)`:
-    it says how credible the invariant is before any program was observed, and 1 is neutral.
+    succession.  The cases are the programs from which the invariant was learned.  With p =
+    `relation.prior(invariant.claim)`, n is the number of these programs plus p - 1, but at least
+    -1.  The number p says how credible the invariant is before any program was observed; 1 is
+    neutral.
 
     If `program` is the name of one of these programs, a second probability is computed, and the
     larger of the two is returned.  Its cases are the examples of the program in the configuration

@@ -200,7 +200,7 @@ class _Reader:
         if not lines or not relation.valid(invariant.claim):
             raise self._at(
                 self._lines["claim"],
-                f"{self._id}: the relation {invariant.claim.relation} does not allow the "
+                f"{self._id}: the relation {shown(invariant.claim.relation)} does not allow the "
                 f"parameters of this claim: {excerpt(self._values['claim'], 300)}. Do not edit "
                 "claims; learn them with --trainsafe-learn",
             )

@@ -1,8 +1,8 @@
-"""Contain: every call of an API contains an event, a call of another API or a change of state.
+"""Contain: every call of an API contains an event.
 
-An optimizer's step contains updates of parameters, and `zero_grad` contains the clearing of
-gradients.  An event counts at any depth of nesting below the call.  Therefore a check that observes
-fewer APIs has the same result.
+An event is a call of another API, or a change of state.  An optimizer's step contains updates of
+parameters, and `zero_grad` contains the clearing of gradients.  An event counts at any depth of
+nesting below the call.  Therefore a check that observes fewer APIs has the same result.
 """
 
 from __future__ import annotations
@@ -106,9 +106,10 @@ class Contain(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`): 1 for APIs of torch, less for others.
 
-        `CHOICE` for what depends on the optimizer's class (its state), on whether values change
-        (gradients may be cleared twice or be too small to clip, a rate may stay as it is), on
-        whether a gradient scaler is enabled, or on the parallelism (collectives).
+        `CHOICE`, which needs seven programs as evidence, for what depends on the optimizer's class
+        (its state), on whether values change (gradients may be cleared twice or be too small to
+        clip, a rate may stay as it is), on whether a gradient scaler is enabled, or on the
+        parallelism (collectives).
         """
         attribute, change = claim["attribute"], claim["change"]
         apis = claim.text("api"), claim.text("inner")
@@ -240,8 +241,9 @@ class _Checker(Checker):
 def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:
     """The kinds of events of a table, and which calls contain which of them.
 
-    The second list has, for each API, the positions of calls in `frame.groups[api]` and the index
-    in the first list of an event that each contains.
+    The second list has a triple for each API: its name, positions of calls in `frame.groups[api]`,
+    and indices in the list of events.  The call at `positions[i]` contains the event with the index
+    `codes[i]`.
     """
     events: list[Event] = [("call", api, "", "") for api in frame.apis]
     calls, changes = frame.calls, frame.changes

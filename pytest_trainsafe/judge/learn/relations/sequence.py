@@ -118,10 +118,11 @@ class CallSequence(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        `CHOICE` for most claims, because authors choose, for example, whether a loop clips
-        gradients, and by which function it starts the backward.  -1 for an order with a gradient
-        scaler, and for what DeepSpeed's engine is given between two steps, as their documentation
-        says.
+        `CHOICE`, which needs seven programs as evidence, for most claims: authors choose, for
+        example, whether a loop clips gradients, and by which function it starts the backward.  -1,
+        which needs four, for an order with a gradient scaler, and for what is called between two
+        steps of DeepSpeed's engine, because their documentation prescribes it.  `OWN` for the form
+        "once": such a claim is checked only on the programs from which it was learned.
         """
         if claim["form"] == "once":
             return OWN
@@ -211,10 +212,11 @@ class Entries:
         return bool(inside.all() and (outer != self.frame.api[self._rows[api]][inside]).all())
 
     def consecutive(self, api: str) -> tuple[Records, Ints, Ints]:
-        """The calls of an API before which the API was called on the same thread.
+        """The calls of an API that follow an earlier call of the same API on the same thread.
 
-        Calls of an API in `_OWNED` must also be on the same object.  Returns the calls, and
-        for each the positions at which the previous call began and at which it began itself.
+        For an API in `_OWNED`, the earlier call must also be on the same object.  Returns the
+        calls, the position at which the previous call of each began, and the position at which
+        each call began.
         """
         group = self.frame.groups[api]
         calls = self.frame.calls

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judge.compare.errors import measure, norm, spread
+from pytest_trainsafe.judge.compare.errors import UNTHREADED, measure, norm, spread
 from pytest_trainsafe.judge.compare.tensor import (
     TensorJudgement,
     allowance_by,
@@ -198,6 +198,12 @@ def test_errors_are_the_norms_of_the_difference(shape: tuple[int, ...]) -> None:
         np.testing.assert_allclose(found.slices[dim], np.linalg.norm(rows, axis=1))
         rows = np.moveaxis(reference, dim, 0).reshape(shape[dim], -1)
         np.testing.assert_allclose(own.slices[dim], np.linalg.norm(rows, axis=1))
+
+
+@pytest.mark.parametrize("size", [UNTHREADED - 1, UNTHREADED, 3 * UNTHREADED + 5])
+def test_the_norm_counts_each_element_once(size: int) -> None:
+    """Large tensors are summed in pieces."""
+    assert norm(np.ones(size, np.float32)) == pytest.approx(size**0.5, rel=1e-12)
 
 
 def test_errors_of_a_view_are_those_of_its_values() -> None:

@@ -88,8 +88,8 @@ def point_source(
     declaration = read_marker([program], words)
     if not declaration.axes:
         raise SweepError(
-            "a fuzz test needs at least one axis, such as tp=[1, 2] or tp=...; an axis that is not "
-            "named keeps its default"
+            "a fuzz test needs at least one axis, such as tp=[1, 2]; the literal `...`, as in "
+            "tp=..., stands for all values that fit. An axis that is not named keeps its default"
         )
     return PointSource(declaration, max_world_size)
 

@@ -59,7 +59,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
 
 
 def point_of(path: Path, manifest: Manifest) -> Point:
-    """The manifest's Point.
+    """The Point that a manifest describes: the value of each axis, such as dp=2 tp=4.
 
     Raises TraceError if the manifest's mesh or the size of an axis is invalid, or if the Point and
     the manifest have different numbers of ranks.

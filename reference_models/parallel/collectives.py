@@ -23,7 +23,7 @@ _reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_sc
 def all_reduce(
     tensor: Tensor, axis: Axis, op: dist.ReduceOp.RedOpType = dist.ReduceOp.SUM
 ) -> Tensor:
-    """The sum (or other reduction) over the axis, on every rank."""
+    """The sum, or the reduction `op`, of the tensors on the ranks of `axis`; each rank gets it."""
     if axis.size == 1:
         return tensor
     total = tensor.clone(memory_format=torch.contiguous_format)
@@ -32,12 +32,12 @@ def all_reduce(
 
 
 def all_gather(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """The ranks' tensors joined along `dim`, in rank order, on every rank."""
+    """The tensors on the ranks of `axis`, joined along `dim` in rank order; each rank gets all."""
     return start_all_gather(tensor, dim, axis).wait()
 
 
 def reduce_scatter(tensor: Tensor, dim: int, axis: Axis) -> Tensor:
-    """This rank's part, along `dim`, of the sum over the axis."""
+    """This rank's part, along `dim`, of the sum of the tensors on the ranks of `axis`."""
     return start_reduce_scatter(tensor, dim, axis).wait()
 
 

@@ -42,7 +42,11 @@ class Processes(Protocol):
 
 
 class ReapedCommand:
-    """A command, such as torchrun, that starts the ranks below a reaper of its own."""
+    """A command, such as torchrun, that starts the ranks.
+
+    The command is the child of a reaper, a process that ends all processes below it when this
+    process ends or asks for it.
+    """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
         self.reaper = 0

@@ -62,7 +62,10 @@ _OUTSIDE: dict[tuple[str | None, str], str] = {
 
 
 class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records the operators of one step of a rank; `recording` encloses the program."""
+    """Records the operators of the step `step` of a rank.
+
+    The program must run inside the context manager that the method `recording` returns.
+    """
 
     def __init__(self, step: int, writer: RankWriter, clock: Clock) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

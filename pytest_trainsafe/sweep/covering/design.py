@@ -134,7 +134,11 @@ def _smaller(chosen: Sequence[int], parts: Sequence[frozenset[Part]]) -> list[in
 
 
 def _built(levels: Sequence[int], groups: Sequence[tuple[int, ...]], valid: Valid) -> Design:
-    """A design of a product that is too large to enumerate."""
+    """A covering design, if all combinations of the axes' values are too many to list.
+
+    Axis number i has `levels[i]` values, and each of `groups` has the numbers of axes of which all
+    valid combinations of values must be covered.
+    """
     valid = functools.cache(valid)
     base = _some_valid(levels, valid, Random(0))
     if base is None:

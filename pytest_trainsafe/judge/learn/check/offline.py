@@ -97,9 +97,9 @@ def _check_ranks(
     relations: Mapping[str, Relation],
     violations: list[Violation],
 ) -> None:
-    """Judge the examples of relations that compare ranks.
+    """Check the invariants that compare ranks, and add their violations to `violations`.
 
-    Adds the examples that violate an invariant to `violations`.
+    `watches` are those of these invariants.
     """
     frames = [Frame(table) for table in run.tables]
     groups: dict[str, list[Watch]] = {}

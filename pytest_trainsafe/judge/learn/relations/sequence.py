@@ -119,10 +119,11 @@ class CallSequence(RelationBase):
         """How credible a claim is (`Relation.prior`).
 
         `CHOICE`, which needs seven programs as evidence, for most claims: authors choose, for
-        example, whether a loop clips gradients, and by which function it starts the backward.  -1,
-        which needs four, for an order with a gradient scaler, and for what is called between two
-        steps of DeepSpeed's engine, because their documentation prescribes it.  `OWN` for the form
-        "once": such a claim is checked only on the programs from which it was learned.
+        example, whether a loop clips gradients, and by which function it starts the backward.
+        `OWN` for the form "once": such a claim is checked only on the programs from which it was
+        learned.  Two kinds of claims have the prior -1, which needs four programs: the order of a
+        gradient scaler's call and another call in a step, and what is called between two steps of
+        DeepSpeed's engine.  The documentation of these libraries prescribes both.
         """
         if claim["form"] == "once":
             return OWN

@@ -48,9 +48,9 @@ def judge_layout(
     taken = len(step_numbers(moved))
     if taken != last - first:
         raise ArgumentError(
-            f"{moved.manifest.program} takes {taken} steps when it is resumed at {point}, and "
-            f"{last - first} at {resumed.point}; a program must take the same number of steps at "
-            "every Point"
+            f"{moved.manifest.program} takes {taken} steps after the checkpoint if it is resumed "
+            f"with {point}, and {last - first} with {resumed.point}; the number of steps must not "
+            "depend on the sizes of the axes"
         )
     same = traces.runs.get(resumed).trace
     measure = traces.runs.get(noisy).trace

@@ -177,9 +177,10 @@ def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
 def _others_allow(
     rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
 ) -> bool:
-    """Whether every main gradient of `step` that passed is too small to show the factor.
+    """Whether all gradients of `step` that passed are too small to show the factor.
 
-    `factors` has the factor of each rank.
+    Main gradients, which the optimizer uses, are considered.  `factors` has the factor of each
+    rank.
     """
     wrong = {*_wrong_gradients(comparison)}
     for id in rung.reference.ids():

@@ -102,8 +102,8 @@ class Output(RelationBase):
         """The claims that a result has the dtype or the device of an argument other than the first.
 
         The claim on the first argument suffices: a result has the dtype of its input, while a bias
-        in another dtype is converted.  A claim on another argument is redundant only if every
-        program that satisfies it also satisfies the claim on the first argument.
+        in another dtype is converted.  A claim on another argument is kept if more programs support
+        it than support the claim on the first argument.
         """
         alike: dict[tuple[object, ...], list[Invariant]] = defaultdict(list)
         for each in found:

@@ -262,8 +262,8 @@ class ParameterRecorder:
     def _write_main_grads(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
-        With several optimizers, each step writes the gradients of the optimizer's own parameters
-        and of those that no optimizer has, because a step may update their master copies.
+        With several optimizers, each writes the gradients of its own parameters. The first to step
+        also writes those of parameters in no optimizer, since one may hold their master copies.
         """
         self._unclipped.write()
         others: frozenset[int] = frozenset()

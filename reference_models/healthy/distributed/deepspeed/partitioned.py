@@ -1,4 +1,7 @@
-"""DeepSpeed with ZeRO-3, which partitions the parameters: a perceptron and a callable schedule."""
+"""DeepSpeed with ZeRO-3, which partitions the parameters: trains a perceptron.
+
+The learning rate's schedule is given to DeepSpeed as a function that makes it.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,8 @@
-"""Wraps hypothesis' database of failing examples, so that restricted fuzz tests do not use it."""
+"""Wraps hypothesis' database of failing examples, so that some fuzz tests do not use it.
+
+A test whose search is restricted, by a sweep on the command line for example, neither tries the
+stored examples again nor deletes them.
+"""
 
 from __future__ import annotations
 

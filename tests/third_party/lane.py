@@ -46,10 +46,11 @@ def flat(text: str) -> str:
 
 
 def line_of(program: ModuleType, text: str) -> str:
-    """`file.py:number` of the one line of a program that is this text."""
+    """`file.py:number` of the one line of a program that is this text, without its comment."""
     assert program.__file__ is not None
     file = Path(program.__file__)
-    lines = [line.strip() for line in file.read_text(encoding="utf-8").splitlines()]
+    read = file.read_text(encoding="utf-8").splitlines()
+    lines = [line.partition("  #")[0].strip() for line in read]
     assert lines.count(text) == 1, (text, lines.count(text))
     return f"{file.name}:{lines.index(text) + 1}"
 

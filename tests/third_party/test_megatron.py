@@ -31,7 +31,7 @@ def test_a_norm_without_its_mark(candidate_trace, reference_trace, localizing):
     """megatron-core sums over tp the gradients of parameters that are marked, and no others."""
     text = failure(candidate_trace, reference_trace, bug="norm_without_mark")
     first = "decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0"
-    starts(text, first, SUMS, "decoder.final_layernorm.weight: they are not summed over tp")
+    starts(text, first, SUMS, "decoder.final_layernorm.weight are wrong: they are not summed over")
     file, line = code_at(text)
     assert file == "finalize_model_grads.py"
     assert "all_reduce(" in line

@@ -235,7 +235,7 @@ class Search:
         late = False
 
         def persists(point: Point) -> bool | None:
-            """Whether the first fault occurs at a Point; None if that is unknown."""
+            """Whether the first of `faults` occurs at a Point; None if that is unknown."""
             nonlocal late
             if time.monotonic() >= self.until:
                 late = True

@@ -262,7 +262,10 @@ class Forked:
 
 
 def _last_death(address: str) -> str:
-    """The keeper's log line on the last server that died; "" if there is none."""
+    """The log's line on the last server that died; "" if there is none.
+
+    The keeper, the process that starts the server and starts it again if it dies, writes the log.
+    """
     try:
         lines = (Path(address) / "log.txt").read_text(errors="replace").splitlines()
     except OSError:

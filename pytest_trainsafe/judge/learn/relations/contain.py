@@ -25,7 +25,7 @@ from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import kind_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
-from pytest_trainsafe.judge.learn.relation import CHOICE, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
 from pytest_trainsafe.trace.observed.table import NONE
@@ -106,16 +106,19 @@ class Contain(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`): 1 for APIs of torch, less for others.
 
+        `OWN` for changes of gradients, which may be cleared twice or be too small to clip, or be
+        those of inputs: such a claim is checked only on the programs from which it was learned.
         `CHOICE`, which needs seven programs as evidence, for what depends on the optimizer's class
-        (its state), on whether values change (gradients may be cleared twice or be too small to
-        clip, a rate may stay as it is), on whether a gradient scaler is enabled, or on the
-        parallelism (collectives).
+        (its state), on the schedule (learning rates), on whether a gradient scaler is enabled, or
+        on the parallelism (collectives).
         """
         attribute, change = claim["attribute"], claim["change"]
         apis = claim.text("api"), claim.text("inner")
+        if attribute == "grad":
+            return OWN
         if (
             claim["variable"] in ("optimizer.state", "scaler")
-            or attribute in ("grad", "lr")
+            or attribute == "lr"
             or (attribute, change) == ("data", "set")
             or apis[1].startswith("torch.distributed.")
             or any(api.startswith("torch.amp.GradScaler.") for api in apis)

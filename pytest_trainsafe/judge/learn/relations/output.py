@@ -130,14 +130,16 @@ class Output(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        2 if the API ensures what the claim says, and less if it may hold by chance.  `CHOICE` for
-        finite norms of gradients, because gradients of a scaled loss may overflow, and for layers
-        whose result has the shape, or the last size, of an argument.
+        2 if the API ensures what the claim says, and less if it may hold by chance.  `OWN` for
+        finite norms of gradients, because gradients of a scaled loss may overflow: such a claim is
+        checked only on the programs from which it was learned.  `CHOICE`, which needs seven
+        programs as evidence, for layers whose result has the shape, or the last size, of an
+        argument.
         """
         form, name, api = claim.text("form"), claim.text("property"), claim.text("api")
-        if (form == "finite" and api.startswith("torch.nn.utils.")) or (
-            name in ("shape", "shape[-1]") and is_architecture(api)
-        ):
+        if form == "finite" and api.startswith("torch.nn.utils."):
+            return OWN
+        if name in ("shape", "shape[-1]") and is_architecture(api):
             return CHOICE
         if form in ("finite", "autocast"):
             return 2

@@ -35,7 +35,10 @@ _OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
 
 #: APIs whose documentation says in which order they are to be called.
 _ORDERED = ("torch.amp.GradScaler.", "deepspeed.DeepSpeedEngine.")
+_STEPS = {"torch.optim.*.step", "torch.optim.lr_scheduler.*.step"}
 _ENGINE_STEP = "deepspeed.DeepSpeedEngine.step"
+#: The function by which every backward passes, and those that clip gradients.
+_BACKWARD, _CLIPPING = "torch.autograd.backward", "torch.nn.utils.clip_grad"
 
 #: The least share of examples that must pass to propose a hypothesis.
 _LEAST = 0.2
@@ -118,21 +121,20 @@ class CallSequence(RelationBase):
     def prior(self, claim: Hypothesis) -> int:
         """How credible a claim is (`Relation.prior`).
 
-        `CHOICE`, which needs seven programs as evidence, for most claims: authors choose, for
-        example, whether a loop clips gradients, and by which function it starts the backward.
-        `OWN` for the form "once": such a claim is checked only on the programs from which it was
-        learned.  Two kinds of claims have the prior -1, which needs four programs: the order of a
-        gradient scaler's call and another call in a step, and what is called between two steps of
-        DeepSpeed's engine.  The documentation of these libraries prescribes both.
+        `OWN` for most claims: authors choose how a loop is built, so such a claim is checked only
+        on the programs from which it was learned.  `CHOICE`, which needs seven programs as
+        evidence, for a backward before its gradients are used by an optimizer or by clipping.  -1,
+        which needs four, for what the documentation of a library prescribes: the order of a
+        gradient scaler's call and another call in a step, that of the steps of an optimizer and its
+        scheduler, and what is called between two steps of DeepSpeed's engine.
         """
-        if claim["form"] == "once":
-            return OWN
-        apis = claim.text("api"), claim.text("inner")
-        if claim["form"] == "order":
-            documented = any(api.startswith(_ORDERED) for api in apis)
-        else:
-            documented = apis[0] == _ENGINE_STEP
-        return -1 if documented else CHOICE
+        form, apis = claim["form"], (claim.text("api"), claim.text("inner"))
+        if form == "order" and (any(api.startswith(_ORDERED) for api in apis) or {*apis} == _STEPS):
+            return -1
+        if form == "between" and apis[0] == _ENGINE_STEP:
+            return -1
+        used = any(api == "torch.optim.*.step" or api.startswith(_CLIPPING) for api in apis)
+        return CHOICE if form != "once" and used and _BACKWARD in apis else OWN
 
     def forbidden(self, claim: Hypothesis, field: str) -> bool:
         """Forbids preconditions on the class, the arguments and the object of a call.

@@ -35,7 +35,7 @@ _OWNED = ("torch.optim.", "deepspeed.DeepSpeedEngine.")
 
 #: APIs whose documentation says in which order they are to be called.
 _ORDERED = ("torch.amp.GradScaler.", "deepspeed.DeepSpeedEngine.")
-_STEPS = {"torch.optim.*.step", "torch.optim.lr_scheduler.*.step"}
+_STEPS = ("torch.optim.*.step", "torch.optim.lr_scheduler.*.step")
 _ENGINE_STEP = "deepspeed.DeepSpeedEngine.step"
 #: The function by which every backward passes, and those that clip gradients.
 _BACKWARD, _CLIPPING = "torch.autograd.backward", "torch.nn.utils.clip_grad"
@@ -129,7 +129,7 @@ class CallSequence(RelationBase):
         scheduler, and what is called between two steps of DeepSpeed's engine.
         """
         form, apis = claim["form"], (claim.text("api"), claim.text("inner"))
-        if form == "order" and (any(api.startswith(_ORDERED) for api in apis) or {*apis} == _STEPS):
+        if form == "order" and (any(api.startswith(_ORDERED) for api in apis) or apis == _STEPS):
             return -1
         if form == "between" and apis[0] == _ENGINE_STEP:
             return -1

@@ -168,7 +168,7 @@ class _Examples(Evidence):
             values.update(_values(claim, frame, records.of_calls, rows))
 
     def _frame_of(self, claim: Hypothesis, records: Records) -> Frame:
-        """The prepared table of the rank that has these records (calls or changes)."""
+        """The Frame of the rank that made `records`, which are the calls of the claim's API."""
         api = claim.text("api")
         return next(
             frame

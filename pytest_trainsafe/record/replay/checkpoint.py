@@ -157,8 +157,8 @@ class ReplayCheckpoint:
             if type(value) is not int or not -(2**63) <= value < 2**63:
                 raise ArgumentTypeError(
                     f"ReplayCheckpoint.save was given {name}={shown(value)}; a counter must be an "
-                    "integer of at most 64 bits. Save other values in an object of "
-                    "ReplayCheckpoint(states=...)"
+                    "integer of at most 64 bits. Save other values in one of the objects that you "
+                    "pass to ReplayCheckpoint as `states`"
                 )
         with unrecorded() as recorder:
             path, sizes = self._save(Path(folder), step, counters)

@@ -1,4 +1,4 @@
-"""Trains by a recipe, with plain PyTorch or with DeepSpeed's engine.  Runs in the ranks."""
+"""Trains a small network by a recipe, with plain PyTorch or DeepSpeed.  Runs in the ranks."""
 
 from __future__ import annotations
 

@@ -6,47 +6,40 @@ healthy variant, the control, keeps. "first" is the first invariant of the first
 report, and "named" is whether it names the true cause.
 
 Held out: each healthy program, in all of its configurations, is checked against a pack that was
-learned from the others. Every block that is reported is a false alarm.
+learned from the others. Every block that is reported is a false alarm; `bench_false_alarms.py`
+measures those of packs from few programs.
 
-False alarms, as in TrainCheck's section 5.3: in each class, packs learned from some programs are
-checked on other configurations of these programs and on the other programs of the class. The share
-is the number of broken invariants divided by the number of invariants that have an example; blocks
-that are reported at the default confidence are counted separately. `--quick` omits the false
-alarms, `--class NAME` measures one class, and `--write` writes a section of docs/bugs.md.
+`--quick` omits the held-out programs, and `--write` writes a section of docs/bugs.md. Runs are kept
+in `.bench`.
 """
 
 from __future__ import annotations
 
 import argparse
-import itertools
-import random
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from _kept_runs import KeptRuns
 from _measure import ROOT, finish, machine, median, show
-from _observed_runs import load_toolkit, observed_error, observed_healthy
+from _observed_runs import load_toolkit
 from _page import write_section
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judge.learn.check.cluster import Cluster, clusters, touches
-from pytest_trainsafe.judge.learn.check.offline import Checked, check
+from pytest_trainsafe.judge.learn.check.offline import check
 from pytest_trainsafe.judge.learn.inference.learn import learn
 from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
 from pytest_trainsafe.judge.learn.registry import relations
 from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.reference_models.healthy import FAMILIES, PROGRAMS, Healthy
+from pytest_trainsafe.reference_models.healthy import PROGRAMS
 from pytest_trainsafe.reference_models.silent_errors import ERRORS, SilentError
-from pytest_trainsafe.runs.session import Session
 
 PAGE = ROOT / "docs" / "bugs.md"
-
-#: The numbers of programs to learn from, and how many sets of programs are drawn for each number.
-INPUTS, DRAWS = (2, 3, 5, 6), 3
 
 
 @dataclass
@@ -89,53 +82,6 @@ def judged(error: SilentError, healthy: ObservedRun, faulty: ObservedRun, pack: 
     # A rule that the control breaks as well is no sign of the error.
     own = [each for each in found.violations if each.invariant.id not in control.broken]
     return Verdict(error, clusters(own, rules), len(clusters(control.violations, rules)), rules)
-
-
-@dataclass
-class Alarms:
-    """Counts over checks of healthy programs: invariants with an example, broken ones, blocks."""
-
-    triggered: int = 0
-    broken: int = 0
-    reported: int = 0
-    checks: int = 0
-
-    def add(self, every: Checked, default: Checked) -> None:
-        """Add a check of all invariants, and one at the default confidence."""
-        self.checks += 1
-        self.triggered += len(every.triggered)
-        self.broken += len(every.broken)
-        self.reported += len(clusters(default.violations, relations()))
-
-    @property
-    def share(self) -> str:
-        """The percentage of the invariants with an example that are broken."""
-        return f"{100 * self.broken / max(1, self.triggered):.1f} %"
-
-
-def false_alarms(
-    programs: Sequence[Healthy],
-    runs: Mapping[str, ObservedRun],
-    variants: Mapping[str, Sequence[ObservedRun]],
-    inputs: int,
-    draw: random.Random,
-) -> tuple[Alarms, Alarms]:
-    """The alarms on other configurations and on other programs, with packs from `inputs` programs.
-
-    `draw` chooses the sets of programs to learn from.
-    """
-    configurations, pipelines, rules = Alarms(), Alarms(), relations()
-    sets = list(itertools.combinations([each.name for each in programs], inputs))
-    for chosen in draw.sample(sets, min(DRAWS, len(sets))):
-        pack = pack_of("inputs", learn([runs[name] for name in chosen]))
-        for name, run in runs.items():
-            targets = variants[name] if name in chosen else [run]
-            for target in targets:
-                alarms = configurations if name in chosen else pipelines
-                alarms.add(
-                    check(target, [pack], rules, min_confidence=0.0), check(target, [pack], rules)
-                )
-    return configurations, pipelines
 
 
 def held_out(runs: Sequence[ObservedRun]) -> Mapping[str, int]:
@@ -188,19 +134,17 @@ def write(figures: Mapping[str, Any], verdicts: Sequence[Verdict]) -> None:
     write_section(PAGE, "learn", TEXT.format(**figures) + "\n".join(lines))
 
 
-def detect(
-    opened: Session, runs: Sequence[ObservedRun]
-) -> tuple[dict[str, Any], Sequence[Verdict]]:
+def detect(kept: KeptRuns, runs: Sequence[ObservedRun]) -> tuple[dict[str, Any], Sequence[Verdict]]:
     """Learn from all healthy programs and check every error."""
     began = time.process_time()
     learned = learn(runs)
     records, seconds = sum(run.records for run in runs), time.process_time() - began
     print(f"{len(learned.invariants)} invariants of {records} records in {seconds:.1f} s")
     pack = pack_of("healthy", learned)
-    verdicts = []
-    for error in ERRORS:
-        variants = [observed_error(opened, error, faulty) for faulty in (False, True)]
-        verdicts.append(judged(error, variants[0], variants[1], pack))
+    verdicts = [
+        judged(error, kept.error(error, faulty=False), kept.error(error, faulty=True), pack)
+        for error in ERRORS
+    ]
     columns = ("error", "caught", "trigger / found", "control", "blocks", "named", "first")
     show("Silent errors", columns, [(*each.row[:6], str(each.row[6])[:90]) for each in verdicts])
     caught = [each for each in verdicts if each.own]
@@ -225,57 +169,34 @@ def detect(
 
 
 def main() -> None:
-    """Observe, learn, check, print."""
+    """Observe what is not kept, learn, check, print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--quick", action="store_true", help="Do not measure false alarms")
-    parser.add_argument(
-        "--class", dest="family", choices=FAMILIES, help="False alarms of one class"
-    )
+    parser.add_argument("--quick", action="store_true", help="Omit the programs that are held out")
     parser.add_argument("--write", action="store_true", help="Write the section of docs/bugs.md")
     asked = parser.parse_args()
-    if asked.write and (asked.quick or asked.family):
-        parser.error("--write needs all classes and the programs that are held out")
+    if asked.write and asked.quick:
+        parser.error("--write needs the programs that are held out")
     torch.set_num_threads(1)
     load_toolkit()
-    facts, figures = machine(), {}
+    facts = machine()
     with session(Settings()) as opened:
-        wanted = [each for each in PROGRAMS if asked.family in (None, each.family)]
-        runs = {each.name: observed_healthy(opened, each) for each in wanted}
-        variants = {
-            each.name: [
-                observed_healthy(opened, each, seed, one)
-                for seed, one in enumerate(each.variants, start=1)
-            ]
-            for each in wanted
-        }
-        if asked.family is None:
-            every = [run for each in wanted for run in (runs[each.name], *variants[each.name])]
-            found, verdicts = detect(opened, every)
-            if not asked.quick:
-                alarms = held_out(every)
-                print(f"{sum(alarms.values())} alarms of held-out programs: {dict(alarms)}")
-                found["alarms"] = sum(alarms.values())
-                if asked.write:
-                    write(found, verdicts)
-            figures["errors"] = found
-        rows = []
-        for family in () if asked.quick else FAMILIES:
-            programs = [each for each in wanted if each.family == family]
-            if not programs:
-                continue
-            own = {each.name: runs[each.name] for each in programs}
-            for inputs in INPUTS:
-                across, other = false_alarms(programs, own, variants, inputs, random.Random(0))
-                rows.append(
-                    (family, inputs, across.share, other.share, across.reported, other.reported)
-                )
-                figures[f"{family} {inputs}"] = {
-                    "configurations": [across.broken, across.triggered, across.reported],
-                    "pipelines": [other.broken, other.triggered, other.reported],
-                }
-        columns = ("class", "inputs", "configurations", "pipelines", "reported", "reported")
-        show("False alarms", columns, rows)
-    finish("learn", facts, figures)
+        kept = KeptRuns(opened)
+        runs = [
+            run
+            for each in PROGRAMS
+            for run in (
+                kept.healthy(each),
+                *(kept.healthy(each, seed, one) for seed, one in enumerate(each.variants, 1)),
+            )
+        ]
+        figures, verdicts = detect(kept, runs)
+    if not asked.quick:
+        alarms = held_out(runs)
+        print(f"{sum(alarms.values())} alarms of held-out programs: {dict(alarms)}")
+        figures["alarms"] = sum(alarms.values())
+        if asked.write:
+            write(figures, verdicts)
+    finish("learn", facts, {"errors": figures})
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""WarmServer: starts, addresses and ends the fork server of a pytest run."""
+"""WarmServer: starts and ends the fork server of a pytest run, and knows its address."""
 
 from __future__ import annotations
 

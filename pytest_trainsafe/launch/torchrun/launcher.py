@@ -99,9 +99,9 @@ def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
     """The environment in which ranks start: `ours`, changed for a group on one machine.
 
     Variables that torchrun sets are removed and the task's are added.  gloo, NCCL and TensorPipe
-    use the loopback device: a cluster's login may have set their variables to devices that reach
-    other machines, which a private network lacks.  torch's flight recorder is enabled, unless the
-    user set its size.
+    use the loopback device, the only one in a network namespace: a cluster's login may have set
+    their variables to other devices.  torch's flight recorder is enabled, unless the user set its
+    size.
     """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
     env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")

@@ -200,9 +200,9 @@ class ReplayCheckpoint:
         for calls in (calls for each in regenerated.values() for calls in each):
             if set(calls.after) != set(calls.states):
                 raise ReplayError(
-                    f"{path} is damaged: for calls that fast_forward repeats, the generators whose "
-                    "states were saved before and after the calls are not the same. Load an "
-                    "earlier checkpoint"
+                    f"{path} is damaged: a generator has a state before the calls that "
+                    "fast_forward repeats and none after them, or the reverse. Load an earlier "
+                    "checkpoint"
                 )
             require_valid(path, found, calls.states)
         with unrecorded_draws():

@@ -99,8 +99,8 @@ class _Pair:
         why = None if relation.unless is None else relation.unless(self.setting)
         if why is not None:
             raise RelationError(
-                f"the relation {shown(relation.name)} does not hold for {self.setting.program} at "
-                f"{self.setting.point}: {why}"
+                f"the relation {shown(relation.name)} is not tested, because it need not hold for "
+                f"{self.setting.program} at {self.setting.point}: {why}. Use another relation"
             )
         self.change: Change = relation.change(self.setting)
         self.views: tuple[View | None, View | None] = relation.views(self.setting)

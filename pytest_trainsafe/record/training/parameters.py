@@ -243,14 +243,14 @@ class ParameterRecorder:
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 
     def enter_wrapper(self) -> None:
-        """Keeps the main gradients: a wrapper may free them before the inner optimizer steps."""
+        """Keeps the main gradients: an optimizer's wrapper may free them before its step."""
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
         self._versions = [parameter._version for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
-        """Writes the gradients if a wrapper updated parameters without stepping an optimizer."""
+        """Writes gradients if an optimizer's `wrapper` updated parameters by code of its own."""
         if self.clock.step is None:
             return
         versions = [parameter._version for parameter in self.parameters.values()]

@@ -260,9 +260,10 @@ def _place(rank: RankTrace, steps: int) -> int | None:
 
 
 def _after(draws: Sequence[Draw], place: int, seeds: bool) -> list[Draw]:
-    """The draws of the training after the event at position `place`.
+    """The draws in training steps that a rank recorded after its event number `place`.
 
-    If `seeds` is False, seeds that torch's loaders draw are excluded.
+    Draws while models are initialised, and while checkpoints are saved or loaded, are excluded.  If
+    `seeds` is False, seeds that torch's loaders draw are excluded as well.
     """
     return [
         draw

@@ -2,10 +2,10 @@
 
 A variable is an attribute of a training object, such as the data of a parameter.
 
-A precondition says which ranks and variables are meant: for example ranks that differ in their
-data-parallel rank, or parameters that are not sharded on ranks that differ in their tensor-parallel
-rank.  If no recorded feature tells replicas from shards, the form "stays" is learned: a variable
-that was equal on two ranks before a step is equal after it.
+A precondition says which ranks and variables are meant.  Two examples: all parameters, on ranks
+with different data-parallel ranks; and parameters that are not sharded, on ranks with different
+tensor-parallel ranks.  If no recorded feature tells replicas from shards, the form "stays" is
+learned: a variable that was equal on two ranks before a step is equal after it.
 """
 
 from __future__ import annotations

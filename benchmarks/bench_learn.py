@@ -110,7 +110,7 @@ checked on both variants of each error.
 An error is caught if the faulty variant breaks a rule that the healthy variant keeps: {caught} of \
 {errors} are, and the first rule names the true cause of {named}.
 Healthy variants raise {control} blocks, and healthy programs raise {alarms} with a pack from the \
-others.
+others{held_out}.
 A report has {median} block in the median and at most {most}.
 "Found" is the step of the record that breaks the rule; code that runs after an optimizer's step \
 belongs to the next step.
@@ -194,6 +194,8 @@ def main() -> None:
         alarms = held_out(runs)
         print(f"{sum(alarms.values())} alarms of held-out programs: {dict(alarms)}")
         figures["alarms"] = sum(alarms.values())
+        each = ", ".join(f"`{name}` {count}" for name, count in alarms.items())
+        figures["held_out"] = f" ({each})" if each else ""
         if asked.write:
             write(figures, verdicts)
     finish("learn", facts, {"errors": figures})

@@ -161,6 +161,27 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
     assert update(old, old).empty
 
 
+def test_an_update_keeps_the_evidence_of_runs_that_were_not_repeated() -> None:
+    claim = hypothesis("membership", form="held")
+
+    def pack(*given: Support, within: tuple[str | None, ...] = ("forward",)) -> Pack:
+        held = Invariant(claim, support=given, within=(("phase", within),))
+        return Pack("own", (held,), {each.program: {} for each in given})
+
+    old = pack(Support("lm", (("", 3),)), Support("mlp", (("dp=1", 4), ("dp=2", 8))))
+    new = pack(Support("mlp", (("dp=2", 6), ("dp=4", 2))), within=("backward",))
+    found = update(old, new)
+
+    [held] = found.pack.invariants
+    assert held.support == (
+        Support("lm", (("", 3),)),
+        Support("mlp", (("dp=1", 4), ("dp=2", 6), ("dp=4", 2))),
+    )
+    assert held.within == (("phase", ("backward", "forward")),)
+    assert found.pack.programs.keys() == {"lm", "mlp"}
+    assert found.empty
+
+
 def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> None:
     support = (Support("mlp", (("", 3),)),)
     first = Invariant(hypothesis("sequence", form="order", api="a", inner="b"), support=support)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from pytest_trainsafe.judge.learn.invariant import Invariant
+from pytest_trainsafe.judge.learn.invariant import Invariant, Support
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
 
@@ -47,9 +47,22 @@ class Contradiction:
 
 
 def update(old: Pack, learned: Pack) -> Update:
-    """Merge two packs: all learned invariants, and the old ones that were not learned again."""
+    """Merge two packs: all learned invariants, and the old ones that were not learned again.
+
+    The old evidence for a learned invariant stays if its precondition is the same and the program
+    did not run again in that configuration: a few tests may have run, and not all.
+    """
     before = {each.claim: each for each in old.invariants}
-    after = {each.claim: each for each in learned.invariants}
+    again = {
+        (support.program, setting)
+        for each in learned.invariants
+        for support in each.support
+        for setting, _ in support.settings
+    }
+    after = {
+        each.claim: _with_evidence_of(before.get(each.claim), each, again)
+        for each in learned.invariants
+    }
     new = [each for claim, each in after.items() if claim not in before]
     changed = [
         (before[claim], each)
@@ -58,10 +71,35 @@ def update(old: Pack, learned: Pack) -> Update:
     ]
     unsupported = [each for claim, each in before.items() if claim not in after]
     every = sorted([*after.values(), *unsupported], key=lambda each: each.claim.order)
-    named = {each.program for invariant in unsupported for each in invariant.support}
+    named = {each.program for invariant in every for each in invariant.support}
     programs = {name: old.programs[name] for name in named & old.programs.keys()}
     pack = Pack(old.name, tuple(every), {**programs, **learned.programs})
     return Update(pack, tuple(new), tuple(changed), tuple(unsupported))
+
+
+def _with_evidence_of(
+    old: Invariant | None, learned: Invariant, again: Collection[tuple[str, str]]
+) -> Invariant:
+    """The learned invariant, with the old evidence from runs that are not in `again`."""
+    if old is None or old.precondition != learned.precondition:
+        return learned
+    seen = {each.program: dict(each.settings) for each in learned.support}
+    kept = False
+    for each in old.support:
+        for setting, examples in each.settings:
+            if (each.program, setting) not in again:
+                seen.setdefault(each.program, {})[setting] = examples
+                kept = True
+    if not kept:
+        return learned
+    support = tuple(Support(name, tuple(sorted(seen[name].items()))) for name in sorted(seen))
+    was, now = dict(old.within), dict(learned.within)
+    # A field that one of the two does not list sets no limit to it.
+    within = tuple(
+        (field, tuple(sorted({*was[field], *now[field]}, key=repr)))
+        for field in sorted(was.keys() & now.keys())
+    )
+    return replace(learned, support=support, within=within)
 
 
 def contradictions(

@@ -232,7 +232,7 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
         if entry.permuted and name.startswith("output_grad"):
             raise AnnotationError(
                 f"{origin}: {_quoted(f'{where}: {name}')} has `permuted`, which is allowed only "
-                "under `output`: a gradient has its dimensions in the order of its output"
+                "under `output`: the order of an output's dimensions is also that of its gradient"
             )
     return outputs
 

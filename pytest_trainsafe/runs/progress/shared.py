@@ -1,4 +1,4 @@
-"""Passes what the Runs of pytest-xdist workers are doing to the controller, through files.
+"""Shows the controller, through files, what the Runs of pytest-xdist workers are doing.
 
 The controller makes one folder and passes its path to the workers.  A worker that has collected
 trainsafe tests writes a file there, and rewrites it whenever the stage of a Run changes.  A worker

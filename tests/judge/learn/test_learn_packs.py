@@ -8,15 +8,19 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from training_loops import LEARNED, run_of
 
 from pytest_trainsafe.judge.learn.conditions import Condition, Precondition
 from pytest_trainsafe.judge.learn.inference.learn import learn
 from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesis
+from pytest_trainsafe.judge.learn.packs.fields import MAX_TEXT
 from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of, pack_text, write_pack
 from pytest_trainsafe.judge.learn.packs.read import PackError, parse_pack, read_pack
 from pytest_trainsafe.judge.learn.packs.update import contradictions, update
 from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.use.judged import setting_of
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 Relations = Mapping[str, Relation]
 
@@ -192,3 +196,21 @@ def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> 
         "or use only one of the packs"
     )
     assert contradictions([small(), small()], relations) == ()
+
+
+def test_the_configuration_of_a_run_has_what_a_test_chooses() -> None:
+    spec = RunSpec(program="train:train", dtype="float32", axes=(("dp", 2),), seed=3)
+    assert setting_of(spec) == "dp=2, float32, seed 3"
+    chosen = structs.replace(spec, arguments='{"lr": 0.1}')
+    assert setting_of(chosen) == 'dp=2, float32, seed 3, {"lr": 0.1}'
+
+
+def test_a_configuration_that_is_too_long_for_a_pack_is_shortened() -> None:
+    spec = RunSpec(program="train:train", dtype="float32", axes=(("dp", 2),))
+    texts = [
+        setting_of(structs.replace(spec, arguments=f'{{"text": "{"x" * 400}{end}"}}'))
+        for end in "ab"
+    ]
+    assert all(text.startswith("dp=2, float32, seed 0, arguments ") for text in texts)
+    assert all(len(text) <= MAX_TEXT for text in texts)
+    assert texts[0] != texts[1]

@@ -116,7 +116,7 @@ def test_everything_is_put_back_also_after_an_exception() -> None:
     plain = Late.step
 
     def present() -> dict[object, object]:
-        found = {
+        found: dict[object, object] = {
             (each.owner, each.attribute): vars(each.owner).get(each.attribute)
             for each in catalogue()
             if each.owner is not Late

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 
 from pytest_trainsafe.trace.observed.table import Table
 
+#: A program, and its configuration: `ObservedRun.program` and `setting`.
+Source = tuple[str, str]
+
 
 @dataclass(frozen=True)
 class ObservedRun:
@@ -22,6 +25,11 @@ class ObservedRun:
     tables: Sequence[Table]
     versions: Mapping[str, str] = field(default_factory=dict)
     setting: str = ""
+
+    @property
+    def source(self) -> Source:
+        """The program and its configuration, for which evidence is counted."""
+        return self.program, self.setting
 
     @property
     def records(self) -> int:

@@ -46,16 +46,15 @@ def device_name(device: torch.device) -> str:
 class _Known(weakref.ref[object]):
     """A weak reference to an object that was seen, with the object's number.
 
-    For a tensor, `facts` are the facts that were read last.  `key` is the tensor's version and
-    address at that time, and `sample` a hash of some of its elements.
+    For a tensor, `facts` are the facts that were read last, and `stamp` is what `_stamp` returned
+    at that time.
     """
 
-    __slots__ = ("address", "facts", "key", "number", "sample", "unsettled")
+    __slots__ = ("address", "facts", "number", "stamp", "unsettled")
 
     number: int
     address: int
-    key: Key | None
-    sample: int | None
+    stamp: tuple[Key, int] | None
     facts: TensorFacts | None
     unsettled: bool
 
@@ -87,13 +86,12 @@ class Objects:
         known = self._of(tensor)
         if known is None:
             return _facts(tensor), 0
-        key, sample, facts = key_of(tensor), _sample(tensor), known.facts
-        same = key is not None and sample is not None and (known.key, known.sample) == (key, sample)
-        if exact or facts is None or not same or known.unsettled:
+        stamp, facts = _stamp(tensor), known.facts
+        if exact or facts is None or stamp is None or known.stamp != stamp or known.unsettled:
             facts = _facts(tensor)
         elif facts.requires_grad != tensor.requires_grad:
             facts = replace(facts, requires_grad=tensor.requires_grad)
-        known.facts, known.key, known.sample = facts, key, sample
+        known.facts, known.stamp = facts, stamp
         return facts, known.number
 
     def unsettle(self, thing: object) -> None:
@@ -119,7 +117,7 @@ class Objects:
             return None
         self._count += 1
         known.number, known.address, known.unsettled = self._count, address, False
-        known.key, known.sample, known.facts = None, None, None
+        known.stamp, known.facts = None, None
         self._known[address] = known
         return known
 
@@ -140,6 +138,15 @@ def key_of(tensor: torch.Tensor) -> Key | None:
         return None if local is None else (local._version, local.data_ptr())
     except _UNREADABLE:
         return None
+
+
+def _stamp(tensor: torch.Tensor) -> tuple[Key, int] | None:
+    """A tensor's version and address, and a sample of its elements; None if one is unknown.
+
+    A new stamp shows that the tensor was written to.
+    """
+    key, sample = key_of(tensor), _sample(tensor)
+    return None if key is None or sample is None else (key, sample)
 
 
 def _sample(tensor: torch.Tensor) -> int | None:

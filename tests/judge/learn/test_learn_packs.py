@@ -168,13 +168,13 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
 def test_an_update_keeps_the_evidence_of_runs_that_were_not_repeated() -> None:
     claim = hypothesis("membership", form="held")
 
-    def pack(*given: Support, within: tuple[str | None, ...] = ("forward",)) -> Pack:
+    def pack(*given: Support, within: tuple[str | bool, ...] = ("forward",)) -> Pack:
         held = Invariant(claim, support=given, within=(("phase", within),))
         return Pack("own", (held,), {each.program: {} for each in given})
 
-    old = pack(Support("lm", (("", 3),)), Support("mlp", (("dp=1", 4), ("dp=2", 8))))
-    new = pack(Support("mlp", (("dp=2", 6), ("dp=4", 2))), within=("backward",))
-    found = update(old, new)
+    old_support = Support("lm", (("", 3),)), Support("mlp", (("dp=1", 4), ("dp=2", 8)))
+    new_support = (Support("mlp", (("dp=2", 6), ("dp=4", 2))),)
+    found = update(pack(*old_support), pack(*new_support, within=("backward",)))
 
     [held] = found.pack.invariants
     assert held.support == (
@@ -182,6 +182,10 @@ def test_an_update_keeps_the_evidence_of_runs_that_were_not_repeated() -> None:
         Support("mlp", (("dp=1", 4), ("dp=2", 6), ("dp=4", 2))),
     )
     assert held.within == (("phase", ("backward", "forward")),)
+    [both] = update(
+        pack(*old_support, within=(True,)), pack(*new_support, within=(False,))
+    ).pack.invariants
+    assert both.within == ()  # as if all were learned at once: True and False together are no limit
     assert found.pack.programs.keys() == {"lm", "mlp"}
     assert found.empty
 

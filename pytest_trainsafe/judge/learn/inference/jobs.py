@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.inference.kept import Kept
-from pytest_trainsafe.judge.learn.inference.select import Source
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.run import ObservedRun, Source
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judge.learn.inference.learn import LearnedRelation, Progress
@@ -64,7 +63,7 @@ def run_jobs(
 
 def _made(runs: Sequence[ObservedRun]) -> list[tuple[Source, Sequence[Frame]]]:
     """The source of each run, and the prepared table (Frame) of each of its ranks."""
-    return [((run.program, run.setting), [Frame(table) for table in run.tables]) for run in runs]
+    return [(run.source, [Frame(table) for table in run.tables]) for run in runs]
 
 
 def _prepare(runs: Sequence[ObservedRun]) -> None:

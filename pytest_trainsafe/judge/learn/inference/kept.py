@@ -40,7 +40,7 @@ class Kept:
         for source in sorted(Path(package.__file__).parent.rglob("*.py")):
             hashed.update(source.read_bytes())
         for run in runs:
-            hashed.update(msgspec.msgpack.encode((run.program, run.setting)))
+            hashed.update(msgspec.msgpack.encode(run.source))
             for table in run.tables:
                 _hash(table, hashed)
         self._runs = hashed.hexdigest()

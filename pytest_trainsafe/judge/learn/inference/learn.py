@@ -17,10 +17,10 @@ from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judge.learn.inference.jobs import run_jobs
-from pytest_trainsafe.judge.learn.inference.select import Source, invariant_of, without_implied
+from pytest_trainsafe.judge.learn.inference.select import invariant_of, without_implied
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.registry import load_relation, relation_paths
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.run import ObservedRun, Source
 
 #: Called with the number of finished relations, the number of all relations, and the name of the
 #: relation that finished last.

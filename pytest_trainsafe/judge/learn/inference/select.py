@@ -13,10 +13,8 @@ from pytest_trainsafe.judge.learn.features import CONTEXT_FIELDS, PLACES, TYPES,
 from pytest_trainsafe.judge.learn.inference.deduce import deduce
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, Support
 from pytest_trainsafe.judge.learn.relation import CHOICE, Relation
+from pytest_trainsafe.judge.learn.run import Source
 from pytest_trainsafe.trace.observed.events import Plain
-
-#: A program, and its configuration.
-Source = tuple[str, str]
 
 #: An invariant that was seen with this many classes of a family is judged on all classes.
 MANY_CLASSES = 3
@@ -91,6 +89,11 @@ def _within(
         for field, value in features.items():
             if is_domain(field) and not isinstance(value, Mark) and not forbidden(field):
                 values.setdefault(field, set()).add(value)
+    return limits(values)
+
+
+def limits(values: Mapping[str, set[Plain]]) -> tuple[tuple[str, tuple[Plain, ...]], ...]:
+    """The fields that limit where an invariant is judged, of those with these seen values."""
     found = []
     for field in sorted(values):
         # True and False together, or many classes of a family, are no limit.

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from pytest_trainsafe.judge.learn.inference.select import limits
 from pytest_trainsafe.judge.learn.invariant import Invariant, Support
 from pytest_trainsafe.judge.learn.packs.pack import Pack
 from pytest_trainsafe.judge.learn.relation import Relation
+from pytest_trainsafe.judge.learn.run import Source
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ def update(old: Pack, learned: Pack) -> Update:
 
 
 def _with_evidence_of(
-    old: Invariant | None, learned: Invariant, again: Collection[tuple[str, str]]
+    old: Invariant | None, learned: Invariant, again: Collection[Source]
 ) -> Invariant:
     """The learned invariant, with the old evidence from runs that are not in `again`."""
     if old is None or old.precondition != learned.precondition:
@@ -95,11 +97,8 @@ def _with_evidence_of(
     support = tuple(Support(name, tuple(sorted(seen[name].items()))) for name in sorted(seen))
     was, now = dict(old.within), dict(learned.within)
     # A field that one of the two does not list sets no limit to it.
-    within = tuple(
-        (field, tuple(sorted({*was[field], *now[field]}, key=repr)))
-        for field in sorted(was.keys() & now.keys())
-    )
-    return replace(learned, support=support, within=within)
+    both = {field: {*was[field], *now[field]} for field in was.keys() & now.keys()}
+    return replace(learned, support=support, within=limits(both))
 
 
 def contradictions(

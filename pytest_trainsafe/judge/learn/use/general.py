@@ -32,7 +32,6 @@ from pytest_trainsafe.judge.learn.columns.frame import Frame, Records
 from pytest_trainsafe.judge.learn.conditions import Precondition
 from pytest_trainsafe.judge.learn.evidence import Counts, Evidence, together
 from pytest_trainsafe.judge.learn.inference.select import (
-    Source,
     confidence,
     invariant_of,
     without_implied,
@@ -40,7 +39,7 @@ from pytest_trainsafe.judge.learn.inference.select import (
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture
 from pytest_trainsafe.judge.learn.relation import CHOICE, Relation
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judge.learn.run import ObservedRun, Source
 from pytest_trainsafe.judge.learn.use.deploy import LIBRARIES
 from pytest_trainsafe.trace.observed.table import REQUIRES_GRAD
 

@@ -64,8 +64,8 @@ def setting_of(spec: RunSpec) -> str:
     Arguments that are too long for a pack are replaced by a hash of them.
     """
     head = f"{spec.point}, {spec.dtype}, seed {spec.seed}"
-    arguments = " ".join([*spec.script_args, *([] if spec.arguments == "{}" else [spec.arguments])])
-    text = f"{head}, {arguments}" if arguments else head
+    arguments = () if spec.arguments == "{}" else (spec.arguments,)
+    text = ", ".join((head, *spec.script_args, *arguments))
     if len(text) <= MAX_TEXT:
         return text
     digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()

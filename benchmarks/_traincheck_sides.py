@@ -21,6 +21,9 @@ from _traincheck_scripts import ON_TWO_RANKS
 #: The most invariants of selective runs.
 CHOSEN = 100
 
+#: The sampled ways record the first WARM_UP steps, and then every EVERY-th step.
+EVERY, WARM_UP = 10, 2
+
 OWN = Path(__file__).resolve().parent / "observed_script.py"
 
 #: Starts a command twice, as two ranks.
@@ -44,11 +47,28 @@ class Child:
 
     def step_ms(self) -> float:
         """The CPU milliseconds of a step: the median of each rank, averaged over the ranks."""
+        medians = [median(each[2:]) for each in self._steps()]
+        return 1e3 * sum(medians) / len(medians)
+
+    def sampled_ms(self) -> float:
+        """The same for a run of which only every EVERY-th step is recorded.
+
+        The mean of one recorded step and of EVERY - 1 others, each the median of its kind.
+        """
+        means = []
+        for each in self._steps():
+            numbered = list(enumerate(each))[WARM_UP:]
+            recorded = median([spent for at, spent in numbered if not (at - WARM_UP) % EVERY])
+            others = median([spent for at, spent in numbered if (at - WARM_UP) % EVERY])
+            means.append((recorded + (EVERY - 1) * others) / EVERY)
+        return 1e3 * sum(means) / len(means)
+
+    def _steps(self) -> list[list[float]]:
+        """The CPU seconds of each step, on each rank."""
         found = [json.loads(each) for each in re.findall(r"MOMENTS (\[.*?\])", self.said)]
         if not found:
             raise SystemExit(f"a script failed, so nothing is measured:\n{self.said[-3000:]}")
-        medians = [median([b - a for a, b in itertools.pairwise(each[2:])]) for each in found]
-        return 1e3 * sum(medians) / len(medians)
+        return [[end - begin for begin, end in itertools.pairwise(each)] for each in found]
 
     def report(self) -> Figures:
         """The figures that observed_script.py reports."""
@@ -140,8 +160,9 @@ class Theirs:
             start.write_text(f"RANK=0 {python} & RANK=1 {python} & wait\n")
             more += ["-s", start, "--model-tracker-style", "subclass"]
         if way != "full":
-            every_step: Command = ["--sampling-interval", "1", "--warm-up-steps", str(steps)]
-            more += ["-i", self.folder / "chosen.json", *every_step]
+            every, warm_up = (EVERY, WARM_UP) if way == "sampled" else (1, steps)
+            sample: Command = ["--sampling-interval", str(every), "--warm-up-steps", str(warm_up)]
+            more += ["-i", self.folder / "chosen.json", *sample]
         return child([*command, *more], self.folder, steps)
 
     def inferred(self, source: str, invariants: str) -> Figures:

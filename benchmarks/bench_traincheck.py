@@ -23,8 +23,9 @@ need other records than 100 of the peer's.
 
 TrainCheck runs with its defaults, and tracks the variable `model` by proxy objects; with these, its
 DDP run ends in a segmentation fault, so DDP uses its tensor subclasses.  Its selective collection
-records every step here, while its default is every tenth step after ten.  The peer only collects
-while the script runs; our way "checked" also judges each event.  "calls" and "observed" write and
+records every step here, while its default is every tenth step after ten; the ways "sampled" of both
+tools record every tenth step after two.  The peer only collects while the script runs; our ways
+"checked" and "sampled" also judge each event.  "calls" and "observed" write and
 judge nothing: they show what "checked" is made of.  Invariants that compare ranks are judged after
 the run by both.  On a busy machine with two cores, all of this takes a quarter of an hour, and
 `--quick` half of that.  Without `--peer` nothing is measured.
@@ -58,8 +59,9 @@ ROUNDS = 3
 LIMIT, QUICK_LIMIT = 240, 60
 
 #: Our ways to observe: everything written to a file; then of what 100 invariants need the calls
-#: alone, calls and state, both written to a file, and both judged by the Verifier.
-OURS = ("full", "calls", "observed", "written", "checked")
+#: alone, calls and state, both written to a file, both judged by the Verifier, and both judged in
+#: every tenth step.
+OURS = ("full", "calls", "observed", "written", "checked", "sampled")
 
 INSTALL = (
     f"TrainCheck {PEER} is needed in an environment of its own: python -m venv PEER && "
@@ -102,18 +104,24 @@ def measured(name: str, folder: Path, steps: int, peer: Path, limit: int, rounds
     run("theirs", "bare", timed, "")
     if "theirs" in checks:
         run("theirs", "selective", timed, "theirs_run")
+        run("theirs", "sampled", timed, "theirs_run")
     for again in range(rounds):
         for way in ("bare", *OURS[1:]):
             run("ours", way, timed, "ours_run")
         if again:
             run("ours", "full", steps, "ours_again")
-    verdict = [each.report() for each in runs["ours checked"]]
+    verdict = [each.report() for way in ("checked", "sampled") for each in runs[f"ours {way}"]]
     return {
         "steps": steps,
         "timed_steps": timed,
         "ways": {
             key: {
-                "step_ms": median([each.step_ms() for each in found]),
+                "step_ms": median(
+                    [
+                        each.sampled_ms() if key.endswith("sampled") else each.step_ms()
+                        for each in found
+                    ]
+                ),
                 "run_seconds": median([each.seconds for each in found]),
                 "peak_mib": median([each.peak_mib for each in found]),
                 "kib": sizes.get(key, kib.get(key)),
@@ -205,6 +213,8 @@ def ratios_of(figures: Figures) -> Figures:
         "added by full, theirs/ours": added["theirs full"] / added["ours full"],
         "checked step, times bare": ways["ours checked"]["step_ms"] / bare,
         "checked, % of a 50 ms step": 100 * added["ours checked"] / 50,
+        "sampled step, times bare": ways["ours sampled"]["step_ms"] / bare,
+        "sampled, % of a 50 ms step": 100 * added["ours sampled"] / 50,
     }
     if not other.get("killed"):
         found["inference per record, theirs/ours"] = (
@@ -213,10 +223,11 @@ def ratios_of(figures: Figures) -> Figures:
     for tool in ("ours", "theirs"):
         half, whole = inference[f"{tool} half"], inference[f"{tool} whole"]
         found[f"inference of twice the steps, {tool}, times"] = whole["seconds"] / half["seconds"]
-    if "theirs selective" in ways:
-        found["selective step, theirs, times bare"] = (
-            ways["theirs selective"]["step_ms"] / ways["theirs bare"]["step_ms"]
-        )
+    for way in ("selective", "sampled"):
+        if f"theirs {way}" in ways:
+            found[f"{way} step, theirs, times bare"] = (
+                ways[f"theirs {way}"]["step_ms"] / ways["theirs bare"]["step_ms"]
+            )
     return found
 
 

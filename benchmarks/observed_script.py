@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import torch
+from _traincheck_sides import EVERY, WARM_UP
 
 from pytest_trainsafe.judge.learn.check.offline import check
 from pytest_trainsafe.judge.learn.check.verifier import Verifier
@@ -45,25 +46,28 @@ def observe(way: str, script: str, folder: Path, pack: Path | None) -> None:
         fixed |= {"world_size": 2, "dp_rank": rank}
     apis: tuple[str, ...] | None = None
     variables: tuple[str, ...] | None = None
+    contents: tuple[str, ...] | None = None
     chosen: list[Pack] = []
     rules = relations()
     if pack is not None:
         chosen = [few(read_pack(pack, rules))]
         needed = observation_of(chosen, rules)
         apis, variables = needed.apis, () if way == "calls" else needed.variables
+        contents = needed.contents
     listeners: list[Listener] = []
     if way in ("full", "written"):
         writer = TableWriter(folder / f"{max(rank, 0)}.bin", max(rank, 0))
         listeners.append(writer)
-    if way == "checked":
+    if way in ("checked", "sampled"):
         verifier = Verifier(chosen, rules, program=PROGRAM, rank=max(rank, 0))
         listeners.append(verifier)
-    steps = Steps(Sample(1, 0), automatic=True)
-    with Observation(apis, variables, listeners, steps, fixed).active():
+    sample = Sample(EVERY, WARM_UP) if way == "sampled" else Sample()
+    steps = Steps(sample, automatic=True)
+    with Observation(apis, variables, listeners, steps, fixed, contents).active():
         runpy.run_path(script, run_name="__main__")
     if way in ("full", "written"):
         writer.close()
-    if way == "checked":
+    if way in ("checked", "sampled"):
         report(watched=len(verifier.watches), violations=len(verifier.violations))
 
 

@@ -44,7 +44,10 @@ class Observe(msgspec.Struct, frozen=True, array_like=True):
     """Which API calls and variables the ranks observe, as `observe()` takes them.
 
     None stands for all APIs or all variables; an empty `variables` stands for none.  The first
-    `warm_up` steps are recorded, and then every `every`-th step.
+    `warm_up` steps are recorded, and then every `every`-th step.  `contents` names the arguments
+    and results whose tensors are read, as "API arg.NAME", "API self", "API result" or "API *", in
+    which the API may be a pattern; of other tensors, only the shape, the dtype and the flags are
+    recorded.  None stands for all.
     """
 
     apis: tuple[str, ...] | None = None
@@ -52,6 +55,7 @@ class Observe(msgspec.Struct, frozen=True, array_like=True):
     every: Annotated[int, msgspec.Meta(ge=1, le=2**31)] = 1
     warm_up: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
     operators: bool = False
+    contents: tuple[str, ...] | None = None
 
 
 class Resume(msgspec.Struct, frozen=True, omit_defaults=True):

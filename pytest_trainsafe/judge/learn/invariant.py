@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from pytest_trainsafe.judge.learn.conditions import ALWAYS, Features, Mark, Precondition
 from pytest_trainsafe.trace.observed.events import Plain
@@ -18,13 +18,17 @@ class Hypothesis:
 
     relation: str
     params: tuple[tuple[str, Plain], ...]
+    _values: dict[str, Plain] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_values", dict(self.params))
 
     def __getitem__(self, name: str) -> Plain:
-        return next((value for key, value in self.params if key == name), None)
+        return self._values.get(name)
 
     def text(self, name: str) -> str:
         """The value of a parameter if it is a string, else ""."""
-        value = self[name]
+        value = self._values.get(name)
         return value if isinstance(value, str) else ""
 
     @property

@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.learn.columns.frame import Frame
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, Invariant
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
-from pytest_trainsafe.trace.observed.events import Listener, Plain
+from pytest_trainsafe.trace.observed.events import Listener, Plain, holder
 
 #: The prior of a claim that correct programs may violate.  The claim is checked only on the
 #: programs from which it was learned.
@@ -33,14 +33,36 @@ class Needs:
 
     `apis` has names of APIs, in which `*` stands for any class, as in "torch.optim.*.step";
     `names.patterns` gives the names that their calls may have.  `variables` has pairs of a kind of
-    variable (`names.variable`) and an attribute.
+    variable (`names.variable`) and an attribute.  `contents` has pairs of an API and one of its
+    arguments or "result", whose tensors must be read: their hash, their norm, and whether they are
+    zero or finite.  Of others, the shape, the dtype and the flags are enough.  None stands for all
+    tensors in the calls of `apis`.
     """
 
     apis: frozenset[str] = frozenset()
     variables: frozenset[tuple[str, str]] = frozenset()
+    contents: frozenset[tuple[str, str]] | None = None
 
     def __or__(self, other: Needs) -> Needs:
-        return Needs(self.apis | other.apis, self.variables | other.variables)
+        return Needs(
+            self.apis | other.apis,
+            self.variables | other.variables,
+            self.all_contents | other.all_contents,
+        )
+
+    @property
+    def all_contents(self) -> frozenset[tuple[str, str]]:
+        """The pairs of `contents`; if that is None, each API with "*", which means everything."""
+        if self.contents is not None:
+            return self.contents
+        return frozenset((api, "*") for api in self.apis)
+
+
+def contents_of(claim: Hypothesis) -> frozenset[tuple[str, str]]:
+    """The contents (`Needs.contents`) that a claim on values of an API's calls compares."""
+    reads = claim["property"] in ("digest", "norm") or claim["form"] in ("finite", "nonzero")
+    places = [claim.text(name) for name in ("place", "of") if claim[name] is not None]
+    return frozenset((claim.text("api"), holder(place)) for place in places if reads)
 
 
 @dataclass(frozen=True, slots=True)

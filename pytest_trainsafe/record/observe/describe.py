@@ -50,54 +50,70 @@ class Describer:
         #: The parameters that required no gradient when an optimizer was made or first stepped.
         self._frozen: WeakKeyDictionary[Optimizer, frozenset[int]] = WeakKeyDictionary()
 
-    def value(self, thing: object, exact: bool = False, identity: bool = True) -> Value:
+    def value(
+        self, thing: object, exact: bool = False, identity: bool = True, read: bool = True
+    ) -> Value:
         """One object as a Value, without its items and attributes.
 
-        With `exact`, a tensor's content is read again even if facts of the tensor are cached.
-        Without `identity`, the Value of a tensor has 0 instead of the tensor's number.
+        With `exact`, a tensor's content is read again even if facts of the tensor are cached;
+        without `read`, it is not read.  Without `identity`, the Value of a tensor has 0 instead of
+        the tensor's number.
         """
         if isinstance(thing, torch.Tensor):
-            facts, number = self._objects.tensor(thing, exact)
+            facts, number = self._objects.tensor(thing, exact, read)
             return Value(public_name(type(thing)), None, facts, number if identity else 0)
         plain = as_plain(thing)
         if plain is not None:
             return plain_of(thing, plain)
         return Value(public_name(type(thing)), None, None, self._objects.identity(thing))
 
-    def put(self, place: str, thing: object, values: dict[str, Value], depth: int = DEPTH) -> None:
+    def put(
+        self,
+        place: str,
+        thing: object,
+        values: dict[str, Value],
+        depth: int = DEPTH,
+        read: bool = True,
+    ) -> None:
         """Put the Value of an argument or a result into `values`, under the key `place`.
 
         Items of a tuple, a list or a dict have keys such as "PLACE.0" or "PLACE.NAME".  Items of
-        items are put up to the depth `depth`.
+        items are put up to the depth `depth`.  Without `read`, the content of tensors is not read.
         """
         if isinstance(thing, tuple | list):
             if type(thing) is not tuple or place != "result" or not thing:
-                values[place] = self.value(thing)
+                values[place] = self.value(thing, read=read)
             if isinstance(thing, list):
                 values[f"{place}.length"] = plain_value(int, len(thing))
             if depth and (len(thing) <= MAX_ITEMS or place == "result"):
                 for index, item in enumerate(thing[:MAX_ITEMS]):
-                    self.put(f"{place}.{index}", item, values, depth - 1)
+                    self.put(f"{place}.{index}", item, values, depth - 1, read)
             return
-        values[place] = self.value(thing)
+        values[place] = self.value(thing, read=read)
         if isinstance(thing, Mapping) and depth:
             values[f"{place}.length"] = plain_value(int, len(thing))
             if len(thing) <= MAX_ITEMS and all(isinstance(key, str) for key in thing):
                 for key, item in thing.items():
-                    self.put(f"{place}.{key[:MAX_TEXT]}", item, values, depth - 1)
+                    self.put(f"{place}.{key[:MAX_TEXT]}", item, values, depth - 1, read)
             elif len(thing) > MAX_ITEMS:
                 self._put_summary(place, thing, values)
 
     def put_self(
-        self, thing: object, values: dict[str, Value], groups: bool, holds: bool = False
+        self,
+        thing: object,
+        values: dict[str, Value],
+        groups: bool,
+        holds: bool = False,
+        read: bool = True,
     ) -> None:
         """Put the object of a method call into `values`, with some of its attributes.
 
         For a module, adds its training mode and its name.  For an optimizer, `groups` adds the
         settings of its groups, and `holds` adds facts on its parameters (`_put_held`).  For any
-        other object except a tensor, adds its `plain_attributes`.
+        other object except a tensor, adds its `plain_attributes`.  Without `read`, the content of a
+        tensor is not read.
         """
-        values["self"] = self.value(thing)
+        values["self"] = self.value(thing, read=read)
         if isinstance(thing, nn.Module) and "training" in vars(thing):
             values["self.training"] = plain_value(bool, thing.training)
             name = self._name_of(thing)

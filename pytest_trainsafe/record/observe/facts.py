@@ -5,14 +5,13 @@ Reading them does not disturb the program.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import math
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 import xxhash
@@ -24,6 +23,8 @@ _UNREADABLE = (RuntimeError, NotImplementedError, TypeError, AttributeError)
 
 #: The version and the address of a tensor: unchanged while nobody wrote through this tensor.
 Key = tuple[int, int]
+
+Result = TypeVar("Result")
 
 #: Elements that are compared to notice a write that changes neither the version nor the address.
 SAMPLED = 4096
@@ -46,15 +47,16 @@ def device_name(device: torch.device) -> str:
 class _Known(weakref.ref[object]):
     """A weak reference to an object that was seen, with the object's number.
 
-    For a tensor, `facts` are the facts that were read last, and `stamp` is what `_stamp` returned
-    at that time.
+    For a tensor, `facts` are the facts that were read last; `key` and `sample` are what `key_of`
+    and `_sample` returned at that time.
     """
 
-    __slots__ = ("address", "facts", "number", "stamp", "unsettled")
+    __slots__ = ("address", "facts", "key", "number", "sample", "unsettled")
 
     number: int
     address: int
-    stamp: tuple[Key, int] | None
+    key: Key | None
+    sample: int | None
     facts: TensorFacts | None
     unsettled: bool
 
@@ -78,21 +80,31 @@ class Objects:
         known = self._of(thing)
         return 0 if known is None else known.number
 
-    def tensor(self, tensor: torch.Tensor, exact: bool = False) -> tuple[TensorFacts, int]:
+    def tensor(
+        self, tensor: torch.Tensor, exact: bool = False, read: bool = True
+    ) -> tuple[TensorFacts, int]:
         """The facts on a tensor, and its number, 0 if Python cannot refer to it weakly.
 
-        With `exact`, cached facts are not used.
+        With `exact`, cached facts are not used.  Without `read`, the facts are those that need no
+        look at the content; the digest is 0 then.
         """
         known = self._of(tensor)
-        if known is None:
-            return _facts(tensor), 0
-        stamp, facts = _stamp(tensor), known.facts
-        if exact or facts is None or stamp is None or known.stamp != stamp or known.unsettled:
+        if known is None or not read:
+            return _facts(tensor, read), 0 if known is None else known.number
+        key, facts = key_of(tensor), known.facts
+        if exact or facts is None or not self._holds(known, key, tensor):
             facts = _facts(tensor)
+            known.key, known.sample = key, _sample(tensor, facts)
         elif facts.requires_grad != tensor.requires_grad:
             facts = replace(facts, requires_grad=tensor.requires_grad)
-        known.facts, known.stamp = facts, stamp
+        known.facts = facts
         return facts, known.number
+
+    def _holds(self, known: _Known, key: Key | None, tensor: torch.Tensor) -> bool:
+        """Whether nothing shows that the tensor was written to since its facts were read."""
+        if key is None or known.key != key or known.sample is None or known.unsettled:
+            return False
+        return known.sample == _sample(tensor)
 
     def unsettle(self, thing: object) -> None:
         """Never use cached facts of this tensor, or of the tensors in a list, again.
@@ -117,7 +129,7 @@ class Objects:
             return None
         self._count += 1
         known.number, known.address, known.unsettled = self._count, address, False
-        known.stamp, known.facts = None, None
+        known.key, known.sample, known.facts = None, None, None
         self._known[address] = known
         return known
 
@@ -140,20 +152,12 @@ def key_of(tensor: torch.Tensor) -> Key | None:
         return None
 
 
-def _stamp(tensor: torch.Tensor) -> tuple[Key, int] | None:
-    """A tensor's version and address, and a sample of its elements; None if one is unknown.
-
-    A new stamp shows that the tensor was written to.
-    """
-    key, sample = key_of(tensor), _sample(tensor)
-    return None if key is None or sample is None else (key, sample)
-
-
-def _sample(tensor: torch.Tensor) -> int | None:
+def _sample(tensor: torch.Tensor, facts: TensorFacts | None = None) -> int | None:
     """A hash of up to `SAMPLED` evenly spread elements of this rank's part of a parameter.
 
     0 for a tensor that is no parameter; None if the elements cannot be read without a copy of the
-    whole parameter, or at all.
+    whole parameter, or at all.  `facts` are facts that were just read, of which the digest is the
+    hash of a small parameter.
     """
     if type(tensor) is torch.Tensor or not isinstance(tensor, torch.nn.Parameter):
         return 0
@@ -161,19 +165,24 @@ def _sample(tensor: torch.Tensor) -> int | None:
     try:
         if local is None or not local.is_contiguous() or not local.data_ptr():
             return None
-        with _undisturbed():
-            flat = local.detach().view(-1)
-            step = -(-flat.numel() // SAMPLED)
-            return _hash((flat if step <= 1 else flat[::step].contiguous()).cpu())
+        if facts is not None and facts.digest and local.numel() <= SAMPLED:
+            return facts.digest
+        return _undisturbed(_hash_of_sample, local)
     except _UNREADABLE:
         return None
 
 
+def _hash_of_sample(local: torch.Tensor) -> int:
+    flat = local.detach().view(-1)
+    step = -(-flat.numel() // SAMPLED)
+    return _hash((flat if step <= 1 else flat[::step].contiguous()).cpu())
+
+
 def _hash(plain: torch.Tensor) -> int:
-    """The hash of the bytes of a contiguous tensor on the CPU."""
+    """The hash of the bytes of a contiguous tensor on the CPU; never 0."""
     # Not through NumPy: torch never resizes a storage again that NumPy has had, and FSDP must.
     memory = (ctypes.c_ubyte * plain.nbytes).from_address(plain.data_ptr())
-    return xxhash.xxh3_64_intdigest(memory)
+    return xxhash.xxh3_64_intdigest(memory) or 1
 
 
 def _local(tensor: Any) -> Any:
@@ -196,29 +205,29 @@ def _flags(attributes: Mapping[str, Any]) -> set[str]:
     return found | {"expert"} if attributes.get("allreduce") is False else found
 
 
-def _facts(tensor: torch.Tensor) -> TensorFacts:
-    """Reads the facts on a tensor; the digest is 0 if its content cannot be read."""
-    described: dict[str, Any] = {
-        "requires_grad": tensor.requires_grad,
-        "flags": tuple(sorted(_flags(vars(tensor)))),
-    }
-    local = _local(tensor)
+def _facts(tensor: torch.Tensor, read: bool = True) -> TensorFacts:
+    """The facts on a tensor; the digest is 0 if its content cannot be read, or without `read`."""
+    attributes = vars(tensor)
+    flags = tuple(sorted(_flags(attributes))) if attributes else ()
+    local, content, is_view = _local(tensor), None, False
     try:
-        described["is_view"] = tensor._is_view()
-        content = None if local is None else _content(local)
+        is_view = tensor._is_view()
+        if read and local is not None and not local.is_meta:
+            content = _undisturbed(_content, local)
     except _UNREADABLE:
-        content = None
+        pass
     digest, norm, zero, finite = content or (0, None, False, True)
-    shape = tuple(map(int, (tensor if local is None else local).shape))
     return TensorFacts(
         digest,
-        shape,
+        tuple(map(int, (tensor if local is None else local).shape)),
         dtype_name(tensor.dtype),
         device_name(tensor.device),
         norm,
         zero,
         finite,
-        **described,
+        tensor.requires_grad,
+        is_view,
+        flags,
     )
 
 
@@ -228,24 +237,24 @@ def _content(local: Any) -> tuple[int, float | None, bool, bool] | None:
     `local` is the rank's part of the tensor.  The norm is None for integers, or if it is not
     finite.  Returns None if the content cannot be read.
     """
-    if local.is_meta or local.layout is not torch.strided or local.is_quantized:
+    if local.layout is not torch.strided or local.is_quantized:
         return None
-    with _undisturbed():
-        plain = local.detach()
-        if not plain.is_cpu:
-            plain = plain.cpu()
-        if plain.is_conj() or plain.is_neg():
-            plain = plain.resolve_conj().resolve_neg()
-        if not plain.is_contiguous():
-            plain = plain.contiguous()
-        if plain.numel() and not plain.data_ptr():
-            return None  # FSDP frees the memory of a parameter between its uses
-        digest = _hash(plain) or 1
-        if not plain.numel():
-            return digest, 0.0 if plain.is_floating_point() else None, False, True
-        if not (plain.is_floating_point() or plain.is_complex()):
-            return digest, None, not bool(plain.any()), True
-        return (digest, *_size(plain))
+    plain = local.detach()
+    if not plain.is_cpu:
+        plain = plain.cpu()
+    if plain.is_conj() or plain.is_neg():
+        plain = plain.resolve_conj().resolve_neg()
+    if not plain.is_contiguous():
+        plain = plain.contiguous()
+    count = plain.numel()
+    if count and not plain.data_ptr():
+        return None  # FSDP frees the memory of a parameter between its uses
+    digest = _hash(plain)
+    if not count:
+        return digest, 0.0 if plain.is_floating_point() else None, False, True
+    if not (plain.is_floating_point() or plain.is_complex()):
+        return digest, None, not bool(plain.any()), True
+    return (digest, *_size(plain))
 
 
 def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
@@ -265,13 +274,11 @@ def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
     return norm, norm == 0.0 and not bool(plain.any()), True
 
 
-@contextlib.contextmanager
-def _undisturbed() -> Any:
-    """Disable the program's dispatch modes while this package's operators read a tensor."""
+def _undisturbed(read: Callable[[Any], Result], tensor: Any) -> Result:
+    """`read(tensor)`; the program's dispatch modes do not see the operators that it calls."""
     if not torch._C._len_torch_dispatch_stack():
-        yield
-        return
+        return read(tensor)
     from torch.utils._python_dispatch import _disable_current_modes
 
     with _disable_current_modes():
-        yield
+        return read(tensor)

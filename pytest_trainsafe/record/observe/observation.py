@@ -20,6 +20,7 @@ from pytest_trainsafe.record.observe.patching.catalogue import Target, catalogue
 from pytest_trainsafe.record.observe.patching.libraries import named, overrides
 from pytest_trainsafe.record.observe.patching.patches import Patches
 from pytest_trainsafe.record.observe.patching.selection import (
+    Contents,
     Selection,
     Wanted,
     names_in,
@@ -46,6 +47,7 @@ class Observation:
         listeners: Sequence[Listener],
         steps: Steps,
         fixed: Mapping[str, Plain],
+        contents: tuple[str, ...] | None = None,
     ) -> None:
         self._selection = Selection(apis)
         self._patches = Patches()
@@ -53,6 +55,7 @@ class Observation:
         self.observer = Observer(
             self._selection,
             Wanted(variables),
+            Contents(contents),
             listeners,
             fixed,
             steps,

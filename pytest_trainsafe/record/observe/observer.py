@@ -21,7 +21,7 @@ from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.meta import Meta
 from pytest_trainsafe.record.observe.names import error_name, method_api
 from pytest_trainsafe.record.observe.patching.catalogue import Role, Target
-from pytest_trainsafe.record.observe.patching.selection import Selection, Wanted
+from pytest_trainsafe.record.observe.patching.selection import Contents, Selection, Wanted
 from pytest_trainsafe.record.observe.state.slots import Slot
 from pytest_trainsafe.record.observe.state.variables import Variables
 from pytest_trainsafe.record.observe.steps import Steps
@@ -67,7 +67,8 @@ class _Thread(threading.local):
 class Observer:
     """Observes the patched calls of a process; `patches.py` passes each of them to `run`.
 
-    `selection` says which APIs are recorded, and `wanted` which attributes of training objects.
+    `selection` says which APIs are recorded, `wanted` which attributes of training objects, and
+    `contents` the tensors of which arguments and results are read.
     `fixed` has the facts that are recorded with every call, such as the rank.  The observer calls
     `found` after the creation of an object whose class may be new, such as an optimizer; `ended` at
     the end of each step; `first` at the first call of a patched method of each class; and `loaded`
@@ -78,6 +79,7 @@ class Observer:
         self,
         selection: Selection,
         wanted: Wanted,
+        contents: Contents,
         listeners: Sequence[Listener],
         fixed: Mapping[str, Plain],
         steps: Steps,
@@ -88,6 +90,7 @@ class Observer:
         loaded: Callable[[], None] = lambda: None,
     ) -> None:
         self._selection = selection
+        self._contents = contents
         self._listeners = tuple(listeners)
         self._libraries = libraries
         self._found = found
@@ -220,7 +223,8 @@ class Observer:
                 if error is not None:
                     call.exception = error_name(type(error))
                 else:
-                    self.describer.put("result", result, call.values)
+                    read = "result" in self._contents.of(call.api)
+                    self.describer.put("result", result, call.values, read=read)
                 self._tell("left", call)
         finally:
             while thread.frames and thread.frames.pop() is not frame:
@@ -243,11 +247,12 @@ class Observer:
                 thread.number, self._threads = self._threads, self._threads + 1
         meta = self.meta.now(frame.phase, frame.training)
         call = Call(frame.api, meta, self._innermost(thread), thread.number)
-        values = call.values
+        values, reads = call.values, self._contents.of(frame.api)
         if target.is_method and args:
             holds = target.method in _HOLDS and isinstance(frame.thing, Optimizer)
             groups = target.role.kind == "step"
-            self.describer.put_self(frame.thing, values, groups=groups, holds=holds)
+            read = "self" in reads
+            self.describer.put_self(frame.thing, values, groups=groups, holds=holds, read=read)
             args = args[1:]
         put = self.describer.put
         given = dict(self._binder(target, original, frame.thing).places(args, kwargs))
@@ -258,7 +263,7 @@ class Observer:
         for place, value in given.items():
             if communicates:
                 self._objects.unsettle(value)
-            put(place, value, values)
+            put(place, value, values, read=place in reads)
         self.describer.put_together(given, values)
         return call
 

@@ -39,6 +39,7 @@ class RankObservation(Observation):
             (self._table,),
             Steps(Sample(self._spec.every, self._spec.warm_up), automatic=False),
             fixed,
+            self._spec.contents,
         )
 
     def watch(self, parts: Sequence[tuple[str, nn.Module]], optimizer: Any) -> None:

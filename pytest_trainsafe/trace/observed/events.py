@@ -56,6 +56,15 @@ class Value:
     identity: int = 0
 
 
+def holder(place: str) -> str:
+    """The argument or result that a value of a call is in: "result" for "result.0.loss".
+
+    It is "self", "arg.NAME" or "result".
+    """
+    first, *rest = place.split(".")
+    return f"arg.{rest[0]}" if first == "arg" and rest else first
+
+
 @dataclass(slots=True, eq=False)
 class Call:
     """One call of an observed API.

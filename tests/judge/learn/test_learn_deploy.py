@@ -11,6 +11,7 @@ from pytest_trainsafe.judge.learn.invariant import Invariant, Support, hypothesi
 from pytest_trainsafe.judge.learn.packs.pack import Pack, write_pack
 from pytest_trainsafe.judge.learn.packs.read import PackError
 from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judge.learn.relation import Needs
 from pytest_trainsafe.judge.learn.use.deploy import (
     load_packs,
     observation_of,
@@ -55,6 +56,30 @@ def test_apis_of_a_family_are_observed_and_those_of_other_packages_are_not() -> 
         "torch.nn.functional.dropout",
         "torch.optim.*.step",
     )
+
+
+@pytest.mark.parametrize(
+    ("claim", "contents"),
+    [
+        ({"form": "finite", "place": "result.0"}, ("torch.add result",)),
+        (
+            {"form": "equal", "place": "result", "property": "digest", "of": "arg.input"},
+            ("torch.add arg.input", "torch.add result"),
+        ),
+        ({"form": "equal", "place": "result", "property": "dtype", "of": "arg.input"}, ()),
+    ],
+)
+def test_only_tensors_whose_content_a_claim_compares_are_read(
+    claim: dict[str, str], contents: tuple[str, ...]
+) -> None:
+    claimed = Invariant(hypothesis("output", api="torch.add", **claim))
+    pack = Pack("p", (claimed,), {"p": {}})
+
+    assert observation_of([pack], RELATIONS).contents == contents
+
+
+def test_a_relation_that_does_not_say_which_tensors_it_reads_gets_all_of_its_apis() -> None:
+    assert (Needs(frozenset({"torch.add"})) | Needs()).all_contents == {("torch.add", "*")}
 
 
 @pytest.mark.parametrize(

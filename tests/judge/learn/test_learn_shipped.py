@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from pytest_trainsafe import observe
 from pytest_trainsafe.judge.learn.check.applicable import exists
 from pytest_trainsafe.judge.learn.check.offline import Checked, check
 from pytest_trainsafe.judge.learn.packs.pack import Pack
@@ -21,7 +20,11 @@ from pytest_trainsafe.judge.learn.use.deploy import (
     observation_of,
     shipped_packs,
 )
+from pytest_trainsafe.record.observe.observation import Observation
+from pytest_trainsafe.record.observe.steps import Sample, Steps
 from pytest_trainsafe.reference_models import healthy, silent_errors
+from pytest_trainsafe.trace.observed.events import Plain
+from pytest_trainsafe.trace.observed.table import TableBuilder
 
 RELATIONS = relations()
 NAMES = ("amp", "ddp", "deepspeed", "fsdp", "pytorch", "tensor_parallel")
@@ -46,9 +49,12 @@ def checked(train: Callable[[], object], *names: str) -> Checked:
     """The check of packs on a training in this process, of which only their subject is observed."""
     packs = [shipped(name) for name in names]
     wanted = observation_of(packs, RELATIONS)
-    with observe(list(wanted.apis or ()), variables=list(wanted.variables or ())) as observation:
+    table, steps = TableBuilder(), Steps(Sample(), automatic=True)
+    fixed: dict[str, Plain] = {"rank": 0, "world_size": 1}
+    given = wanted.apis, wanted.variables, (table,), steps, fixed, wanted.contents
+    with Observation(*given).active():
         train()
-    return check(ObservedRun("", [observation.table]), packs, RELATIONS)
+    return check(ObservedRun("", [table.table()]), packs, RELATIONS)
 
 
 def test_the_package_has_these_packs_and_none_contradicts_another() -> None:

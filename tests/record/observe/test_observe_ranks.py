@@ -66,6 +66,28 @@ def test_a_selection_is_what_a_run_spec_says_and_missing_apis_are_noted(record: 
     assert "torch.optim.SGD.fly" in unseen.what
 
 
+def test_only_the_named_tensors_of_calls_are_read(record: Record) -> None:
+    functions = ("torch.nn.functional.linear", "torch.nn.functional.relu")
+    contents = ("torch.nn.functional.linear result", "torch.nn.functional.re* *")
+    asked = Observe(functions, (), contents=contents)
+    kept = Kept.of(record(_train, observe=asked).trace.observed(0))
+
+    read: dict[str, set[tuple[str, bool]]] = {}
+    for call in kept.calls:
+        for place, value in call.values.items():
+            if value.tensor is not None:
+                assert value.tensor.shape
+                read.setdefault(call.api, set()).add((place, value.tensor.digest != 0))
+
+    assert read == {
+        "torch.nn.functional.linear": {
+            *(("arg.0", False), ("arg.1", False), ("arg.2", False)),
+            ("result", True),
+        },
+        "torch.nn.functional.relu": {("arg.input", True), ("result", True)},
+    }
+
+
 def test_a_rank_on_an_axis_has_its_coordinate(
     assign: Callable[..., Assignment], monkeypatch: pytest.MonkeyPatch
 ) -> None:

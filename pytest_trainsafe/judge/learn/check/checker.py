@@ -6,7 +6,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pytest_trainsafe.judge.learn.conditions import Features
-from pytest_trainsafe.judge.learn.features import call_features, change_features
 from pytest_trainsafe.judge.learn.names import family, variable
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Change
@@ -30,13 +29,21 @@ class Checker:
     def step_ended(self, step: int) -> None:
         """Called when the training step `step` has ended."""
 
+    def reads_calls(self, api: str) -> bool:
+        """Whether the checker reads calls of an API (`name_of`); others are not passed to it."""
+        return True
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        """Whether the checker reads changes of a variable (`variable_of`)."""
+        return True
+
     def of_call(self, call: Call) -> Features:
         """What preconditions may read of a call, by name of the field, such as "phase"."""
-        return call_features(call, self.contexts.features(call.meta))
+        return self.contexts.of(call)
 
     def of_change(self, change: Change) -> Features:
         """What preconditions may read of a change, by name of the field, such as "phase"."""
-        return change_features(change, self.contexts.features(change.meta))
+        return self.contexts.of(change)
 
 
 def by_param(watches: Iterable[Watch], name: str) -> Mapping[str, Sequence[Watch]]:

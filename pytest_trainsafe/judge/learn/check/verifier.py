@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judge.learn.check.checker import Checker, name_of, variable_of
 from pytest_trainsafe.judge.learn.inference.select import confidence
 from pytest_trainsafe.judge.learn.invariant import Invariant
 from pytest_trainsafe.judge.learn.packs.pack import Pack
@@ -58,6 +59,10 @@ class Verifier:
         self._contexts = Contexts(first_step)
         self.watches = watches_of(packs, relations, min_confidence, program, setting)
         self._checkers: list[Listener] = []
+        #: The checkers that read calls of an API, by its name, and changes of a kind of variable,
+        #: by the name and the class of the object and the attribute.
+        self._of_calls: dict[str, tuple[Listener, ...]] = {}
+        self._of_changes: dict[tuple[str, str, str], tuple[Listener, ...]] = {}
         groups: dict[str, list[Watch]] = {}
         for watch in self.watches:
             watch.rank, watch.report = rank, self._report
@@ -70,24 +75,45 @@ class Verifier:
     def entered(self, call: Call) -> None:
         """Called when a call begins."""
         self._contexts.see(call.meta)
-        for checker in self._checkers:
+        for checker in self._readers_of_call(call):
             checker.entered(call)
 
     def left(self, call: Call) -> None:
         """Called when a call has returned or raised."""
-        for checker in self._checkers:
+        for checker in self._readers_of_call(call):
             checker.left(call)
 
     def changed(self, change: Change) -> None:
         """Called when an attribute has changed, or was sampled at the end of a step."""
         self._contexts.see(change.meta)
-        for checker in self._checkers:
+        for checker in self._readers_of_change(change):
             checker.changed(change)
 
     def step_ended(self, step: int) -> None:
         """Called when the training step `step` has ended."""
         for checker in self._checkers:
             checker.step_ended(step)
+
+    def _readers_of_call(self, call: Call) -> tuple[Listener, ...]:
+        found = self._of_calls.get(call.api)
+        if found is None:
+            found = self._of_calls[call.api] = tuple(
+                each
+                for each in self._checkers
+                if not isinstance(each, Checker) or each.reads_calls(name_of(call))
+            )
+        return found
+
+    def _readers_of_change(self, change: Change) -> tuple[Listener, ...]:
+        key = change.object, change.type, change.attribute
+        found = self._of_changes.get(key)
+        if found is None:
+            found = self._of_changes[key] = tuple(
+                each
+                for each in self._checkers
+                if not isinstance(each, Checker) or each.reads_changes(variable_of(change))
+            )
+        return found
 
     def _report(self, violation: Violation) -> None:
         violation.order = len(self.violations)

@@ -21,7 +21,13 @@ from pytest_trainsafe.judge.learn.columns.ranks import coordinates, join, mixed,
 from pytest_trainsafe.judge.learn.conditions import Feature, joined
 from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import (
+    OWN,
+    Explanation,
+    Needs,
+    RelationBase,
+    contents_of,
+)
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.table import NONE
 
@@ -103,7 +109,7 @@ class Agreement(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the API of the claim."""
-        return Needs(frozenset({claim.text("api")}))
+        return Needs(frozenset({claim.text("api")}), contents=contents_of(claim))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         """None: the check needs the tables of all ranks."""

@@ -23,7 +23,13 @@ from pytest_trainsafe.judge.learn.evidence import Examples
 from pytest_trainsafe.judge.learn.features import Key, is_feature, number_of, property_of
 from pytest_trainsafe.judge.learn.invariant import Hypothesis, hypothesis
 from pytest_trainsafe.judge.learn.names import is_architecture, is_own_module
-from pytest_trainsafe.judge.learn.relation import OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judge.learn.relation import (
+    OWN,
+    Explanation,
+    Needs,
+    RelationBase,
+    contents_of,
+)
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
 from pytest_trainsafe.trace.observed.events import Call, Plain
 from pytest_trainsafe.trace.observed.table import value_at
@@ -160,7 +166,7 @@ class Argument(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the API of the claim."""
-        return Needs(frozenset({claim.text("api")}))
+        return Needs(frozenset({claim.text("api")}), contents=contents_of(claim))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each call, with the arguments of earlier calls."""
@@ -198,6 +204,12 @@ class _Checker(Checker):
         self._watches = by_param(watches, "api")
         self._last: dict[tuple[int, int], Key] = {}
         self._earlier: dict[int, set[Key]] = defaultdict(set)
+
+    def reads_calls(self, api: str) -> bool:
+        return api in self._watches
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return False
 
     def left(self, call: Call) -> None:
         for watch in self._watches.get(name_of(call), ()):

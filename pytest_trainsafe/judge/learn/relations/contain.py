@@ -159,8 +159,9 @@ class Contain(RelationBase):
         """The check needs the API, and the other API or the variable that the claim names."""
         what, name, attribute, _ = _event(claim)
         if what == "call":
-            return Needs(frozenset({claim.text("api"), name}))
-        return Needs(frozenset({claim.text("api")}), frozenset({(name, attribute)}))
+            return Needs(frozenset({claim.text("api"), name}), contents=frozenset())
+        apis, variables = frozenset({claim.text("api")}), frozenset({(name, attribute)})
+        return Needs(apis, variables, contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that collects the calls and changes inside of each call until it returns."""
@@ -210,9 +211,17 @@ class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
         self._watches = by_param(watches, "api")
+        self._events = {_event(watch.claim) for watch in watches}
+        self._variables = {event[1:3] for event in self._events if event[0] == "change"}
         self._open: dict[int, set[Event]] = {}
         #: The kinds of variables that were observed so far.
         self._known: set[tuple[str, str]] = set()
+
+    def reads_calls(self, api: str) -> bool:
+        return api in self._watches or ("call", api, "", "") in self._events
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable in self._variables
 
     def entered(self, call: Call) -> None:
         api = name_of(call)
@@ -236,9 +245,10 @@ class _Checker(Checker):
                     watch.example(lambda: self.of_call(call), event in events, call)
 
     def _happened(self, call: Call | None, event: Event) -> None:
-        for outer in chain(call):
-            if id(outer) in self._open:
-                self._open[id(outer)].add(event)
+        if event in self._events and self._open:
+            for outer in chain(call):
+                if id(outer) in self._open:
+                    self._open[id(outer)].add(event)
 
 
 def _contained(frame: Frame) -> tuple[list[Event], list[tuple[str, Ints, Ints]]]:

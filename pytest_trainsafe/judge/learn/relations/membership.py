@@ -83,7 +83,7 @@ class Membership(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the parameters, and the optimizer's steps."""
-        return Needs(frozenset({_STEP}), frozenset({_HELD}))
+        return Needs(frozenset({_STEP}), frozenset({_HELD}), contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each optimizer step, and each parameter at a step's end."""
@@ -108,6 +108,12 @@ class _Checker(Checker):
         self._held = [watch for watch in watches if watch.claim["form"] == "held"]
         self._steps = [watch for watch in watches if watch.claim["form"] != "held"]
         self._parameters: dict[str, Change] = {}
+
+    def reads_calls(self, api: str) -> bool:
+        return api == _STEP
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable == _HELD
 
     def left(self, call: Call) -> None:
         if call.exception or name_of(call) != _STEP:

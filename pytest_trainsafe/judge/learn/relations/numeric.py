@@ -145,6 +145,12 @@ class _Checker(Checker):
         super().__init__(contexts)
         self._watches = by_variable(watches)
 
+    def reads_calls(self, api: str) -> bool:
+        return False
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable in self._watches
+
     def changed(self, change: Change) -> None:
         if change.changed:
             for watch in self._watches.get(variable_of(change), ()):

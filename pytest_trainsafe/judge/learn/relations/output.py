@@ -30,6 +30,7 @@ from pytest_trainsafe.judge.learn.relation import (
     Explanation,
     Needs,
     RelationBase,
+    contents_of,
 )
 from pytest_trainsafe.judge.learn.relations.argument import SMALL
 from pytest_trainsafe.judge.learn.watch import Contexts, Watch
@@ -163,7 +164,7 @@ class Output(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the API of the claim."""
-        return Needs(frozenset({claim.text("api")}))
+        return Needs(frozenset({claim.text("api")}), contents=contents_of(claim))
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each call when it returns."""
@@ -212,6 +213,12 @@ class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
         self._watches = by_param(watches, "api")
+
+    def reads_calls(self, api: str) -> bool:
+        return api in self._watches
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return False
 
     def left(self, call: Call) -> None:
         if not call.exception:

@@ -139,6 +139,12 @@ class _Checker(Checker):
         self._graded: set[str] = set()
         self._zero_rate = False
 
+    def reads_calls(self, api: str) -> bool:
+        return False
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable in self._watches or variable == _RATE or variable[1] == "grad"
+
     def changed(self, change: Change) -> None:
         name = variable_of(change)
         if change.attribute == "grad" and _has_gradient(change):
@@ -159,10 +165,13 @@ class _Checker(Checker):
                 self._judge(watch, seen.last, quiet)
         self._now, self._graded, self._zero_rate = {}, set(), False
 
+    def _features_of(self, last: Change, graded: bool) -> Features:
+        return self.contexts.distinct(_features(self.of_change(last), graded, self._zero_rate))
+
     def _judge(self, watch: Watch, last: Change, quiet: int) -> None:
         graded = last.object in self._graded
         watch.example(
-            lambda: _features(self.of_change(last), graded, self._zero_rate),
+            lambda: self._features_of(last, graded),
             bool(_kept(np.array([quiet]), watch.claim)[0]),
             last,
         )

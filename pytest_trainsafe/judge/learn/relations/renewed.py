@@ -93,7 +93,8 @@ class Renewed(RelationBase):
         clearing by hand.
         """
         name = claim.text("variable"), claim.text("attribute")
-        return Needs(frozenset({_STEP, *_COMPARED}), frozenset({name}))
+        apis = frozenset({_STEP, *_COMPARED})
+        return Needs(apis, frozenset({name}), contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that judges each step of an optimizer but its first.
@@ -120,6 +121,12 @@ class _Checker(Checker):
         self._anew: dict[int, dict[int, set[Name]]] = defaultdict(dict)
         self._pending: dict[int, set[Name]] = {}
         self._known: set[Name] = set()
+
+    def reads_calls(self, api: str) -> bool:
+        return api in self._watches
+
+    def reads_changes(self, variable: Name) -> bool:
+        return variable in _GRADIENTS
 
     def entered(self, call: Call) -> None:
         api = name_of(call)

@@ -158,7 +158,8 @@ class CallSequence(RelationBase):
 
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs both APIs."""
-        return Needs(frozenset({claim.text("api"), claim.text("inner")}))
+        apis = frozenset({claim.text("api"), claim.text("inner")})
+        return Needs(apis, contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that counts calls of `inner`, and notes the first calls in each step."""
@@ -313,6 +314,12 @@ class _Checker(Checker):
         self._pending: dict[int, list[tuple[Watch, int]]] = {}
         self._step: object = None
         self._seen: dict[str, Call] = {}
+
+    def reads_calls(self, api: str) -> bool:
+        return any(api in each for each in (self._pairs, self._inner, self._first, self._second))
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return False
 
     def entered(self, call: Call) -> None:
         api = name_of(call)

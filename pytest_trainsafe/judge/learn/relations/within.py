@@ -86,7 +86,7 @@ class Within(RelationBase):
     def needs(self, claim: Hypothesis) -> Needs:
         """The check needs the API and the variable of the claim."""
         name = claim.text("variable"), claim.text("attribute")
-        return Needs(frozenset({claim.text("api")}), frozenset({name}))
+        return Needs(frozenset({claim.text("api")}), frozenset({name}), contents=frozenset())
 
     def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
         """A listener that looks at the calls around each change."""
@@ -105,6 +105,12 @@ class _Checker(Checker):
     def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
         super().__init__(contexts)
         self._watches = by_variable(watches)
+
+    def reads_calls(self, api: str) -> bool:
+        return False
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable in self._watches
 
     def changed(self, change: Change) -> None:
         known = change.changed and change.before is not None

@@ -83,7 +83,17 @@ def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> 
     names = {name for api in needs.apis for name in patterns(api)}
     apis = {name for name in names if name.partition(".")[0] in LIBRARIES}
     variables = {name for kind in needs.variables for name in variable_patterns(*kind)}
-    return Observe(apis=tuple(sorted(apis)), variables=tuple(sorted(variables)))
+    contents = {
+        f"{name} {place}"
+        for api, place in needs.all_contents
+        for name in patterns(api)
+        if name in apis
+    }
+    return Observe(
+        apis=tuple(sorted(apis)),
+        variables=tuple(sorted(variables)),
+        contents=tuple(sorted(contents)),
+    )
 
 
 def variable_patterns(kind: str, attribute: str) -> tuple[str, ...]:

@@ -6,7 +6,7 @@ import fnmatch
 import functools
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
@@ -99,6 +99,34 @@ class Wanted:
             for pattern in self._patterns
             for head in (name, kind)
         )
+
+
+class Contents:
+    """Selects the arguments and results of calls whose tensors are read.
+
+    `names` are those of `trace.run_spec.Observe.contents`; None selects all.
+    """
+
+    def __init__(self, names: Sequence[str] | None) -> None:
+        self._pairs = None if names is None else [name.rpartition(" ")[::2] for name in names]
+        self.of = functools.cache(self._of)
+
+    def _of(self, api: str) -> Container[str]:
+        """The arguments and results ("self", "arg.NAME", "result") of an API that are read."""
+        if self._pairs is None:
+            return _EVERYTHING
+        found = {place for name, place in self._pairs if fnmatch.fnmatchcase(api, name)}
+        return _EVERYTHING if "*" in found else found
+
+
+class _Everything:
+    """Contains every text."""
+
+    def __contains__(self, name: object) -> bool:
+        return True
+
+
+_EVERYTHING = _Everything()
 
 
 def _is_below(name: str, owner: type) -> bool:

@@ -37,7 +37,7 @@ def of_optimizer(
                 read: Callable[[], object] = _Identities(group, objects)
                 yield Slot(where, kind, "params", "plain", read)
             elif as_plain(group[key]) is not None or isinstance(group[key], torch.Tensor):
-                read = functools.partial(_number, group, key)
+                read = functools.partial(group.get, key)
                 yield Slot(where, kind, str(key), "plain", read)
         for number, parameter in enumerate(group["params"][:MAX_STATES]):
             held = optimizer.state.get(parameter)
@@ -48,7 +48,7 @@ def of_optimizer(
             for key, value in held.items():
                 if isinstance(value, torch.Tensor) or as_plain(value) is not None:
                     where = f"{name}.state.{called}"
-                    read = functools.partial(_number, held, key)
+                    read = functools.partial(held.get, key)
                     yield Slot(where, kind, str(key), "state", read)
 
 
@@ -153,14 +153,6 @@ class _Identities:
             self._key = key
             self._text = cut(",".join(str(self._objects.identity(each)) for each in held))
         return self._text
-
-
-def _number(held: Mapping[Any, Any], key: Any) -> object:
-    """An item of a dict; if it is a CPU tensor without dimensions, the number in it."""
-    value = held.get(key)
-    if isinstance(value, torch.Tensor) and value.is_cpu and not value.dim():
-        return value.item()
-    return value
 
 
 def _item(thing: Any, attribute: str) -> object:

@@ -21,7 +21,8 @@ class Slot:
     `name` is the name of the object, such as "model.fc.weight", and `cls` the name of its class.
     `kind` is "data", "grad", "buffer", "state" or "plain".  After a call that may write to a kind,
     all attributes of this kind are compared by content.  `read` returns a tensor, a plain value
-    such as a number or a text, or None.
+    such as a number or a text, or None.  A CPU tensor without dimensions is recorded as its number
+    if the kind is "state" or "plain".
     """
 
     __slots__ = ("_key", "attribute", "kind", "moment", "object", "read", "type", "value")
@@ -47,20 +48,28 @@ class Slot:
         if isinstance(now, torch.Tensor):
             if exact and self.moment == moment >= 0:
                 return None
-            key = key_of(now)
-            if not exact and key is not None and self._key == (id(now), key):
+            key = id(now), key_of(now)
+            if not exact and key[1] is not None and self._key == key:
                 return None
-            self._key, self.moment = (id(now), key), moment
-            # The identity of the tensor that holds a gradient or a state does not matter.
-            value = describer.value(now, exact=True, identity=self.kind in ("data", "buffer"))
+            self._key, self.moment = key, moment
+            value = self._of_tensor(now, describer)
         else:
-            if self._key is not None and type(now) is type(self._key) and now == self._key:
-                return None
+            known = self._key
+            # Kept even if it is equal: `Fingerprint` compares the ids of objects that are kept.
             self._key = now
+            if known is not None and type(now) is type(known) and now == known:
+                return None
             plain = as_plain(now)
             value = NOTHING if plain is None else plain_of(now, plain)
         before, self.value = self.value, value
         return None if _same(before, value) else before
+
+    def _of_tensor(self, tensor: torch.Tensor, describer: Describer) -> Value:
+        if self.kind in ("state", "plain") and tensor.is_cpu and not tensor.dim():
+            number = tensor.item()
+            return plain_of(number, as_plain(number))
+        # The identity of the tensor that holds a gradient or a state does not matter.
+        return describer.value(tensor, exact=True, identity=self.kind in ("data", "buffer"))
 
 
 def _same(before: Value, after: Value) -> bool:

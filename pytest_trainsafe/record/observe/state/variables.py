@@ -5,8 +5,10 @@ To follow an object means to record the changes of its attributes.
 
 from __future__ import annotations
 
+import functools
+import itertools
 import weakref
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator
 from typing import Any
 
 import torch
@@ -21,6 +23,7 @@ from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
 from pytest_trainsafe.record.observe.patching.selection import Wanted
 from pytest_trainsafe.record.observe.state import plain
+from pytest_trainsafe.record.observe.state.fingerprint import Fingerprint
 from pytest_trainsafe.record.observe.state.slots import Slot
 from pytest_trainsafe.trace.observed.events import Plain, Value
 
@@ -51,6 +54,10 @@ class Variables:
         self._others: list[tuple[str, weakref.ref[Any]]] = []
         self._counts: dict[str, int] = {}
         self._slots: dict[tuple[str, str], Slot] = {}
+        #: The same in their order, what they held, and the indexes of those of each kind.
+        self._listed: tuple[Slot, ...] = ()
+        self._fingerprint = Fingerprint()
+        self._kinds: dict[str, list[int]] = {}
         #: The slots of buffers, by the buffer's id.
         self._buffers: dict[int, Slot] = {}
         self._program: dict[str, Plain] = {}
@@ -170,7 +177,11 @@ class Variables:
         self._moment += 1
         self._refresh(changed)
         describer, moment = self._describer, self._moment
-        for slot in self._slots.values():
+        indexes = self._fingerprint.changed()
+        for kind in exact:
+            indexes.update(self._kinds.get(kind, ()))
+        for index in sorted(indexes):
+            slot = self._listed[index]
             before = slot.look(describer, slot.kind in exact, moment)
             if before is not None:
                 changed(slot, before)
@@ -246,7 +257,13 @@ class Variables:
             slots[key] = slot
             if slot.kind == "state" and self._slots:
                 changed(slot, None)
-        self._slots = slots
+        listed = tuple(slots.values())
+        if listed != self._listed:
+            self._fingerprint, self._kinds = Fingerprint(), {}
+            for index, slot in enumerate(listed):
+                self._kinds.setdefault(slot.kind, []).append(index)
+        self._slots, self._listed = slots, listed
+        self._fingerprint.reads = [slot.read for slot in listed]
         self._buffers = {id(slot.read()): slot for slot in slots.values() if slot.kind == "buffer"}
 
     def _all(self) -> Iterator[Slot]:
@@ -278,7 +295,7 @@ class Variables:
             elif thing is not None:
                 yield from plain.of_object(name, thing)
         for key in self._program:
-            yield Slot(PROGRAM, PROGRAM, key, "plain", _Item(self._program, key))
+            yield Slot(PROGRAM, PROGRAM, key, "plain", functools.partial(self._program.get, key))
 
     def _of_model(self, name: str, module: nn.Module, optimized: set[int]) -> Iterator[Slot]:
         for path, parameter in module.named_parameters():
@@ -291,7 +308,7 @@ class Variables:
                 public_name(type(buffer)),
                 "data",
                 "buffer",
-                _Same(buffer),
+                _always(buffer),
             )
 
     def _of_bare(self, name: str, optimizer: Optimizer, optimized: set[int]) -> Iterator[Slot]:
@@ -308,46 +325,17 @@ class Variables:
 
 def _of_parameter(name: str, parameter: torch.Tensor, optimized: set[int]) -> Iterator[Slot]:
     kind = public_name(type(parameter))
-    yield Slot(name, kind, "data", "data", _Same(parameter))
-    yield Slot(name, kind, "grad", "grad", _Attribute(parameter, "grad"))
-    yield Slot(name, kind, "requires_grad", "plain", _Attribute(parameter, "requires_grad"))
-    yield Slot(name, kind, "in_optimizer", "plain", _Same(id(parameter) in optimized))
+    yield Slot(name, kind, "data", "data", _always(parameter))
+    yield Slot(name, kind, "grad", "grad", functools.partial(getattr, parameter, "grad"))
+    yield Slot(
+        name, kind, "requires_grad", "plain", functools.partial(getattr, parameter, "requires_grad")
+    )
+    yield Slot(name, kind, "in_optimizer", "plain", _always(id(parameter) in optimized))
 
 
-class _Same:
-    """Reads a recorded attribute (`Slot.read`): each call returns the object `thing`."""
-
-    __slots__ = ("_thing",)
-
-    def __init__(self, thing: object) -> None:
-        self._thing = thing
-
-    def __call__(self) -> object:
-        return self._thing
-
-
-class _Attribute:
-    """Reads a recorded attribute (`Slot.read`): each call returns `getattr(thing, name)`."""
-
-    __slots__ = ("_name", "_thing")
-
-    def __init__(self, thing: object, name: str) -> None:
-        self._thing, self._name = thing, name
-
-    def __call__(self) -> object:
-        return getattr(self._thing, self._name)
-
-
-class _Item:
-    """Reads a recorded attribute (`Slot.read`): each call returns `held.get(key)`."""
-
-    __slots__ = ("_held", "_key")
-
-    def __init__(self, held: Mapping[str, object], key: str) -> None:
-        self._held, self._key = held, key
-
-    def __call__(self) -> object:
-        return self._held.get(self._key)
+def _always(thing: object) -> Callable[[], object]:
+    """A function that returns `thing`.  No function written in Python is called as fast."""
+    return itertools.repeat(thing).__next__
 
 
 def _kind_of(thing: Any) -> tuple[str, bool]:

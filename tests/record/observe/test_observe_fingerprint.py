@@ -1,0 +1,67 @@
+"""A fingerprint names every attribute that may hold something else than before, and few others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import torch
+
+from pytest_trainsafe.record.observe.state.fingerprint import Fingerprint
+
+
+def test_the_first_call_names_all_and_the_next_one_none() -> None:
+    held = {0: torch.ones(2), 1: 0.5, 2: None, 3: "text"}
+    fingerprint = _of(held)
+
+    assert fingerprint.changed() == {0, 1, 2, 3}
+    assert fingerprint.changed() == set()
+
+
+@pytest.mark.parametrize("now", [0.25, None, torch.zeros(2)])
+def test_another_object_is_a_change(now: object) -> None:
+    held: dict[int, object] = {0: 0.5, 1: torch.ones(2)}
+    fingerprint = _of(held)
+    fingerprint.changed()
+
+    held[0] = now
+
+    assert fingerprint.changed() == {0}
+    assert fingerprint.changed() == set()
+
+
+def test_a_write_and_a_new_memory_of_a_tensor_are_changes() -> None:
+    held = {0: torch.ones(2), 1: torch.ones(2), 2: torch.ones(2)}
+    fingerprint = _of(held)
+    fingerprint.changed()
+
+    held[0].add_(1)
+    held[1].data = torch.zeros(2)
+
+    assert fingerprint.changed() == {0, 1}
+    assert fingerprint.changed() == set()
+
+
+def test_a_tensor_keeps_its_version_when_another_attribute_becomes_a_tensor() -> None:
+    held: dict[int, object] = {0: None, 1: torch.ones(2)}
+    fingerprint = _of(held)
+    fingerprint.changed()
+
+    held[0] = torch.ones(3)
+
+    assert fingerprint.changed() == {0}
+
+
+def test_what_may_change_unnoticed_is_always_named() -> None:
+    with torch.inference_mode():
+        without_version = torch.ones(2)
+    fingerprint = _of({0: [1, 2], 1: without_version, 2: torch.ones(2)})
+    fingerprint.changed()
+
+    assert fingerprint.changed() == {0, 1}
+
+
+def _of(held: Mapping[int, object]) -> Fingerprint:
+    fingerprint = Fingerprint()
+    fingerprint.reads = [lambda index=index: held[index] for index in held]  # type: ignore[misc]
+    return fingerprint

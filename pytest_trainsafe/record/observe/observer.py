@@ -92,6 +92,10 @@ class Observer:
         self._selection = selection
         self._contents = contents
         self._listeners = tuple(listeners)
+        #: The methods of the listeners, since looking them up takes time at each event.
+        self._entered = [each.entered for each in listeners]
+        self._left = [each.left for each in listeners]
+        self._changed = [each.changed for each in listeners]
         self._libraries = libraries
         self._found = found
         self._ended = ended
@@ -192,7 +196,7 @@ class Observer:
                     frame.call = self._call(thread, frame, target, original, args, kwargs)
             thread.frames.append(frame)
             if frame.call is not None:
-                self._tell("entered", frame.call)
+                self._tell(self._entered, frame.call)
         except BaseException:
             if thread.frames and thread.frames[-1] is frame:
                 thread.frames.pop()
@@ -225,7 +229,7 @@ class Observer:
                 else:
                     read = "result" in self._contents.of(call.api)
                     self.describer.put("result", result, call.values, read=read)
-                self._tell("left", call)
+                self._tell(self._left, call)
         finally:
             while thread.frames and thread.frames.pop() is not frame:
                 pass
@@ -306,11 +310,15 @@ class Observer:
         It takes the attribute's Slot and its earlier value, None for a new attribute.  The report
         says that the innermost recorded call made the change.
         """
-        by, meta = self._innermost(thread), self._meta_now()
+        known: tuple[Call | None, Mapping[str, Plain]] | None = None
 
         def tell(slot: Slot, before: Value | None) -> None:
+            nonlocal known
+            if known is None:  # most comparisons find no change
+                known = self._innermost(thread), self._meta_now()
+            by, meta = known
             names = slot.object, slot.type, slot.attribute
-            self._tell("changed", Change(*names, slot.value, meta, before, by))
+            self._tell(self._changed, Change(*names, slot.value, meta, before, by))
 
         return tell
 
@@ -341,7 +349,7 @@ class Observer:
 
                 def sampled(slot: Slot) -> None:
                     names = slot.object, slot.type, slot.attribute
-                    self._tell("changed", Change(*names, slot.value, meta, changed=False))
+                    self._tell(self._changed, Change(*names, slot.value, meta, changed=False))
 
                 self.variables.sample(self._telling(thread), sampled, fresh)
                 with self._lock:
@@ -397,10 +405,10 @@ class Observer:
             return function(*args, **kwargs)
         return self.run(Target(torch, "", api, _OPERATOR), function, args, kwargs)
 
-    def _tell(self, what: str, event: Any) -> None:
+    def _tell(self, receivers: Sequence[Callable[[Any], None]], event: Any) -> None:
         with self._lock:
-            for listener in self._listeners:
-                getattr(listener, what)(event)
+            for receive in receivers:
+                receive(event)
 
 
 def _outside_of_modules(frames: Sequence[_Frame]) -> bool:

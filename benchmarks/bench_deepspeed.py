@@ -122,7 +122,8 @@ def _small(settings: Settings) -> Iterator[Case]:
     """Yields the Cases that characterise a release.
 
     These are the first and the last stage in bfloat16, the Points of the catalogue's bugs that a
-    supported release may have (in float32, unless a bug's Point is in bfloat16), and a pipeline.
+    supported release may have (in float32, unless a bug's Point is in bfloat16), and a pipeline
+    without ZeRO and at stage 1.
     """
     float32, bfloat16 = (replace(settings, dtypes=(each,)) for each in ("float32", "bfloat16"))
     stages: dict[str, Any] = {"zero": [0, 3], "dp": 2, "dtype": "bfloat16"}
@@ -130,7 +131,7 @@ def _small(settings: Settings) -> Iterator[Case]:
     for point in catalogued_points():
         of_bug = bfloat16 if point.get("dtype") == "bfloat16" else float32
         yield from _cells(program.train, point, of_bug)
-    pipe: dict[str, Any] = {"pp": 2, "zero": 0, "clip": False}
+    pipe: dict[str, Any] = {"pp": 2, "zero": [0, 1], "clip": False}
     yield from _cells(deepspeed_gpt.pipeline, pipe, float32, steps=2)
 
 

@@ -2,8 +2,9 @@
 
 Pip installs each release into a separate folder without its dependencies, so torch and everything
 else are those of the environment. The release is then imported instead of the installed DeepSpeed,
-and `bench_deepspeed.py --small` judges it at 13 Points, in float32 or bfloat16. A Point passes,
-fails by a known bug of that release, or is counted as unexplained. `--write` writes the table into
+and `bench_deepspeed.py --small` judges it at a few Points, in float32 or bfloat16. A Point passes,
+fails by a known bug of that release, or is counted as unexplained. Exits with 1 if any is, or if a
+release does not show a bug that the catalogue's entry says it has. `--write` writes the table into
 docs/deepspeed.md.
 """
 
@@ -12,6 +13,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import re
 import subprocess
 import sys
 from collections import Counter
@@ -20,6 +22,8 @@ from typing import Any
 
 from _measure import ROOT, finish, machine, show
 from _page import write_section
+from deepspeed_known import dated, title
+from packaging.version import Version
 
 from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
@@ -28,7 +32,8 @@ PAGE = ROOT / "docs" / "deepspeed.md"
 SWEEP = Path(__file__).with_name("bench_deepspeed.py")
 
 #: The oldest supported release, the newest one when this was written, and between them the releases
-#: that the catalogue of bugs names, and the first and the last that scale gradients in a hook.
+#: in which the catalogue shows its bugs, others that its entries name, and the first one that
+#: divides gradients in a hook.
 RELEASES = (
     OLDEST,
     "0.15.1",
@@ -59,8 +64,20 @@ def main() -> None:
     show("DeepSpeed's releases", ["release", "pass", "known bug", "unexplained", "s"], rows)
     if arguments.write:
         write_section(PAGE, "releases", section(figures, facts))
-    finish("deepspeed_releases", facts, {"releases": figures})
-    sys.exit(any(figure["outcomes"]["unexplained"] for figure in figures))
+    missing = unshown(figures)
+    print("\n".join(missing) or "every release shows the bugs that the catalogue dates to it")
+    finish("deepspeed_releases", facts, {"releases": figures, "unshown": missing})
+    sys.exit(bool(missing) or any(figure["outcomes"]["unexplained"] for figure in figures))
+
+
+def unshown(figures: list[dict[str, Any]]) -> list[str]:
+    """The bugs that releases have by the catalogue's entries, but did not show."""
+    return [
+        f"{figure['release']} does not show {title(bug)}"
+        for figure in figures
+        for bug, first, last in dated()
+        if first <= Version(figure["release"]) <= last and title(bug) not in figure["bugs"]
+    ]
 
 
 def swept(folder: Path) -> dict[str, Any]:
@@ -81,6 +98,7 @@ def swept(folder: Path) -> dict[str, Any]:
     known = Counter(outcome for _, outcome, *_ in found["rows"])
     return {
         "outcomes": found["outcomes"],
+        "points": [point for point, *_ in found["rows"]],
         "seconds": sum(found["seconds"]),
         "bugs": {name: n for name, n in known.items() if name not in ("pass", "unexplained")},
     }
@@ -95,11 +113,11 @@ def row(figure: dict[str, Any]) -> list[object]:
 
 def section(figures: list[dict[str, Any]], facts: dict[str, object]) -> str:
     """The page's section: the outcomes of each release, and the releases that show each bug."""
-    points = sum(figures[0]["outcomes"].values())
+    points = figures[0]["points"]
     lines = [
-        f"Written by `python benchmarks/{Path(__file__).name} --write`",
-        f"with torch {facts['torch']} on {facts['cores']} cores, load {facts['load']} before:",
-        f"{points} Points of each release.",
+        f"Written by `python benchmarks/{Path(__file__).name} --write` with torch {facts['torch']}",
+        f"on {facts['cores']} cores, load {facts['load']} before.",
+        f"Each release is judged at the same {len(points)} Points, over two ranks:",
     ]
     head = ["release", "pass", "fail by a known bug", "unexplained", "seconds"]
     counts = _table(head, [[*map(str, row(figure))] for figure in figures])
@@ -108,8 +126,19 @@ def section(figures: list[dict[str, Any]], facts: dict[str, object]) -> str:
         for bug, count in figure["bugs"].items():
             shown = figure["release"] + (f" ({count} Points)" if count > 1 else "")
             bugs.setdefault(bug, []).append(shown)
-    seen = _table(["bug", "shown in"], [[bug, ", ".join(them)] for bug, them in bugs.items()])
-    return "\n".join([" ".join(lines), "", *counts, "", *seen])
+    seen = _table(
+        ["bug", "shown in"], [[_linked(bug), ", ".join(them)] for bug, them in bugs.items()]
+    )
+    judged = [f"- `{point}`" for point in points]
+    return "\n".join([" ".join(lines), "", *judged, "", *counts, "", *seen])
+
+
+def _linked(bug: str) -> str:
+    """A bug's name, whose first word is a link if it names an entry or a thread of DeepSpeed's."""
+    name, _, what = bug.partition(":")
+    if re.fullmatch(r"#\d+", name):
+        return f"[{name}](https://github.com/deepspeedai/DeepSpeed/issues/{name[1:]}):{what}"
+    return f"[{name}](deepspeed-bugs.md#{name}):{what}" if name.startswith("ds-") else bug
 
 
 def _table(head: list[str], rows: list[list[str]]) -> list[str]:

@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from packaging.version import Version
 
 from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
-from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
+from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug, find, programs
+from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import resolve
 
 UNEXPLAINED = "unexplained"
 
 #: The catalogue's program, whose axes differ from those of the other programs.
-_CATALOGUE = "program.train"
+CATALOGUE = resolve(small.train)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +41,13 @@ class Known:
         here = Version(self.first) <= installed <= Version(self.last)
         there = all(case.point.get(axis, 1) == value for axis, value in self.point.items())
         if self.catalogued:
-            there = case.program.name == _CATALOGUE and dict(case.point) == self.point
+            there = case.program.path == CATALOGUE.path and dict(case.point) == self.point
         return here and there and all(word in report for word in self.words)
+
+
+def title(bug: DeepSpeedBug) -> str:
+    """A catalogued bug's name among the known ones."""
+    return f"{bug.name}: {bug.what}"
 
 
 KNOWN = (
@@ -59,7 +66,21 @@ KNOWN = (
         ("exp_avg · optimizer_state · step 0",),
     ),
     Known(
-        "ds-8154: a pipeline divides gradients by the accumulation again at each stage boundary",
+        "#7773: a pipeline does not divide the loss by the number of accumulation steps",
+        "0.16.0",
+        "0.18.2",
+        {"pp": 2},
+        ("activation_grad · step 0", "times the reference, a factor of micro-batches"),
+    ),
+    Known(
+        "#7787: without ZeRO, the first backward of a pipeline raises an error",
+        "0.18.3",
+        "0.18.4",
+        {"zero": 0, "pp": 2},
+        ("RuntimeError: Direct calls to tensor.backward() are not supported",),
+    ),
+    Known(
+        "#8154: a pipeline divides gradients by the accumulation again at each stage boundary",
         "0.18.3",
         "0.19.2",
         {"pp": 2},
@@ -94,7 +115,7 @@ KNOWN = (
         ("main_grad · step 0", "over cp"),
     ),
     Known(
-        "ds-7718: stage 2 keeps only the last micro-batch of a step",
+        title(find("ds-7718")),
         "0.17.6",
         "0.18.2",
         {"zero": 2},
@@ -109,7 +130,7 @@ _WARM_UP = {"dp": 2, "zero": 1, "groups": True, "steps": 4}
 KNOWN_THERE = (
     *(
         Known(
-            "ds-6597: the first step is taken at the optimizer's own rate, before a warm-up begins",
+            title(find("ds-6597")),
             "0.14.4",
             "0.15.2",
             {**_WARM_UP, "schedule": schedule},
@@ -127,6 +148,14 @@ KNOWN_THERE = (
         catalogued=True,
     ),
     Known(
+        "#7788: stage 1 in bfloat16 with accumulation in float32 uses the optimizer of stage 0",
+        "0.17.6",
+        "0.18.4",
+        {"dp": 2, "zero": 1, "dtype": "bfloat16", "wide_accumulation": True},
+        ("zero=1 had no effect: every rank of dp keeps all of the optimizer's state",),
+        catalogued=True,
+    ),
+    Known(
         "no bug: the default of WarmupLR's warmup_max_lr is 0.001, later each group's own rate",
         "0.15.3",
         "0.17.1",
@@ -137,26 +166,40 @@ KNOWN_THERE = (
 )
 
 
+def dated() -> list[tuple[DeepSpeedBug, Version, Version]]:
+    """The bugs of the catalogue's program, each with the first and the last release that has it.
+
+    Only bugs that a supported release has. Raises LookupError if there are none.
+    """
+    found = []
+    for bug in BUGS:
+        seen = re.findall(r"\d+\.\d+\.\d+", bug.wrong)
+        if _module(bug) == small.__name__ and Version(seen[-1]) >= Version(OLDEST):
+            found.append((bug, Version(seen[0]), Version(seen[-1])))
+    if not found:
+        raise LookupError(f"the catalogue has no bug of {small.__name__} in a supported release")
+    return found
+
+
+def _module(bug: DeepSpeedBug) -> str:
+    """The module of a bug's program."""
+    return f"{programs.__name__}.{bug.program}"
+
+
 def catalogued_points() -> list[dict[str, object]]:
     """The Points at which catalogued bugs of supported releases act, each Point once."""
-    points = [
-        dict(bug.triggers)
-        for bug in BUGS
-        if bug.program == "program" and Version(bug.right) > Version(OLDEST)
-    ]
+    points = [dict(bug.triggers) for bug, _, _ in dated()]
     return [point for number, point in enumerate(points) if point not in points[:number]]
 
 
-def _catalogued(bug: DeepSpeedBug) -> Known:
+def _catalogued(bug: DeepSpeedBug, first: Version, last: Version) -> Known:
     """A catalogued bug as a Known bug of the releases that its entry names."""
-    seen = re.findall(r"\d+\.\d+\.\d+", bug.wrong)
-    words = f"{bug.tensor} · {bug.kind} · step {bug.step}"
-    name = f"{bug.name}: {bug.what}"
-    return Known(name, seen[0], seen[-1], bug.triggers, (words,), catalogued=True)
+    words = f"starts at     {bug.tensor} · {bug.kind} · step {bug.step}"
+    return Known(title(bug), str(first), str(last), bug.triggers, (words,), catalogued=True)
 
 
 def known_by(case: Case, report: str) -> str:
     """The name of the first bug that explains the report on a Case; UNEXPLAINED if none does."""
-    catalogued = [_catalogued(bug) for bug in BUGS if bug.program == "program"]
-    found = [bug.name for bug in (*KNOWN, *KNOWN_THERE, *catalogued) if bug.explains(case, report)]
-    return found[0] if found else UNEXPLAINED
+    # A catalogued bug comes first: it names the Point and the first wrong tensor exactly.
+    every = (*(_catalogued(*each) for each in dated()), *KNOWN_THERE, *KNOWN)
+    return next((bug.name for bug in every if bug.explains(case, report)), UNEXPLAINED)

@@ -130,7 +130,7 @@ BUGS = (
         area="accumulation",
         what="with the optimizer on the CPU, the gradients of all micro-batches but the first and "
         "the last are lost",
-        wrong="0.17.6 to 0.18.9",
+        wrong="0.16.2 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         planted=True,
@@ -173,7 +173,7 @@ BUGS = (
         area="reduction",
         what="BF16_Optimizer adds the gradients of a step's last micro-batch after the all-reduce, "
         "so each rank uses only its own",
-        wrong="0.18.3 to 0.18.9",
+        wrong="0.18.5 to 0.18.9",
         right="0.19.0",
         release="0.18.9",
         planted=True,

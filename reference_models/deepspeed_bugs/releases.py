@@ -2,8 +2,9 @@
 
 A release is in a folder of its own, as `pip install --no-deps --target FOLDER` leaves it.
 Called by the catalogue's programs, in ranks that have not imported DeepSpeed yet.  The changes that
-are made here are only those without which an old release cannot start: empty modules that its CPU
-backend imports, and names that torch and numpy no longer have.  None of them changes a result.
+are made here are only those without which an old release cannot train on CPUs: empty modules that
+its CPU backend imports, names that torch and numpy no longer have, and all-gathers that work over
+gloo.  None of them changes a result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import types
 from pathlib import Path
 from typing import Any
 
-from pytest_trainsafe.fixtures.deepspeed.engine import gather_without_history
+from pytest_trainsafe.fixtures.deepspeed.gathers import prepare_gathers
 
 #: Intel's modules, which releases before 0.14.1 import to find out whether they can use the CPU.
 _INTELS = ("intel_extension_for_pytorch", "oneccl_bindings_for_pytorch")
@@ -54,7 +55,7 @@ def start_release(folder: str) -> Any:
     backend: Any = sys.modules["deepspeed.comm.torch"]
     if hasattr(backend, "build_shm_op"):
         backend.build_shm_op = lambda: None  # g++ takes a minute, and gloo does the same
-    gather_without_history()
+    prepare_gathers(deepspeed)
     deepspeed.init_distributed(dist_backend="gloo", auto_mpi_discovery=False, verbose=False)
     return deepspeed
 

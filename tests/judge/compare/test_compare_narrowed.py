@@ -203,11 +203,8 @@ def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = 
     if not wide:
         exact = [loss.bfloat16() for loss in exact]
     noise = [loss * (1 + draw(f"noise {i}", ()).float() * 2**-8) for i, loss in enumerate(exact)]
-    traces = [
-        losses(folder / name, values)
-        for name, values in (("candidate", candidate), ("reference", exact), ("noise", noise))
-    ]
-    found = compare(Rung("bfloat16", *traces)).findings
+    ours, due = losses(folder / "candidate", candidate), losses(folder / "reference", exact)
+    found = compare(Rung("bfloat16", ours, due, losses(folder / "noise", noise))).findings
     return [f"{each.check} {each.where and each.where.microbatch}" for each in found]
 
 

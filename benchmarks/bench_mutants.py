@@ -52,6 +52,9 @@ SETTINGS = Settings(max_world_size=4, device="cpu", timeout=60.0, localize=24 * 
 #: The number of mutants that one session judges with the references that it keeps.
 OF_A_SESSION = 60
 
+#: The largest number of Points at which a mutant that passes in float64 is judged in bfloat16.
+BELOW = 6
+
 NOTICED = ("reported", "inconclusive", "crashed", "hung")
 
 
@@ -176,15 +179,14 @@ class Workplace:
 
     def ways(self, mutation: Mutation, most: int) -> Iterator[tuple[Place, tuple[str, ...]]]:
         """Yields the Points and dtypes at which a mutant is judged, the cheapest first."""
-        reached = [
-            place for place in PLACES if self.covered[place].runs(mutation.file, mutation.lines)
-        ]
+        at = mutation.file, mutation.lines
+        reached = [place for place in PLACES if self.covered[place].runs(*at)]
+        # Where only the reference runs the lines, it alone is wrong.
+        reached += [place for place in PLACES if self.covered[place].only_shares(*at)]
         chosen = diverse(reached, most)
         for place in chosen:
             yield place, ("float64",)
-        # In models of this size the rounding of FP8 below float64 hides everything.
-        wide = [place for place in chosen if not place.more.get("fp8")]
-        for place in diverse(wide, max(1, most // 3)):
+        for place in diverse(chosen, max(1, min(most // 3, BELOW))):
             yield place, ("float64", "bfloat16")
 
     def verdict(
@@ -271,7 +273,9 @@ def _arguments() -> argparse.Namespace:
     resume = "Judge mutants without a row, and survivors that were judged at fewer Points"
     parser = options(__doc__, "mutants.jsonl", 250, resume)
     parser.add_argument("--minutes", type=float, default=24 * 60, help="Begin no mutant after this")
-    parser.add_argument("--places", type=int, default=6, help="Points to judge a survivor at")
+    parser.add_argument(
+        "--places", type=int, default=len(PLACES), help="Points to judge a survivor at (all)"
+    )
     parser.add_argument("--no-localize", action="store_true", help="Do not localise the fault")
     return parsed(parser)
 

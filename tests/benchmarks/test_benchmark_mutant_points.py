@@ -29,3 +29,13 @@ def test_every_place_is_valid() -> None:
         program = resolve(module.train)
         arguments = program.complete(place.arguments)
         assert invalid(place.point, arguments, program.rules, 8) is None, place
+
+
+def test_lines_that_only_the_reference_runs_are_told_from_those_of_the_candidate() -> None:
+    from _mutant_points import Covered
+
+    found = Covered(candidate={"a.py": {1, 2}}, reference={"a.py": {2, 3}})
+
+    assert [found.runs("a.py", range(n, n + 1)) for n in (1, 2, 3, 4)] == [True, True, False, False]
+    assert [n for n in range(5) if found.shares("a.py", range(n, n + 1))] == [2, 3]
+    assert [n for n in range(5) if found.only_shares("a.py", range(n, n + 1))] == [3]

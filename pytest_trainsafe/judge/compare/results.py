@@ -93,12 +93,17 @@ class Results:
         if dtype is not None:
             event = self.event(id)
             assert event is not None, id
+            hides = f"and the rounding of {self.rung.dtype} hides the error"
             message = (
                 f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
                 f"and the reference's values are not all exact in {dtype}: the tensor is "
-                f"accumulated, reduced or copied in {dtype}, and the rounding of "
-                f"{self.rung.dtype} hides the error"
+                f"accumulated, reduced or copied in {dtype}, {hides}"
             )
+            if id.kind == "loss":
+                message = (
+                    f"every loss of the candidate is exact in {dtype}, and the reference's losses "
+                    f"are not: the loss is computed in {dtype}, {hides}"
+                )
             self.doubt(order, id, "narrowed", message)
 
     def note(

@@ -10,6 +10,7 @@ import torch
 from compare_traces import draw, parameter
 
 from pytest_trainsafe.core.layout import Layout, Owned
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
@@ -183,3 +184,43 @@ def test_a_state_that_went_through_bfloat16_is_doubted(tmp_path: Path) -> None:
     found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
 
     assert [finding.check for finding in found] == ["narrowed"]
+
+
+def losses(path: Path, values: Sequence[torch.Tensor]) -> Trace:
+    """A trace of one step with one loss for each micro-batch."""
+    write_manifest(path, manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu"))
+    writer = RankWriter(path, 0)
+    for index, value in enumerate(values):
+        writer.add_tensor(TensorId(0, index, "loss", "", "loss"), value, (), "default")
+    writer.add(StepEvent(0, len(values), "", "", True, 0.0))
+    writer.close()
+    return Trace.open(path)
+
+
+def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = True) -> list[str]:
+    """What is found in the candidate's losses, if the reference's are in float32 or as narrow."""
+    exact = [2 + draw(f"loss {index}", ()).float() for index in range(len(candidate))]
+    if not wide:
+        exact = [loss.bfloat16() for loss in exact]
+    noise = [loss * (1 + draw(f"noise {i}", ()).float() * 2**-8) for i, loss in enumerate(exact)]
+    ours, due = losses(folder / "candidate", candidate), losses(folder / "reference", exact)
+    found = compare(Rung("bfloat16", ours, due, losses(folder / "noise", noise))).findings
+    return [f"{each.check} {each.where and each.where.microbatch}" for each in found]
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_losses_that_are_computed_in_bfloat16_pass_and_are_doubted_together(
+    tmp_path: Path, stored: torch.dtype
+) -> None:
+    narrow = [(2 + draw(f"loss {index}", ()).bfloat16()).to(stored) for index in range(6)]
+
+    assert loss_findings(tmp_path / "six", narrow) == ["narrowed 0"]
+    assert loss_findings(tmp_path / "few", narrow[:3]) == []
+    assert loss_findings(tmp_path / "alike", narrow, wide=False) == []
+
+
+def test_one_loss_in_float32_shows_that_the_others_are_so_by_chance(tmp_path: Path) -> None:
+    given = [(2 + draw(f"loss {index}", ()).bfloat16()).float() for index in range(6)]
+    given[4] = 2 + draw("loss 4", ()).float()
+
+    assert loss_findings(tmp_path, given) == []

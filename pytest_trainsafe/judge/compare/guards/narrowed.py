@@ -1,4 +1,4 @@
-"""Finds passing gradients and optimizer states whose values were rounded to a narrower dtype.
+"""Finds passing gradients, optimizer states and losses that were rounded to a narrower dtype.
 
 A sum that is accumulated in bfloat16 instead of float32 has no larger error than a single bfloat16
 kernel, so no tolerance detects it.  But its values show it: all of them are representable in the
@@ -8,10 +8,13 @@ tensors that pass.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 import torch
 
-from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Owned
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -37,19 +40,27 @@ HEAD = 64
 def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
     """The candidate's dtype if a passing tensor's values were rounded to it; otherwise None.
 
-    Only gradients and optimizer states are tested, and only if the candidate's dtype is a
-    low-precision dtype such as bfloat16 and both Runs store the tensor in a wider one.  The values
-    count as rounded if two conditions hold.  First, the candidate's dtype can represent all of them
-    exactly, but not all values of the reference.  Second, the sum of the gradients that the
-    candidate's micro-batches contribute has values that this dtype cannot represent.  The second
-    condition is false if only one micro-batch contributes: a sum of one term may be in the low
-    precision of its parameter.  The candidate's own terms are added up, because the reference may
-    have more of them: with ep, the candidate may run one backward where the reference runs several.
+    Only gradients, optimizer states and losses are tested, and only if the candidate's dtype is a
+    low-precision dtype such as bfloat16.  A loss is a single number, so all losses are tested
+    together, with the first one.  A gradient or an optimizer state is tested if both Runs store it
+    in a wider dtype.  Its values count as rounded if two conditions hold.  First, the candidate's
+    dtype can represent all of them exactly, but not all values of the reference.  Second, the sum
+    of the gradients that the candidate's micro-batches contribute has values that this dtype cannot
+    represent.  The second condition is false if only one micro-batch contributes: a sum of one term
+    may be in the low precision of its parameter.  The candidate's own terms are added up, because
+    the reference may have more of them: with ep, the candidate may run one backward where the
+    reference runs several.
     Returns None if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
-    if id.kind not in KINDS or not precision(recipe).low:
+    if id.kind not in {*KINDS, "loss"} or not precision(recipe).low:
         return None
+    chosen = any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks)
+    if chosen:
+        return None
+    if id.kind == "loss":
+        rounded = unfit(reference, precision(recipe).dtype) and _losses_rounded(rung, id)
+        return recipe if rounded else None
     holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
     if {event.dtype for _, event in holders} - WIDE or value.is_complex():
         return None
@@ -58,13 +69,36 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
         return None
     if unfit(reference, dtype) < LEAST or not _added_up(rung.candidate, id, dtype):
         return None
-    chosen = any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks)
-    return None if chosen else recipe
+    return recipe
 
 
 def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     """The number of values that a dtype cannot represent."""
     return int((tensor.to(dtype).to(tensor.dtype) != tensor).sum())
+
+
+def _losses_rounded(rung: Rung, first: TensorId) -> bool:
+    """Whether the candidate's dtype represents all its losses, but not all of the reference's.
+
+    False for all losses but the first.  Losses without recorded values are left out.
+    """
+    dtype = precision(rung.candidate.manifest.dtype).dtype
+    if any(unfit(part, dtype) for part in _losses(rung.candidate, [first])):
+        return False
+    due, ours = (
+        [id for id in trace.ids() if id.kind == "loss"]
+        for trace in (rung.reference, rung.candidate)
+    )
+    if first != due[0] or any(unfit(part, dtype) for part in _losses(rung.candidate, ours)):
+        return False
+    return sum(unfit(part, dtype) for part in _losses(rung.reference, due)) >= LEAST
+
+
+def _losses(trace: Trace, ids: Iterable[TensorId]) -> Iterator[torch.Tensor]:
+    """Yields the losses as each rank recorded them; over cp, they are terms of a sum."""
+    for id in ids:
+        if is_whole(trace, id):
+            yield from (part.tensor for part in parts_of(trace, id))
 
 
 def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:

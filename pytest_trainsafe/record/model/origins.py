@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Sequence
 from types import FrameType
 from typing import Any, Literal
 
@@ -41,14 +42,19 @@ class Origins(TorchFunctionMode):
         if func is torch.Tensor.backward:
             self.note("loss", "", args[0])
         result = func(*args, **(kwargs or {}))
-        several = isinstance(result, tuple | list)
-        tensors = [each for each in (result if several else (result,)) if type(each) in _PLAIN]
-        # A function that returns its argument, such as `to`, does not make it.
-        made = [each for each in tensors if not hasattr(each, _MADE_AT)]
-        if made and (line := _line(sys._getframe(1))):
+        if type(result) is torch.Tensor:
+            self._made((result,), sys._getframe(1))
+        elif isinstance(result, tuple | list):
+            self._made(result, sys._getframe(1))
+        return result
+
+    def _made(self, results: Sequence[Any], frame: FrameType) -> None:
+        # A function that returns its argument, such as `to`, does not make it.  Parameters are not
+        # results, and live longer than a step.
+        made = [x for x in results if type(x) is torch.Tensor and not hasattr(x, _MADE_AT)]
+        if made and (line := _line(frame)):
             for each in made:
                 setattr(each, _MADE_AT, line)
-        return result
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forgets the line that made a tensor: a module returns it, whose code reports name."""
@@ -64,10 +70,6 @@ class Origins(TorchFunctionMode):
         if line and (what, name) not in self._noted:
             self._noted.add((what, name))
             self._writer.add(Made(what, name, line))
-
-
-#: Parameters live longer than a step, and are not results.
-_PLAIN = (torch.Tensor,)
 
 
 def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:

@@ -144,9 +144,7 @@ class _Ladder:
         assert rung is not None
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
-        if failed.explained:
-            return
-        if case.settings.localize:
+        if case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
@@ -154,7 +152,7 @@ class _Ladder:
         if self.located is None:
             from pytest_trainsafe.judge.localize.search import wrong_line
 
-            self.located = wrong_line(self.candidate, rung, failed.comparison)
+            self.located = wrong_line(self.candidate, rung, failed)
 
     def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""

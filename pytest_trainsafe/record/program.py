@@ -86,6 +86,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             )
             around.enter_context(sealed(spec.sealed))
             around.enter_context(recorder.sites.constructions())
+            around.enter_context(recorder.origins or contextlib.nullcontext())
             around.enter_context(recorder.state.found())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()

@@ -31,6 +31,7 @@ from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.model.inputs import ModelInputs
+from pytest_trainsafe.record.model.origins import origins
 from pytest_trainsafe.record.model.parts import (
     Model,
     named_modules,
@@ -96,7 +97,8 @@ class Recorder:
         self._compiled: set[str] = set()
         self._cuts = ""
         self._reported: set[TensorId] = set()
-        self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites)
+        self.origins = origins(self.spec, writer)
+        self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites, self.origins)
         self.observation = RankObservation(assignment, writer) if self.spec.observe else None
 
     def watch(
@@ -153,6 +155,7 @@ class Recorder:
             self.writer.add(NoteEvent("level", "step"))
         for module, name in names.items():
             self.writer.add(described(unwrapped(module), name))
+        self.sites.write_places(names)
         for pattern in annotations.unmatched(parameters, names.values(), buffer_names(names)):
             self.writer.add(NoteEvent("unmatched_annotation", pattern))
         for pattern in self.spec.modules:
@@ -171,7 +174,9 @@ class Recorder:
             where = self.spec.point.coordinates(self.writer.rank)
             if not self.spec.point.get("compile", False):  # it would disable torch.compile
                 self.written = Writes(self.clock, self.sites, parameters.values())
-            rewriter = Rewriter(self.spec, where, self.clock, self.writer, annotations, noise)
+            rewriter = Rewriter(
+                self.spec, where, self.clock, self.writer, annotations, noise, self.origins
+            )
         self.activations = ActivationRecorder(
             self.assignment,
             self.clock,

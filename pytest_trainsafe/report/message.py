@@ -127,12 +127,14 @@ def _difference(
     lines += _then(failing, lead, judged.comparison.factor)
     lines += row("not affected", _unaffected(judged.comparison))
     source, what = lead.source, f"module class {lead.module_class}"
+    if judged.explained:  # annotations are at fault, and not the module
+        source = ""
     if located is not None:
         for label, text in located.rows:
             lines += row(label, text)
         if located.source:
             source, what = located.source, located.what
-    if source and not judged.explained:
+    if source:
         lines += row("look at", f"{relative(source)} ({what})")
     return lines
 

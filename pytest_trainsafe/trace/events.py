@@ -32,7 +32,9 @@ from pytest_trainsafe.trace.facts import (
     Cast,
     CheckpointEvent,
     CollectiveEvent,
+    Made,
     Reduction,
+    SetUp,
     Site,
     TrainingState,
 )
@@ -80,7 +82,7 @@ def register(event: _Type) -> _Type:
 
 for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
-    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Reduction, Site),
+    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Made, Reduction, SetUp, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),

@@ -55,11 +55,52 @@ class Altered(msgspec.Struct, frozen=True, tag="altered"):
     module: Text
 
 
-class Caller(msgspec.Struct, frozen=True, tag="caller"):
-    """The module `by` runs the module `module`."""
+class Caller(msgspec.Struct, frozen=True, tag="caller", omit_defaults=True):
+    """The module `by` runs the module `module`.
+
+    `at` is the line of the program that first calls `module`, "" if it is not known.
+    """
 
     module: Text
     by: Text
+    at: Text = ""
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.at)
+
+
+class SetUp(msgspec.Struct, frozen=True, tag="set_up"):
+    """The line `at` of the program put a module into its place in the model.
+
+    If constructors did, it is the line that calls the outermost of them.
+    """
+
+    module: Text
+    at: Text
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.at)
+
+
+MadeWhat = Literal["input", "loss", "output"]
+
+
+class Made(msgspec.Struct, frozen=True, tag="made"):
+    """The line `at` of the program made a tensor.
+
+    `what` is "input" for an input of the model, with its key path as `name`; "output" for the
+    output of the module `name`; and "loss" for a tensor whose `backward` is called.
+    """
+
+    what: MadeWhat
+    name: Text
+    at: Text
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.at)
 
 
 #: The kind of a piece of state: a check of `assert_resumable`, without the prefix "resume:".
@@ -110,6 +151,8 @@ What = Literal[
     "optimizer",
     "wrapper",
     "mode",
+    "watch",
+    "group",
 ]
 
 Of = Literal["gradients", "norm"]
@@ -188,7 +231,7 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     backward; "write" changes gradients in place after the backward; "step" calls the optimizer's
     step; "alter" changes parameters in place before a forward of the same step; "optimizer"
     constructs the optimizer, and "wrapper" a wrapper that reduces gradients; "mode" puts a module
-    into evaluation mode.
+    into evaluation mode; "watch" calls ctx.watch; "group" makes a process group.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.

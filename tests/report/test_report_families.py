@@ -73,6 +73,22 @@ def test_points_that_start_at_other_tensors_belong_together_if_the_code_is_the_s
     assert [len(family.members) for family in families(found)] == [3, 1]
 
 
+def test_another_line_that_is_named_beside_the_code_does_not_divide_a_family() -> None:
+    found = [
+        outcome(
+            f"tp={tp}",
+            "fail",
+            name,
+            source="/a.py:3",
+            what=f"sums; {name} is set up at /b.py:1",
+            located=True,
+        )
+        for tp, name in ((2, "w"), (4, "v"))
+    ]
+
+    assert [len(family.members) for family in families(found)] == [2]
+
+
 def test_no_condition_is_claimed_that_a_passing_point_meets() -> None:
     found = [outcome("tp=2 cp=1", "fail", "w"), outcome("tp=1 cp=2", "fail", "w")]
     found += [outcome("tp=2 cp=2"), outcome("tp=1 cp=1")]

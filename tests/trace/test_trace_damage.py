@@ -137,7 +137,7 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_other_schema_version_says_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
-    with pytest.raises(TraceError, match=r"schema version 99.*reads version 7"):
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 8"):
         Trace.open(whole)
 
 

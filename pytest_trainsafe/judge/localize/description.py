@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Condition
-from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places
+from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
@@ -260,6 +260,59 @@ class _Description:
         return (f for f in self.comparison.findings if f.verdict == "fail")
 
     def place(self, group: Sequence[Fault]) -> Place:
+        """The source line at fault and a phrase that describes it; "" for both if none is known."""
+        source, what = self.code_at_fault(group)
+        return source, f"{what}{self.leading_to(group, source)}" if source else ""
+
+    def leading_to(self, group: Sequence[Fault], source: str) -> str:
+        """A clause on another line that takes part in a fault whose code is at `source`; else "".
+
+        For the program's own code, it is the line that makes the wrong tensor.  For a module, it is
+        the line that makes its output or calls the modules in it, or else the line that put it into
+        its place.  For gradients of parameters, it may be another class that has such parameters.
+        """
+        fault = group[0]
+        if fault.target == PROGRAM:
+            return self.made_by_program(fault, source)
+        if fault.phase == "weights":
+            module = fault.target.rpartition(".")[0]
+            others = source == self.code(module)[0] and self.other_class(group, source)
+            return others or set_up(self.rung.candidate, module, source)
+        if fault.condition or fault.phase not in ("forward", "backward", "buffer"):
+            return ""
+        clause = ""
+        if fault.phase == "forward" and not fault.uncalled:
+            made = self.places.made("output", fault.target)
+            clause = apart(f"; its output is made at {relative(made)}", made, source)
+        if not clause and (fault.between or fault.uncalled):
+            caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
+            clause = self.places.calls(caller or "", source)
+        return clause or set_up(self.rung.candidate, fault.target, source)
+
+    def made_by_program(self, fault: Fault, source: str) -> str:
+        """The clause of `leading_to` on the line that makes what the program's own code uses."""
+        if fault.handed is not None:
+            return ""
+        if fault.phase == "backward":
+            made = self.places.made("loss")
+            return apart(f"; the loss is made at {relative(made)}", made, source)
+        if fault.phase in ("data", "forward"):
+            for finding in self.found():
+                if finding.where is not None and finding.where.kind == "input":
+                    name = finding.where.name
+                    made = self.places.made("input", name)
+                    return apart(f"; {name} is made at {relative(made)}", made, source)
+        return ""
+
+    def other_class(self, group: Sequence[Fault], source: str) -> str:
+        """The clause of `leading_to` on another class that has parameters of the group."""
+        for fault in group:
+            cls, line = module_code(self.modules, fault.target.rpartition(".")[0])
+            if line and line != source:
+                return f"; also module class {cls} at {relative(line)}"
+        return ""
+
+    def code_at_fault(self, group: Sequence[Fault]) -> Place:
         """The source line at fault and a phrase that describes it; "" for both if none is known."""
         fault = group[0]
         of_module = fault.phase in ("forward", "buffer", "backward", "weights")

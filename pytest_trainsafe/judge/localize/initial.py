@@ -8,10 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.localize.description import name_list
+from pytest_trainsafe.judge.localize.places import set_up
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of tensors that an optimizer step produces for each parameter.
@@ -29,13 +33,14 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     if missing:
         return _missing(missing, candidate)
     wrong = list(dict.fromkeys(id for id, _ in findings))
+    at = _code(wrong[0].module, candidate)
     names = list(dict.fromkeys(id.path for id in wrong))
     text = (
         "the initial parameters, before the first step: the values of "
         f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
         "reference's, so the code that initializes, loads or shards the model is wrong"
     )
-    return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
+    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
 
 
 def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
@@ -51,7 +56,29 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
     )
     if candidate.sizes["pp"] > 1 and names[0] in modules:
         text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
-    return Located((("faulty", text),), faults=tuple(("initial", name) for name in names))
+    at = _code(next(iter(lacking.values())).module, candidate)
+    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
+
+
+def _code(module: str, candidate: Trace) -> tuple[str, str]:
+    """The line of a module's class, or of its nearest parent that a rank has, and what it is.
+
+    What it is names one more line, if one is known: the line at which the program makes a process
+    group, on whose ranks the parameters of a module may depend, or else the line that set up the
+    module.
+    """
+    modules = {name: event for rank in candidate.ranks for name, event in rank.modules.items()}
+    cls, source = module_code(modules, module)
+    if not source:
+        return "", ""
+    what = f"module class {cls}"
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    group = next((site.user or site.at for site in sites if site.what == "group"), "")
+    if group:
+        return source, f"{what}; a process group is made at {relative(group)}"
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return source, f"{what}{set_up(candidate, module, source)}"
 
 
 def _held(candidate: Trace) -> set[str]:

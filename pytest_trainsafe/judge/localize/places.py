@@ -17,7 +17,16 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Reduction, Site, What
+from pytest_trainsafe.trace.facts import (
+    Annotations,
+    Caller,
+    Made,
+    MadeWhat,
+    Reduction,
+    SetUp,
+    Site,
+    What,
+)
 from pytest_trainsafe.trace.reader import Trace
 
 #: A source line and its description: "file:line" and a phrase; both "" for none.
@@ -43,6 +52,7 @@ _DOES: dict[What, str] = {
     "step": "steps the optimizer",
     "alter": "changes parameters before the step's last forward",
     "mode": "switches to evaluation mode",
+    "watch": "passes the annotations to ctx.watch",
 }
 
 #: In-place operations that scale a gradient.
@@ -108,6 +118,11 @@ class Places:
             phase = "norm"
         return self.of_phase(phase, comparison, [id.path])
 
+    def of_annotations(self) -> Place:
+        """The source line that passes the annotations to ctx.watch, unless they are in a file."""
+        facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
+        return NOWHERE if any(each.file for each in facts) else self._does("watch")
+
     def summing(self, axis: str) -> Place:
         """The source line of a collective that sums gradients over the mesh axis `axis`."""
         made = [each for each in self.reductions if axis in each.axes and _adds_up(each)]
@@ -117,6 +132,20 @@ class Places:
         """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
         return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
+
+    def made(self, what: MadeWhat, name: str = "") -> str:
+        """The line that made a tensor, as its event `Made` has it; "" if it is not known."""
+        made = (each for rank in self.candidate.ranks for each in rank.events_of(Made))
+        return next((each.at for each in made if (each.what, each.name) == (what, name)), "")
+
+    def calls(self, module: str, source: str) -> str:
+        """A clause on a line that calls a module for `module`, whose code is at `source`."""
+        found = (each for rank in self.candidate.ranks for each in rank.events_of(Caller))
+        for call in found:
+            clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
+            if call.by == module and clause:
+                return clause
+        return ""
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
         """The collectives that the report lists for a fault.
@@ -234,6 +263,19 @@ class Places:
         if not source:
             return line, f"constructs {made.name}"
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+
+def set_up(candidate: Trace, module: str, source: str) -> str:
+    """A clause on the line that put a module into its place, if its code is at `source`."""
+    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
+    line = next((each.at for each in placed if each.module == module), "")
+    return apart(f"; {module} is set up at {relative(line)}", line, source)
+
+
+def apart(clause: str, line: str, source: str) -> str:
+    """A clause that names `line`, if that is in another file than `source`; else ""."""
+    file, other = line.rpartition(":")[0], source.rpartition(":")[0]
+    return clause if file and file != other and not is_installed(file) else ""
 
 
 def _of_norm(comparison: Comparison) -> Iterator[Finding]:

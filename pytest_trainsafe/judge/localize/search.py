@@ -36,6 +36,7 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
+    from pytest_trainsafe.judge.judgement import RungJudgement
     from pytest_trainsafe.runs.requested import Run
     from pytest_trainsafe.runs.traces import Traces
 
@@ -45,18 +46,21 @@ def localize(
 ) -> Located | None:
     """Find the code at fault in `rung`, the traces of one dtype, whose comparison is `failed`.
 
-    Returns None, without a search, if the first failing finding of `failed` names no tensor.  After
+    Returns None, without a search, if the first failing finding of `failed` names no tensor, unless
+    initial parameters are wrong.  After
     a search, the rows of the result say how long the search took, or why it found nothing.
     The search of one test may take `settings.localize` seconds; `budget` limits all searches of the
     process together.  If an earlier failure that probably has the same cause was localised
     (`family_of`), there is no search: the result has the line that was found then, and names the
     earlier test.
     """
-    first = next(f for f in failed.findings if f.verdict == "fail")
+    failing = [f for f in failed.findings if f.verdict == "fail"]
+    first = failing[0]
+    named = next((f.where for f in failing if f.where is not None), None)
+    if named is not None and named.step == INITIAL:
+        return initial(failed, rung.candidate)
     if first.where is None:
         return None
-    if first.where.step == INITIAL:
-        return initial(failed, rung.candidate)
     if has_whole_steps_only(rung.reference):
         return whole_steps(failed)
     case = candidate.case
@@ -90,12 +94,17 @@ def localize(
     return found
 
 
-def wrong_line(candidate: Traces, rung: Rung, failed: Comparison) -> Located | None:
+def wrong_line(candidate: Traces, rung: Rung, failed: RungJudgement) -> Located | None:
     """Find, without a search, the source line that produces the first wrong tensor.
 
+    If annotations explain the failure, it is the line that passes them, unless a file has them.
     None if no line is known, as for a tensor that a module produces.
     """
-    found = _unlocated(candidate, rung, failed)
+    if failed.explained:
+        places = Places(rung.candidate, candidate.case.program)
+        found = Located((), *places.of_annotations())
+    else:
+        found = _unlocated(candidate, rung, failed.comparison)
     return found if found.source else None
 
 

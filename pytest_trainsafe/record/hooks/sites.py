@@ -8,16 +8,20 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.code_files import TORCH, passes_on
 from pytest_trainsafe.launch.collectives.ledger import calling_lines
-from pytest_trainsafe.trace.facts import Site, What
+from pytest_trainsafe.record.model.placements import Placements
+from pytest_trainsafe.trace.facts import SetUp, Site, What
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Maximum number of lines that are recorded for each kind (`What`).
@@ -37,6 +41,7 @@ class Sites:
         self._counts: Counter[What] = Counter()
         self._seen: set[tuple[What, object]] = set()
         self._constructed: list[Site] = []
+        self._places = Placements()
 
     def note(
         self, what: What, when: object = None, name: str = "", site: Site | None = None
@@ -71,11 +76,22 @@ class Sites:
             self.add(site)
         self._constructed.clear()
 
+    def write_places(self, names: Mapping[nn.Module, str]) -> None:
+        """Records the lines that `constructions` has noted for modules, and the present line.
+
+        `names` has the names of the modules.  The present line is the one that calls ctx.watch.
+        """
+        for module, line in self._places.lines(names).items():
+            if module in names:
+                self._writer.add(SetUp(names[module], line))
+        self.note("watch")
+
     @contextlib.contextmanager
     def constructions(self) -> Iterator[None]:
-        """Notes the lines of a `with` block that construct optimizers or torch's wrappers.
+        """Notes lines in a `with` block that construct objects or put modules into their places.
 
-        The wrappers are those that reduce gradients.  `write_constructed` records the noted lines.
+        The objects are optimizers, process groups and those wrappers of torch that reduce
+        gradients; `write_constructed` records their lines, and `write_places` those of modules.
         """
         classes: list[tuple[Any, What]] = [
             (torch.optim.Optimizer, "optimizer"),
@@ -85,9 +101,13 @@ class Sites:
         before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
         for cls, what in classes:
             cls.__init__ = self._watched(cls.__init__, what)
+        makes = c10d.new_group
+        c10d.new_group = dist.new_group = self._made(makes)
         try:
-            yield
+            with self._places.watched():
+                yield
         finally:
+            c10d.new_group = dist.new_group = makes
             for cls, original in before:
                 if original is None:
                     del cls.__init__
@@ -102,6 +122,16 @@ class Sites:
             original(made, *args, **kwargs)
 
         return watched
+
+    def _made(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def made(*args: Any, **kwargs: Any) -> Any:
+            site = self.here("group", "new_group")
+            if site is not None:
+                self._constructed.append(site)
+            return original(*args, **kwargs)
+
+        return made
 
     def add(self, site: Site) -> None:
         """Records a line, unless it is already recorded or its kind has MAX_SITES lines."""

@@ -26,12 +26,14 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Coordinates, Layout
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.launch.collectives.ledger import calling_lines
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.model.consistent import consistent_tensor
+from pytest_trainsafe.record.model.origins import Origins
 from pytest_trainsafe.record.training.tensors import (
     is_pending,
     local_values,
@@ -89,6 +91,7 @@ class Rewriter:
         writer: RankWriter,
         annotations: Annotations,
         noise: Noise | None,
+        origins: Origins | None = None,
     ) -> None:
         self.target = dict(spec.rewrite)
         self.seed = spec.seed
@@ -98,6 +101,7 @@ class Rewriter:
         self.writer = writer
         self.annotations = annotations
         self.noise = noise
+        self.origins = origins
         self._running: list[_Call] = []
         self._held: dict[TensorId, tuple[torch.Tensor, Layout, str]] = {}
         self._written: set[TensorId] = set()
@@ -161,6 +165,8 @@ class Rewriter:
         if order and is_dtensor(tensor):
             return tensor
         layouts = [self._layout(where, tensor, gradient) for gradient in (False, True)]
+        if self.origins is not None and not hasattr(tensor, _ORIGIN):
+            self.origins.note("output", where.module, tensor)
         origin = Origin(where.module, *layouts)
         values = self._values(where, tensor, origin.layout, order)
         gradient = msgspec.structs.replace(where, kind="activation_grad")
@@ -170,6 +176,8 @@ class Rewriter:
             tensor = _Rewritten.apply(tensor, [values])  # type: ignore[no-untyped-call]
         if not order:  # otherwise the layout describes the tensor after the permutation
             setattr(tensor, _ORIGIN, origin)
+        if self.origins is not None:
+            self.origins.forget(tensor)
         return tensor
 
     def _rewrite_gradient(
@@ -268,7 +276,8 @@ class Rewriter:
     def _note_caller(self, name: str) -> None:
         if self._running and name not in self._callers:
             self._callers.add(name)
-            self.writer.add(Caller(name, self._running[-1].name))
+            at, user = calling_lines()
+            self.writer.add(Caller(name, self._running[-1].name, user or at))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Keeps the inputs' values, and replaces each input by an alias to observe its gradient.

@@ -14,6 +14,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.model.origins import Origins
 from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -28,11 +29,19 @@ class ModelInputs:
     from other parts.
     """
 
-    def __init__(self, spec: RunSpec, clock: Clock, writer: RankWriter, sites: Sites) -> None:
+    def __init__(
+        self,
+        spec: RunSpec,
+        clock: Clock,
+        writer: RankWriter,
+        sites: Sites,
+        origins: Origins | None = None,
+    ) -> None:
         self.spec = spec
         self.clock = clock
         self.writer = writer
         self.sites = sites
+        self.origins = origins
         self._calls = 0
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
@@ -132,3 +141,5 @@ class ModelInputs:
             where = TensorId(step, microbatch, "input", "", place, call)
             layout, source = own_layout(tensor, self.spec.point.sizes) or ((), "default")
             self.writer.add_tensor(where, local_values(tensor), layout, source)
+            if self.origins is not None:
+                self.origins.note("input", place, tensor)

@@ -14,6 +14,7 @@ import replaced_forward
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed import distributed_c10d as c10d
 from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
@@ -58,6 +59,7 @@ def train(ctx: Any) -> None:
 
 def test_each_line_is_noted_once(record: Any) -> None:
     assert sites(record(train)) == {
+        "watch": ["ctx.watch(model, optimizer)"],
         "optimizer": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"],
         "model": ["loss = model(torch.ones(4, 3, dtype=ctx.dtype)).square().sum()"],
         "loss": ["ctx.loss(loss)"],
@@ -118,11 +120,24 @@ def test_a_wrapper_that_reduces_is_noted_where_it_is_applied(record: Any, tmp_pa
     assert names == ["DistributedDataParallel", "fully_shard"]
 
 
+def test_a_process_group_is_noted_where_the_program_makes_it(record: Any, tmp_path: Path) -> None:
+    def grouped(ctx: Any) -> None:
+        store = f"file://{tmp_path}/store"
+        dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
+        dist.new_group([0])
+        train(ctx)
+
+    assert sites(record(grouped))["group"] == ["dist.new_group([0])"]
+
+
 def test_nothing_is_left_of_watching_for_constructions(record: Any) -> None:
-    before = torch.optim.Optimizer.__init__, DistributedDataParallel.__init__, _State.__init__
+    def watched() -> list[object]:
+        classes = torch.optim.Optimizer, DistributedDataParallel, _State
+        return [*(each.__init__ for each in classes), dist.new_group, c10d.new_group]
+
+    before = watched()
     record(train)
-    after = torch.optim.Optimizer.__init__, DistributedDataParallel.__init__, _State.__init__
-    assert before == after
+    assert watched() == before
     assert "__init__" not in vars(_State)
 
 
@@ -180,6 +195,10 @@ def test_a_module_with_a_replaced_forward_says_so_in_the_trace(record: Any) -> N
     [
         '{"type":"site","what":"model","at":"no line"}',
         '{"type":"site","what":"cake","at":"f.py:1"}',
+        '{"type":"set_up","module":"fc","at":"no line"}',
+        '{"type":"made","what":"loss","name":"","at":"f.py:1\\n"}',
+        '{"type":"made","what":"cake","name":"","at":"f.py:1"}',
+        '{"type":"caller","module":"fc","by":"","at":"no line"}',
         '{"type":"reduction","call":"all_reduce","axes":["dp"],"site":"f.py:1\\n","caller":""}',
         '{"type":"reduction","call":"all_reduce","axes":"dp","site":"f.py:1","caller":""}',
     ],

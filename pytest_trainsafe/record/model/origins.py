@@ -1,0 +1,109 @@
+"""Notes which lines of a program make the tensors that reports may have to explain.
+
+These are the inputs of the model, the outputs of its modules, and the loss that is differentiated.
+A mode of torch sees every function that the program calls, which takes microseconds for each call.
+So it is used only in Runs of a localisation.  Called by the recorder.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Sequence
+from types import FrameType
+from typing import Any, Literal
+
+import torch
+from torch.overrides import TorchFunctionMode
+
+from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib, passes_on
+from pytest_trainsafe.trace.facts import Made, MadeWhat
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: The attribute that a tensor has from the function that made it: a line of the program.
+_MADE_AT = "_trainsafe_made_at"
+
+
+class Origins(TorchFunctionMode):
+    """Gives each tensor that a function of torch returns the line of the program that called it.
+
+    The program must run inside of this context manager.
+    """
+
+    def __init__(self, writer: RankWriter) -> None:
+        super().__init__()
+        self._writer = writer
+        self._noted: set[tuple[MadeWhat, str]] = set()
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.backward:
+            self.note("loss", "", args[0])
+        result = func(*args, **(kwargs or {}))
+        if type(result) is torch.Tensor:
+            self._made((result,), sys._getframe(1))
+        elif isinstance(result, tuple | list):
+            self._made(result, sys._getframe(1))
+        return result
+
+    def _made(self, results: Sequence[Any], frame: FrameType) -> None:
+        # A function that returns its argument, such as `to`, does not make it.  Parameters are not
+        # results, and live longer than a step.
+        made = [x for x in results if type(x) is torch.Tensor and not hasattr(x, _MADE_AT)]
+        if made and (line := _line(frame)):
+            for each in made:
+                setattr(each, _MADE_AT, line)
+
+    def forget(self, tensor: torch.Tensor) -> None:
+        """Forgets the line that made a tensor: a module returns it, whose code reports name."""
+        setattr(tensor, _MADE_AT, "")
+
+    def note(self, what: MadeWhat, name: str, tensor: object) -> None:
+        """Records the line that made a tensor, if it is known; each kind and name once.
+
+        `what` says what the program uses the tensor as, and `name` is the path of its module or,
+        for an input of the model, its key path.
+        """
+        line = getattr(tensor, _MADE_AT, "")
+        if line and (what, name) not in self._noted:
+            self._noted.add((what, name))
+            self._writer.add(Made(what, name, line))
+
+
+def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:
+    """The Origins of a Run; None if the Run's report needs none, or if they would change the Run.
+
+    The compiler would trace the mode together with the program.
+    """
+    needed = bool(spec.rewrite) and not spec.trusted and not spec.point.get("compile", False)
+    return Origins(writer) if needed else None
+
+
+def _line(frame: FrameType | None) -> str:
+    """The user's innermost line; the innermost outside of torch if the user has none, or "".
+
+    Also "" if the recorder called the function.
+    """
+    line = ""
+    while frame is not None:
+        file = frame.f_code.co_filename
+        match _kind(file):
+            case "recorder":
+                return line
+            case "user":
+                return f"{file}:{frame.f_lineno}"
+            case "installed":
+                line = line or f"{file}:{frame.f_lineno}"
+        frame = frame.f_back
+    return line
+
+
+@functools.cache
+def _kind(file: str) -> Literal["recorder", "between", "user", "installed"]:
+    if is_ours(file):
+        return "recorder"
+    if file.startswith((TORCH, "<")) or passes_on(file) or is_stdlib(file):
+        return "between"
+    return "installed" if is_installed(file) else "user"

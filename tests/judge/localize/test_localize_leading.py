@@ -1,0 +1,107 @@
+"""Beside the code at fault, a report names one other line: what made, called or placed it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from blamed_traces import PROGRAM, calling, noting, said
+from call_traces import Flow, flow, values
+from call_traces import rung as called
+from clipped_traces import rung
+from compare_traces import Record, only
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.places import Places
+from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
+
+TP = Point.of(tp=2)
+MODEL = Site("model", "/me/fit.py:30")
+BACKWARD = Site("backward", "/me/fit.py:31")
+PLACED = SetUp("norm", "/me/apply.py:7")
+MADE = Made("output", "norm", "/me/split.py:4")
+
+
+def look_at(wrong: Rung, *facts: msgspec.Struct) -> str:
+    """The description of the code at fault."""
+    return said(noting(wrong, *facts)).what
+
+
+@pytest.fixture(scope="module")
+def of_norm(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+    """The output of the norm is wrong."""
+    differs = only("activation", "norm.output", lambda r, at, part: part + 1)
+    return calling(rung(tmp_path_factory.mktemp("norm"), TP, differs), fc1="", norm="")
+
+
+def test_a_module_is_named_with_the_line_that_put_it_into_its_place(of_norm: Rung) -> None:
+    assert look_at(of_norm, PLACED) == "module class Norm; norm is set up at /me/apply.py:7"
+
+
+def test_the_line_that_makes_its_output_comes_first(of_norm: Rung) -> None:
+    found = look_at(of_norm, PLACED, MADE)
+    assert found == "module class Norm; its output is made at /me/split.py:4"
+
+
+def test_of_other_modules_no_line_is_named(of_norm: Rung) -> None:
+    others = SetUp("fc1", "/me/apply.py:7"), Made("output", "fc1", "/me/split.py:4")
+    assert look_at(of_norm, *others) == "module class Norm"
+
+
+def test_lines_in_the_file_of_the_class_and_in_packages_are_left_out(of_norm: Rung) -> None:
+    own = said(of_norm).source.rpartition(":")[0]
+    for line in (f"{own}:80", "/env/site-packages/framework/loop.py:5"):
+        facts = SetUp("norm", line), Made("output", "norm", line)
+        assert look_at(of_norm, *facts) == "module class Norm"
+
+
+def test_what_calls_the_modules_inside_is_named_where_one_is_never_called(tmp_path: Path) -> None:
+    def uncalled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        flows = record.id.kind in ("activation", "activation_grad", "param_grad")
+        return None if record.id.module == "fc1" and flows else part
+
+    wrong = calling(rung(tmp_path, TP, uncalled), fc1="", fc2="", norm="")
+    calls = Caller("norm", "fc2", "/me/other.py:1"), Caller("fc2", "", "/me/chunks.py:9")
+    assert look_at(wrong, *calls) == "module class Model; fc2 is called at /me/chunks.py:9"
+
+
+def test_a_wrong_input_is_named_with_the_line_that_makes_it(tmp_path: Path) -> None:
+    right = [Flow(flow("", "input.0", "input"), values("batch", 4)), Flow(flow(""), values("y", 4))]
+    differing = [replace(each, change=lambda at, part: part + 1) for each in right]
+    wrong = called(tmp_path, right, differing, TP)
+    made = Made("input", "input.0", "/me/data.py:3")
+    assert look_at(wrong, MODEL, made) == "calls the model; input.0 is made at /me/data.py:3"
+    other = Made("input", "input.1", "/me/data.py:3")
+    assert look_at(wrong, MODEL, other) == "calls the model"
+
+
+def test_the_loss_is_named_where_what_is_differentiated_is_wrong(tmp_path: Path) -> None:
+    doubled = only("activation_grad", "fc2.output", lambda r, at, part: part * 2)
+    wrong = calling(rung(tmp_path, TP, doubled), norm="", fc1="")
+    made = Made("loss", "", "/me/loss.py:24")
+    found = look_at(wrong, BACKWARD, made)
+    assert found == "starts the backward; the loss is made at /me/loss.py:24"
+
+
+def test_another_class_with_such_parameters_is_named(tmp_path: Path) -> None:
+    def both(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        wrong = record.id.kind == "param_grad" and record.id.module in ("norm", "fc1")
+        return part + 1 if wrong else part
+
+    wrong = calling(rung(tmp_path, TP, both), norm="", fc1="", fc2="")
+    first, what = said(wrong).source, look_at(wrong, PLACED)
+    assert "; also module class " in what
+    assert first not in what.partition("also")[2]
+
+
+def test_annotations_are_named_where_they_are_passed_unless_a_file_has_them(of_norm: Rung) -> None:
+    def place(*facts: msgspec.Struct) -> tuple[str, str]:
+        return Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations()
+
+    watch = Site("watch", "/me/fit.py:12")
+    assert place(watch, Annotations()) == ("/me/fit.py:12", "passes the annotations to ctx.watch")
+    assert place(watch, Annotations("/me/layouts.yaml")) == ("", "")

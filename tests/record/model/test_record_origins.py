@@ -1,0 +1,93 @@
+"""In Runs of a localisation, the lines that make inputs, outputs and the loss are noted."""
+
+from __future__ import annotations
+
+import linecache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from pytest_trainsafe.trace.facts import Made
+from pytest_trainsafe.trace.run_spec import Rewrite
+
+REWRITE = {"activation fc.output 0": Rewrite((4, 2), 0.0, 1.0)}
+
+
+def rolled(x: Tensor) -> Tensor:
+    return torch.roll(x, 1)
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.roll = nn.Linear(3, 2), Roll()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.roll(self.fc(x))
+
+
+class Roll(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return rolled(x)
+
+
+class Loss(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.square().sum()
+
+
+def batch(dtype: torch.dtype) -> Tensor:
+    return torch.ones(4, 3).to(dtype)
+
+
+def objective(losses: Tensor) -> Tensor:
+    return losses.square().sum() / 4
+
+
+def training(model: Any = Model, loss: Any = objective) -> Any:
+    def train(ctx: Any) -> None:
+        watched = model().to(ctx.dtype)
+        ctx.watch(watched, torch.optim.SGD(watched.parameters(), lr=0.1))
+        for _ in range(2):
+            with ctx.step(), ctx.microbatch(0):
+                inputs = batch(ctx.dtype)
+                loss(watched(inputs.to(ctx.dtype))).backward()
+
+    return train
+
+
+def made(run: Any) -> dict[tuple[str, str], str]:
+    """The source of each line that was noted, by what it makes."""
+    found = {}
+    for event in run.rank.events_of(Made):
+        file, _, line = event.at.rpartition(":")
+        found[event.what, event.name] = linecache.getline(file, int(line)).strip()
+    return found
+
+
+def test_each_is_noted_with_the_function_that_makes_it(record: Any) -> None:
+    assert made(record(training(), dtype="float64", rewrite=REWRITE)) == {
+        ("input", "input.0"): "return torch.ones(4, 3).to(dtype)",
+        ("output", "fc"): "return self.roll(self.fc(x))",
+        ("output", "roll"): "return torch.roll(x, 1)",
+        ("loss", ""): "return losses.square().sum() / 4",
+    }
+
+
+def test_a_loss_that_the_model_returns_is_not_made_by_the_program(record: Any) -> None:
+    def model() -> nn.Module:
+        return nn.Sequential(nn.Linear(3, 2), Loss())
+
+    run = record(training(model, lambda loss: loss), rewrite=REWRITE)
+    assert not any(what == "loss" for what, _ in made(run))
+
+
+def test_an_output_that_is_another_modules_is_not_made_by_the_caller(record: Any) -> None:
+    assert ("output", "") not in made(record(training(), rewrite=REWRITE))
+
+
+def test_other_runs_note_none(record: Any) -> None:
+    assert made(record(training())) == {}
+    assert made(record(training(), rewrite=REWRITE, trusted=True)) == {}
+    assert made(record(training(), rewrite=REWRITE, point={"compile": True})) == {}

@@ -88,8 +88,8 @@ class ReferenceCache:
         sources were written meanwhile, if another process still reads the damaged entry that the
         Run would replace, or if the cache directory is not writable.
         Other processes that request the same reference wait.  The entry is not removed before
-        `close`.  Raises any error of `make`, and Stopped if `stop` is set while another process
-        records the reference.
+        `release` or `close`.  Raises any error of `make`, and Stopped if `stop` is set while
+        another process records the reference.
         """
         lock_file = self.directory / f"{key.digest}.lock"
         try:
@@ -115,6 +115,13 @@ class ReferenceCache:
         if not reused:
             self._shrink()
         return Entry(trace, reused)
+
+    def release(self, digest: str) -> None:
+        """Releases one entry that `get` returned, so that it may be removed."""
+        with self._guard:
+            pin = self._pins.pop(digest, None)
+        if pin is not None:
+            pin.release()
 
     def close(self) -> None:
         """Releases the entries that `get` returned, so that they may be removed."""

@@ -32,6 +32,14 @@ class Run:
     reused: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """Data on a Run besides its trace: seconds by stage, and the files that were imported."""
+
+    seconds: Mapping[str, float]
+    loaded: list[str]
+
+
 class RequestedRuns:
     """The Runs that a test requested for its reference or for its candidate, and their status.
 

@@ -36,9 +36,9 @@ from pytest_trainsafe.runs.group import Group
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
-from pytest_trainsafe.runs.requested import RequestedRuns, Run
+from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
-from pytest_trainsafe.runs.specs import Role, adapter_files, code_of
+from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -47,6 +47,10 @@ from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 #: The roles, in the order in which their Runs are launched ahead.
 ROLES: tuple[Role, ...] = ("reference", "candidate")
+
+#: The most finished references that stay open.  Each takes megabytes and a file descriptor, and
+#: the cache opens it again in milliseconds.
+MAX_OPEN = 64
 
 
 @dataclass(slots=True, eq=False)
@@ -122,6 +126,7 @@ class Session:
     def reference(self, case: Case) -> Traces:
         """The Traces of a test's reference Runs."""
         self._asked.clear()
+        self._forget_references()
         return Traces(case, "reference", RequestedRuns(self), case.settings.record)
 
     def candidate(self, case: Case) -> Traces:
@@ -191,6 +196,8 @@ class Session:
                 if order is not None and order.launch_environment != now:
                     self._give_up(spec)
                     order = None
+            if order is not None:  # the Runs are in the order of their last request
+                self._scheduled[spec] = self._scheduled.pop(spec)
             return (order or self._schedule(spec, now)).run
 
     def _schedule(
@@ -201,7 +208,7 @@ class Session:
             # in two threads at once may fail (`sources._parse`).  The result is cached.
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
-        self.launchers.load(script=_as_script(spec))
+        self.launchers.load(script=as_script(spec))
         order = self._scheduled[spec] = _ScheduledRun(spec, around)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:
@@ -245,6 +252,21 @@ class Session:
             self._retired &= keep
             for spec in drop:
                 self._give_up(spec)
+
+    def _forget_references(self) -> None:
+        """Forgets all but the last requested of the references that the cache can open again."""
+        with self._lock:
+            done = {
+                spec: order.run.result().cache_key
+                for spec, order in self._scheduled.items()
+                if spec.trusted and order.run.done() and _succeeded(order.run)
+            }
+            cached = [spec for spec, key in done.items() if key and spec not in self._ahead]
+            for spec in cached[:-MAX_OPEN]:
+                del self._scheduled[spec]
+                key = done.pop(spec)
+                if self.cache is not None and key not in done.values():
+                    self.cache.release(key)
 
     def directory(self, name: str) -> Path:
         """Creates a new directory for one Run's trace and logs."""
@@ -411,7 +433,7 @@ class Session:
             task,
             spec.timeout,
             workdir,
-            script=_as_script(spec),
+            script=as_script(spec),
             stop=order.stop,
             environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
@@ -423,15 +445,6 @@ class Session:
         return Recorded(seconds, result.values[0]["loaded"])
 
 
-def _as_script(spec: RunSpec) -> bool:
-    """Whether the Run needs the launcher of scripts, which starts new processes."""
-    # Variables such as PYTHONHASHSEED are read when a process starts, so a fork ignores changes.
-    return bool(spec.script or spec.environ)
-
-
-@dataclass(frozen=True, slots=True)
-class Recorded:
-    """Data on a Run besides its trace: seconds by stage, and the files that were imported."""
-
-    seconds: Mapping[str, float]
-    loaded: list[str]
+def _succeeded(run: Future[Run]) -> bool:
+    """Whether a Run that is done has a result."""
+    return not run.cancelled() and run.exception() is None

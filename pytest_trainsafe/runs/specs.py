@@ -71,3 +71,9 @@ def code_of(spec: RunSpec, around: LaunchEnvironment) -> tuple[str, str, tuple[s
         script = os.path.join(around.cwd, spec.script)
         return script, "__main__", (os.path.dirname(script), *around.sys_path)
     return spec.file, spec.program.partition(":")[0], around.sys_path
+
+
+def as_script(spec: RunSpec) -> bool:
+    """Whether the Run needs the launcher of scripts, which starts new processes."""
+    # Variables such as PYTHONHASHSEED are read when a process starts, so a fork ignores changes.
+    return bool(spec.script or spec.environ)

@@ -167,7 +167,7 @@ def test_a_residual_network_with_a_stage_in_evaluation(
         "micro-batch 2"
     )
     at = starts(text, first, "they run in evaluation mode, and in training mode in the reference")
-    switch = "network.resnet.encoder.stages[1].eval()  # type: ignore[union-attr, index]"
+    switch = "network.resnet.encoder.stages[1].eval()"
     assert at == line_of(resnet_ddp, switch)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Sequence
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, Literal
 
 import torch
@@ -41,6 +41,8 @@ class Origins(TorchFunctionMode):
     ) -> Any:
         if func is torch.Tensor.backward:
             self.note("loss", "", args[0])
+        if type(func) is FunctionType and sys._getframe(1).f_code is func.__code__:
+            func = _replaced(func)
         result = func(*args, **(kwargs or {}))
         if type(result) is torch.Tensor:
             self._made((result,), sys._getframe(1))
@@ -70,6 +72,17 @@ class Origins(TorchFunctionMode):
         if line and (what, name) not in self._noted:
             self._noted.add((what, name))
             self._writer.add(Made(what, name, line))
+
+
+@functools.cache
+def _replaced(function: FunctionType) -> Any:
+    """The method of a tensor that the program has replaced by `function`, which calls it.
+
+    torch looks a method up by its name, and so takes the program's function for the method that
+    this function calls.  If that were called again, what it does would be done twice.
+    """
+    names = (name for name, value in vars(torch.Tensor).items() if value is function)
+    return getattr(torch._C.TensorBase, next(names, ""), function)
 
 
 def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:

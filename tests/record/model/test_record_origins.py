@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import linecache
+from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor, nn
 
+from pytest_trainsafe.record.model.origins import Origins
 from pytest_trainsafe.trace.facts import Made
 from pytest_trainsafe.trace.run_spec import Rewrite
+from pytest_trainsafe.trace.writer import RankWriter
 
 REWRITE = {"activation fc.output 0": Rewrite((4, 2), 0.0, 1.0)}
 
@@ -91,3 +95,17 @@ def test_other_runs_note_none(record: Any) -> None:
     assert made(record(training())) == {}
     assert made(record(training(), rewrite=REWRITE, trusted=True)) == {}
     assert made(record(training(), rewrite=REWRITE, point={"compile": True})) == {}
+
+
+def test_what_a_program_does_in_place_of_a_method_is_done_once(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """torch gives the mode the replacement, which has already been called."""
+    own = torch.Tensor.type
+    monkeypatch.setattr(torch.Tensor, "type", lambda self: f"cuda.{own(self)}")
+    values = torch.ones(2)
+
+    with Origins(RankWriter(tmp_path, 0)):
+        named = values.type()
+
+    assert named == values.type() == "cuda.torch.FloatTensor"

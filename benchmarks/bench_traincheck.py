@@ -9,8 +9,8 @@ learned from.  TrainCheck is in an environment of its own:
     PEER/bin/pip install -c constraints.txt traincheck==0.2.0
     python benchmarks/bench_traincheck.py --peer PEER
 
-All times are CPU times of processes with one compute thread.  The time of a step is the median of
-a run without its first two steps; of our side, medians of ROUNDS runs are shown.  The seconds of
+All times are CPU times of processes with one compute thread.  The time of a step is the mean of a
+run without its first two steps; of our side, medians of ROUNDS runs are shown.  The seconds of
 inference and of checks include reading and writing, but not the imports: for the peer, the time of
 `--help` is subtracted.  Peaks are those of the largest process.
 
@@ -49,7 +49,7 @@ PEER = "0.2.0"
 #: The steps of each program's trace, of `--quick`, and the least steps of a run without a trace
 #: that is learned from. The peer's inference takes quadratic time, so the traces are short.
 STEPS = {"CNN": 16, "LM": 8, "DDP": 6}
-QUICK_STEPS, TIMED_STEPS = 6, 30
+QUICK_STEPS, TIMED_STEPS = 6, 32
 
 #: Runs of each of our ways, and of our inference and check. The peer's run once each: they take
 #: minutes, of which most is spent before the first step.
@@ -116,12 +116,7 @@ def measured(name: str, folder: Path, steps: int, peer: Path, limit: int, rounds
         "timed_steps": timed,
         "ways": {
             key: {
-                "step_ms": median(
-                    [
-                        each.sampled_ms() if key.endswith("sampled") else each.step_ms()
-                        for each in found
-                    ]
-                ),
+                "step_ms": median([each.step_ms() for each in found]),
                 "run_seconds": median([each.seconds for each in found]),
                 "peak_mib": median([each.peak_mib for each in found]),
                 "kib": sizes.get(key, kib.get(key)),

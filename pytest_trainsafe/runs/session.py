@@ -49,7 +49,7 @@ from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 ROLES: tuple[Role, ...] = ("reference", "candidate")
 
 #: The most finished references that stay open.  Each takes megabytes and a file descriptor, and
-#: the cache opens it again in milliseconds.
+#: the cache opens it again without another Run.
 MAX_OPEN = 64
 
 

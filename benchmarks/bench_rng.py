@@ -47,7 +47,7 @@ def transformer() -> nn.Module:
 
 #: What is trained, and the shape of its batch.
 PROGRAMS: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...]]] = {
-    "12 layers, 48 dropouts": (transformer, (4, 48, 96)),
+    "12 layers, 48 dropouts": (transformer, (5, 56, 96)),
     "one layer, one dropout": (Toy, (8, 64)),
 }
 

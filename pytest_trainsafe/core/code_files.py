@@ -1,6 +1,7 @@
 """Classifies files: the project's, this package's, torch's, another package's, or Python's.
 
-Used in the ranks and in the test process; does not import torch.
+Also finds the lines of the project on the stack.  Used in the ranks and in the test process; does
+not import torch.
 """
 
 from __future__ import annotations
@@ -10,8 +11,11 @@ import importlib.util
 import os
 import sys
 import sysconfig
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, lru_cache
 from pathlib import Path
+from types import FrameType
+from typing import Literal
 
 #: The folders of this package whose code runs in the ranks.
 RANK_SIDE = ("align", "annotations", "core", "frameworks", "launch", "record", "sweep", "trace")
@@ -55,6 +59,65 @@ def is_stdlib(file: str) -> bool:
 def is_installed(file: str) -> bool:
     """Whether the file belongs to an installed package."""
     return any(folder in file for folder in _INSTALLED)
+
+
+#: Whose code a file contains.  "none" is code without a file, such as generated code, and
+#: "wrapper" is a framework's wrapper of `torch.distributed`.
+Owner = Literal["none", "ours", "torch", "wrapper", "python", "installed", "project"]
+
+
+@lru_cache(maxsize=4096)  # names of generated code are not bounded
+def owner_of(file: str) -> Owner:
+    """Whose code the `co_filename` of a code object contains.  Resolves no links."""
+    if file.startswith("<"):
+        return "none"
+    if is_ours(file):
+        return "ours"
+    if file.startswith(TORCH):
+        return "torch"
+    if passes_on(file):
+        return "wrapper"
+    if is_installed(file):
+        return "installed"
+    return "python" if is_stdlib(file) else "project"
+
+
+def calling_frames(frame: FrameType | None) -> Iterator[tuple[FrameType, Owner]]:
+    """The frames from `frame` outwards of the project, installed packages, and this package."""
+    while frame is not None:
+        owner = owner_of(frame.f_code.co_filename)
+        if owner in ("project", "installed", "ours"):
+            yield frame, owner
+        frame = frame.f_back
+
+
+def line_of(frame: FrameType) -> str:
+    """The line that a frame executes, as "file:line"."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+
+
+def calling_lines() -> tuple[str, str]:
+    """file:line of the caller of torch or this package, and of the project's code that led to it.
+
+    The first is the innermost caller outside of torch, this package, frameworks' wrappers of
+    `torch.distributed` and the standard library (`contextlib`); it is the outermost line of the
+    stack if there is none, as in autograd's own threads.  The second is "" if the caller is the
+    project's own code, or if the stack has no code of the project.
+    """
+    site = ""
+    for frame, owner in calling_frames(sys._getframe(1)):
+        if owner != "ours":
+            line = line_of(frame)
+            site = site or line
+            if owner == "project":
+                return site, "" if line == site else line
+    return site or line_of(_outermost(sys._getframe(1))), ""
+
+
+def _outermost(frame: FrameType) -> FrameType:
+    while frame.f_back is not None:
+        frame = frame.f_back
+    return frame
 
 
 #: Functions of torch, by file, that only call the function they were given.

@@ -14,12 +14,10 @@ import errno
 import functools
 import inspect
 import os
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import msgspec
@@ -28,7 +26,7 @@ import torch.distributed as dist
 import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.core.code_files import TORCH, is_installed, is_stdlib, passes_on
+from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked
@@ -129,26 +127,6 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
     if sizes is None:
         return None
     return (sizes,) * world if isinstance(sizes, int) else tuple(sizes)
-
-
-def calling_lines() -> tuple[str, str]:
-    """file:line of the caller of torch or this package, and of the user's code that led to it.
-
-    The first is the innermost caller outside of torch, this package, frameworks' wrappers of
-    `torch.distributed` and the standard library (`contextlib`).  The second is "" if the caller is
-    the user's own code, or if no user code is on the stack, as in autograd's own threads.
-    """
-    frame: FrameType | None = sys._getframe(1)
-    site = last = ""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        last = f"{file}:{frame.f_lineno}"
-        if not file.startswith((TORCH, "<")) and not passes_on(file) and not is_stdlib(file):
-            site = site or last
-            if not is_installed(file):
-                return site, "" if last == site else last
-        frame = frame.f_back
-    return site or last, ""
 
 
 #: data pointer -> (the tensor, its number of elements, its name)

@@ -21,9 +21,8 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_trainsafe.core.code_files import TORCH, is_ours
+from pytest_trainsafe.core.code_files import TORCH, owner_of
 from pytest_trainsafe.record.clock import Clock, in_backward
-from pytest_trainsafe.record.determinism.sealed import is_programs
 from pytest_trainsafe.record.rng import frames
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.writer import RankWriter
@@ -159,7 +158,7 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = getattr(called, "__qualname__", "")
         what = _OUTSIDE.get((getattr(called, "__module__", None), name))
         file = frame.f_code.co_filename
-        if what is None or not is_programs(file):
+        if what is None or owner_of(file) != "project":
             return
         at = f"{file}:{frame.f_lineno}"
         if not any(known[:2] == (what, at) for known in self._reads):
@@ -172,7 +171,7 @@ def _of_the_recorder(frame: FrameType | None) -> bool:
     while frame is not None:
         file = frame.f_code.co_filename
         if not file.startswith(_THIN):
-            return is_ours(file)
+            return owner_of(file) == "ours"
         frame = frame.f_back
     return False
 

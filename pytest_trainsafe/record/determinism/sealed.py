@@ -16,20 +16,13 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib
+from pytest_trainsafe.core.code_files import owner_of
 
 #: The time at which a sealed program begins, and how far each reading of a clock advances it, both
 #: in nanoseconds.
 _BEGIN, _TICK = 1_000_000_000 * 10**9, 10**6
 
 _SECONDS = ("time", "monotonic", "perf_counter", "process_time")
-
-
-def is_programs(file: str) -> bool:
-    """Whether a file belongs to the program, not to torch, a package, Python or this package."""
-    if file.startswith((TORCH, "<")) or is_ours(file):
-        return False
-    return not is_stdlib(file) and not is_installed(file)
 
 
 @contextlib.contextmanager
@@ -51,7 +44,7 @@ def sealed(wanted: bool = True) -> Iterator[None]:
         def call(*args: Any) -> Any:
             frame: FrameType = sys._getframe(1)
             # A program that imported this function may still call it after the context.
-            theirs = on and is_programs(frame.f_code.co_filename)
+            theirs = on and owner_of(frame.f_code.co_filename) == "project"
             return answer(*args) if theirs else original(*args)
 
         return call

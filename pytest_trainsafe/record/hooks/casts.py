@@ -14,14 +14,13 @@ So they are noted separately, in every dtype; `runs/rounding.py` describes the c
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.core.code_files import TORCH, is_ours
+from pytest_trainsafe.core.code_files import calling_lines
 
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}
 _FP8 = frozenset(
@@ -69,7 +68,7 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _note_fp8(self, args: Sequence[Any]) -> None:
         # Copying or gathering FP8 values is not a cast.
         if any(isinstance(each, torch.Tensor) and each.dtype in _WIDER for each in args):
-            self.quantised = _user_line()
+            self.quantised, _ = calling_lines()
 
     def _note(self, func: Callable[..., Any], args: Sequence[Any], dtype: torch.dtype) -> None:
         if self.narrowest is not None and _BITS[dtype] >= _BITS[self.narrowest]:
@@ -84,15 +83,4 @@ class CastWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             for each in args
         ):
             self.narrowest = dtype
-            self.where = _user_line()
-
-
-def _user_line() -> str:
-    """The innermost line outside of torch and the recorder; in a backward, the line that ran it."""
-    frame = sys._getframe(1)
-    while frame.f_back is not None:
-        file = frame.f_code.co_filename
-        if not (file.startswith((TORCH, "<")) or is_ours(file)):
-            break
-        frame = frame.f_back
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+            self.where, _ = calling_lines()

@@ -18,8 +18,7 @@ from torch.distributed import distributed_c10d as c10d
 from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_trainsafe.core.code_files import TORCH, passes_on
-from pytest_trainsafe.launch.collectives.ledger import calling_lines
+from pytest_trainsafe.core.code_files import calling_lines, owner_of
 from pytest_trainsafe.record.model.placements import Placements
 from pytest_trainsafe.trace.facts import SetUp, Site, What
 from pytest_trainsafe.trace.writer import RankWriter
@@ -66,9 +65,8 @@ class Sites:
         """The program's innermost line on the stack; None if there is none.  Does not record it."""
         at, user = calling_lines()
         # On a GPU, hooks of a backward run in a thread without the program's frames.
-        if at.startswith((TORCH, "<")) or passes_on(at):
-            return None
-        return Site(what, at, user, name)
+        known = owner_of(at.rpartition(":")[0]) in ("project", "installed")
+        return Site(what, at, user, name) if known else None
 
     def write_constructed(self) -> None:
         """Records the lines that `constructions` has noted since the last call of this method."""
@@ -102,7 +100,7 @@ class Sites:
         for cls, what in classes:
             cls.__init__ = self._watched(cls.__init__, what)
         makes = c10d.new_group
-        c10d.new_group = dist.new_group = self._made(makes)
+        c10d.new_group = dist.new_group = self._watched(makes, "group", "new_group")
         try:
             with self._places.watched():
                 yield
@@ -114,24 +112,23 @@ class Sites:
                 else:
                     cls.__init__ = original
 
-    def _watched(self, original: Callable[..., None], what: What) -> Callable[..., None]:
-        @functools.wraps(original)
-        def watched(made: Any, *args: Any, **kwargs: Any) -> None:
-            name = type(made).__name__
-            self._constructed.append(Site(what, *calling_lines(), _STATES.get(name, name)))
-            original(made, *args, **kwargs)
+    def _watched(
+        self, original: Callable[..., Any], what: What, name: str = ""
+    ) -> Callable[..., Any]:
+        """`original`, which also notes the line that calls it.
 
-        return watched
+        `name` is stored with the line; by default it is the class of the first argument.
+        """
 
-    def _made(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
-        def made(*args: Any, **kwargs: Any) -> Any:
-            site = self.here("group", "new_group")
+        def watched(*args: Any, **kwargs: Any) -> Any:
+            called = name or type(args[0]).__name__
+            site = self.here(what, _STATES.get(called, called))
             if site is not None:
                 self._constructed.append(site)
             return original(*args, **kwargs)
 
-        return made
+        return watched
 
     def add(self, site: Site) -> None:
         """Records a line, unless it is already recorded or its kind has MAX_SITES lines."""

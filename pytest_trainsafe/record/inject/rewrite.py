@@ -23,10 +23,10 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Coordinates, Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.launch.collectives.ledger import calling_lines
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in

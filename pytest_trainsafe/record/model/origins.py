@@ -11,12 +11,12 @@ import functools
 import sys
 from collections.abc import Sequence
 from types import FrameType, FunctionType
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch.overrides import TorchFunctionMode
 
-from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib, passes_on
+from pytest_trainsafe.core.code_files import calling_frames, line_of
 from pytest_trainsafe.trace.facts import Made, MadeWhat
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
@@ -100,23 +100,10 @@ def _line(frame: FrameType | None) -> str:
     Also "" if the recorder called the function.
     """
     line = ""
-    while frame is not None:
-        file = frame.f_code.co_filename
-        match _kind(file):
-            case "recorder":
-                return line
-            case "user":
-                return f"{file}:{frame.f_lineno}"
-            case "installed":
-                line = line or f"{file}:{frame.f_lineno}"
-        frame = frame.f_back
+    for each, owner in calling_frames(frame):
+        if owner == "ours":
+            break
+        if owner == "project":
+            return line_of(each)
+        line = line or line_of(each)
     return line
-
-
-@functools.cache
-def _kind(file: str) -> Literal["recorder", "between", "user", "installed"]:
-    if is_ours(file):
-        return "recorder"
-    if file.startswith((TORCH, "<")) or passes_on(file) or is_stdlib(file):
-        return "between"
-    return "installed" if is_installed(file) else "user"

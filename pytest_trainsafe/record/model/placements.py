@@ -16,7 +16,7 @@ from types import FrameType
 from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
-from pytest_trainsafe.core.code_files import TORCH, is_installed, is_ours, is_stdlib
+from pytest_trainsafe.core.code_files import line_of, owner_of
 
 
 class Placements:
@@ -73,15 +73,15 @@ def _line(frame: FrameType | None) -> str:
     line, own = "", False
     while frame is not None:
         code = frame.f_code
-        file = code.co_filename
-        if is_ours(file):
+        owner = owner_of(code.co_filename)
+        if owner == "ours":
             break  # the recorder, which calls the program
         if code.co_name == "__init__" and _is_of_module(frame):
             line, own = "", False
-        elif not own and not file.startswith((TORCH, "<")) and not is_stdlib(file):
-            own = not is_installed(file)
+        elif not own and owner in ("project", "installed"):
+            own = owner == "project"
             if own or not line:
-                line = f"{file}:{frame.f_lineno}"
+                line = line_of(frame)
         frame = frame.f_back
     return line
 

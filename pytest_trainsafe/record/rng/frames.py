@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-from pytest_trainsafe.core.code_files import PACKAGE, TORCH, is_installed, is_ours, is_stdlib
+from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 
 #: The kinds of a frame, as bits that can be combined.
 USER, INSTALLED, MODULE, OPTIMIZER = 1, 2, 4, 8
@@ -120,13 +120,17 @@ def _kind(code: CodeType) -> int:
     if code is _CALL:
         return MODULE
     file, name = code.co_filename, code.co_name
-    if file.startswith(TORCH):
-        return _kind_in_torch(file[len(TORCH) :].replace(os.sep, "/"), name)
-    if is_ours(file):
-        return INJECTED if file.startswith(_INJECTING) else 0
-    if file.startswith("<") or is_stdlib(file):
-        return 0
-    kind = INSTALLED if is_installed(file) else USER
+    match owner_of(file):
+        case "torch":
+            return _kind_in_torch(file[len(TORCH) :].replace(os.sep, "/"), name)
+        case "ours":
+            return INJECTED if file.startswith(_INJECTING) else 0
+        case "none" | "python":
+            return 0
+        case "project":
+            kind = USER
+        case "installed" | "wrapper":
+            kind = INSTALLED
     return kind | CHECKPOINT if os.path.basename(file) == "checkpointing.py" else kind
 
 

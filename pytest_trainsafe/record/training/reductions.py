@@ -13,7 +13,7 @@ from types import FrameType
 
 import torch
 
-from pytest_trainsafe.core.code_files import TORCH, is_stdlib, passes_on
+from pytest_trainsafe.core.code_files import calling_frames, line_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock, in_backward
@@ -125,10 +125,5 @@ def _called_at(site: str) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != at_site:
         frame = frame.f_back
-    while frame is not None:
-        at = frame.f_code.co_filename
-        between = at == file or at.startswith((TORCH, "<")) or passes_on(at) or is_stdlib(at)
-        if not between:
-            return f"{at}:{frame.f_lineno}"
-        frame = frame.f_back
-    return ""
+    callers = (each for each, owner in calling_frames(frame) if owner != "ours")
+    return next((line_of(each) for each in callers if each.f_code.co_filename != file), "")

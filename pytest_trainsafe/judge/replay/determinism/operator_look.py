@@ -12,7 +12,7 @@ from typing import Literal
 
 import torch
 
-from pytest_trainsafe.core.code_files import is_installed, is_stdlib, relative
+from pytest_trainsafe.core.code_files import owner_of, relative
 from pytest_trainsafe.judge.replay.determinism.nondeterministic import base_name
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.record.rng.operators import OPERATORS
@@ -166,7 +166,7 @@ def _is_programs(draw: Draw) -> bool:
     file = draw.event.line.rpartition(":")[0]
     if not file:  # the name of a created generator contains " of " and the line of its first use
         return " of " in draw.event.generator
-    return not is_stdlib(file) and not is_installed(file)
+    return owner_of(file) == "project"
 
 
 def _cut(text: str) -> str:

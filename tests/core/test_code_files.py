@@ -1,0 +1,66 @@
+"""A file is known to be the project's, this package's, torch's, a package's, or Python's."""
+
+import contextlib
+import sys
+import threading
+
+import pytest
+import torch
+
+from pytest_trainsafe.core import code_files
+from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
+
+
+@pytest.mark.parametrize(
+    ("file", "owner"),
+    [
+        ("<string>", "none"),
+        ("<eval_with_key>.7", "none"),
+        (code_files.__file__, "ours"),
+        (torch.nn.functional.__file__, "torch"),
+        ("/opt/deepspeed/comm/comm.py", "wrapper"),
+        ("/v/lib/python3.12/site-packages/deepspeed/comm/comm.py", "wrapper"),
+        ("/v/lib/python3.12/site-packages/deepspeed/runtime/engine.py", "installed"),
+        ("/usr/lib/python3/dist-packages/yaml/loader.py", "installed"),
+        (threading.__file__, "python"),
+        (__file__, "project"),
+        ("/home/me/train.py", "project"),
+    ],
+)
+def test_the_owner_of_a_file_follows_from_its_path(file, owner):
+    assert owner_of(file) == owner
+
+
+def call(function, file):
+    """Calls a function from code that is compiled with `file` as its file name, at line 1."""
+    scope = {"function": function}
+    exec(compile("result = function()", file, "exec"), scope)  # noqa: S102 - names the file
+    return scope["result"]
+
+
+def test_calling_lines_are_those_of_the_nearest_package_and_of_the_project():
+    package, project = "/v/site-packages/layers.py", "/home/me/train.py"
+    assert call(calling_lines, project) == (f"{project}:1", "")
+    inner = lambda: call(calling_lines, package)  # noqa: E731
+    assert call(inner, project)[0] == f"{package}:1"
+    assert call(inner, project)[1].startswith(f"{__file__}:")
+
+
+def test_frames_of_torch_and_of_python_are_no_callers():
+    @contextlib.contextmanager
+    def found():
+        yield [(line_of(frame), owner) for frame, owner in calling_frames(sys._getframe())]
+
+    with found() as frames:  # contextlib is between the two frames
+        pass
+    assert [owner for _, owner in frames][:2] == ["project", "project"]
+    assert all(line.startswith(__file__) for line, _ in frames[:2])
+
+
+def test_a_stack_without_a_caller_gives_its_outermost_line(monkeypatch):
+    # All callers count as torch's: pytest, which is outermost, too.
+    monkeypatch.setattr(code_files, "owner_of", lambda _: "torch")
+    outermost = sys._getframe()
+    while outermost.f_back is not None:
+        outermost = outermost.f_back
+    assert calling_lines() == (line_of(outermost), "")

@@ -84,7 +84,7 @@ def test_every_element_is_held_once_per_replica(case: Case) -> None:
 
 @given(cases())
 @settings(max_examples=100, deadline=None)
-def test_logical_shape_follows_from_the_local_ones(case: Case) -> None:
+def test_logical_shape_is_computed_from_the_local_shapes(case: Case) -> None:
     point, layout, shape = case
     held = []
     for rank in range(point.world_size):
@@ -95,7 +95,7 @@ def test_logical_shape_follows_from_the_local_ones(case: Case) -> None:
 
 @given(cases(partial=False))
 @settings(max_examples=100, deadline=None)
-def test_rectangles_merge_like_the_layout_they_came_from(case: Case) -> None:
+def test_rectangles_made_from_a_sharded_layout_merge_into_the_full_tensor(case: Case) -> None:
     point, layout, shape = case
     layout = tuple(Shard(p.dim, p.axis) for p in layout if isinstance(p, Shard))
     axes = tuple(axis for p in layout for axis in axes_of(p))

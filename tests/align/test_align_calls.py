@@ -1,4 +1,4 @@
-"""Calls of a module on several pipeline stages are numbered as the whole model makes them."""
+"""Calls of one module on several pipeline stages get the call numbers of the unsplit model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Record = Callable[..., Trace]
 
 @pytest.fixture
 def record(tmp_path: Path) -> Record:
-    """Writes a trace of as many pipeline stages as are given, in two micro-batches."""
+    """Writes a trace of two micro-batches in which each argument is one pipeline stage."""
     count = 0
 
     def make(*stages: Calls, tp: int = 1) -> Trace:
@@ -70,7 +70,7 @@ WHOLE: Calls = [("embed", 1), ("l.0", 2), ("l.1", 3), ("embed", 4), ("mtp", 5), 
 
 
 @pytest.mark.parametrize("tp", [1, 2])
-def test_a_later_stage_makes_the_later_call(record: Record, tp: int) -> None:
+def test_calls_on_a_later_stage_get_later_call_numbers(record: Record, tp: int) -> None:
     reference = record(WHOLE)
     trace = renumbered(record(WHOLE[:2], WHOLE[2:], tp=tp), reference)
 
@@ -82,7 +82,7 @@ def test_a_later_stage_makes_the_later_call(record: Record, tp: int) -> None:
         assert all(event.id == id for id, event in rank.tensors.items())
 
 
-def test_a_wrong_value_stays_wrong(record: Record) -> None:
+def test_renumbering_keeps_a_wrong_value(record: Record) -> None:
     stage = [(name, 9.0 if name == "embed" else value) for name, value in WHOLE[2:]]
     trace = renumbered(record(WHOLE[:2], stage), record(WHOLE))
 
@@ -90,8 +90,8 @@ def test_a_wrong_value_stays_wrong(record: Record) -> None:
     assert _value(trace, _id("embed", 1)) == 9
 
 
-def test_stages_that_take_turns_are_ordered_by_what_follows(record: Record) -> None:
-    """Two chunks on each stage: one table of positions, called before each layer."""
+def test_calls_of_interleaved_stages_are_ordered_by_the_module_called_next(record: Record) -> None:
+    """Each stage has two chunks, and calls `rope` before each layer."""
     whole: list[tuple[str, float]] = []
     for layer in range(4):
         whole += [("rope", 10.0 + layer), (f"l.{layer}", layer)]
@@ -101,7 +101,7 @@ def test_stages_that_take_turns_are_ordered_by_what_follows(record: Record) -> N
     assert [_value(trace, _id("rope", call)) for call in range(4)] == [10, 11, 12, 13]
 
 
-def test_a_module_that_every_stage_calls_alike_has_replicas(record: Record) -> None:
+def test_a_module_called_once_per_stage_and_in_the_reference_has_replicas(record: Record) -> None:
     stages = [("rope", 7.0), ("l.0", 1.0)], [("rope", 7.0), ("l.1", 2.0)]
     candidate = record(*stages)
     trace = renumbered(candidate, record([("rope", 7.0), ("l.0", 1.0), ("l.1", 2.0)]))
@@ -110,15 +110,15 @@ def test_a_module_that_every_stage_calls_alike_has_replicas(record: Record) -> N
     assert len(trace.holders(_id("rope", 0))) == 2
 
 
-def test_calls_that_are_missing_are_not_made_up(record: Record) -> None:
-    """Three calls of the whole and one on each of two stages: a call is missing."""
+def test_calls_are_not_renumbered_if_one_is_missing(record: Record) -> None:
+    """The reference calls `embed` three times, and each of the two stages calls it once."""
     whole = [("embed", 1.0), ("l.0", 2.0), ("embed", 3.0), ("l.1", 4.0), ("embed", 5.0)]
     candidate = record(whole[:2], whole[2:4])
 
     assert renumbered(candidate, record(whole)) is candidate
 
 
-def test_without_a_pipeline_nothing_is_renumbered(record: Record) -> None:
+def test_calls_are_renumbered_only_if_the_candidate_alone_has_a_pipeline(record: Record) -> None:
     whole = record(WHOLE)
     assert renumbered(whole, whole) is whole
     stages = record(WHOLE[:2], WHOLE[2:])

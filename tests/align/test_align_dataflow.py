@@ -1,4 +1,4 @@
-"""What the stages of a pipeline recorded is told in the order in which it came about."""
+"""`in_dataflow` sorts the tensors that pipeline stages recorded in the order of dataflow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
-#: What a rank writes of one step of two micro-batches, as it happens under 1F1B.
+#: The tensors that a rank records in a step of two micro-batches, in the order of 1F1B.
 KINDS: tuple[tuple[int | None, Kind], ...] = (
     (0, "activation"),
     (1, "activation"),
@@ -26,7 +26,7 @@ KINDS: tuple[tuple[int | None, Kind], ...] = (
     (None, "param"),
 )
 
-#: The same where nothing marks the backwards: their gradients are written when the step ends.
+#: The same if the backwards are not marked: all gradients are written at the end of the step.
 LATE = (*KINDS[:2], *KINDS[6:9], *KINDS[2:6])
 
 
@@ -44,10 +44,10 @@ def record(path: Path, stages: int, kinds: tuple[tuple[int | None, Kind], ...] =
     return Trace.open(path)
 
 
-def test_stages_go_forward_and_backward_in_turn(tmp_path: Path) -> None:
-    told = [(id.kind, id.microbatch, id.module) for id in in_dataflow(record(tmp_path / "t", 2))]
+def test_forwards_follow_the_stage_order_and_backwards_the_reverse_order(tmp_path: Path) -> None:
+    order = [(id.kind, id.microbatch, id.module) for id in in_dataflow(record(tmp_path / "t", 2))]
 
-    assert told == [
+    assert order == [
         ("param", None, "layer0"),
         ("param", None, "layer1"),
         ("activation", 0, "layer0"),
@@ -71,7 +71,7 @@ def test_stages_go_forward_and_backward_in_turn(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kinds", [KINDS, LATE], ids=["1f1b", "gradients at the end"])
-def test_a_micro_batch_goes_forward_and_backward_before_the_next(
+def test_forward_and_backward_of_a_micro_batch_come_before_the_next_micro_batch(
     tmp_path: Path, kinds: tuple[tuple[int | None, Kind], ...]
 ) -> None:
     found = [(id.kind, id.microbatch) for id in in_dataflow(record(tmp_path / "t", 1, kinds))]
@@ -90,7 +90,7 @@ def test_a_micro_batch_goes_forward_and_backward_before_the_next(
     ]
 
 
-def test_micro_batches_come_in_the_order_in_which_a_rank_ran_them(tmp_path: Path) -> None:
+def test_micro_batches_of_one_stage_are_sorted_in_execution_order(tmp_path: Path) -> None:
     swapped = tuple((None if i is None else 1 - i, kind) for i, kind in KINDS)
     found = in_dataflow(record(tmp_path / "t", 1, swapped))
 
@@ -98,9 +98,7 @@ def test_micro_batches_come_in_the_order_in_which_a_rank_ran_them(tmp_path: Path
 
 
 @pytest.mark.parametrize("stages", [1, 2])
-def test_gradients_and_their_norm_come_before_what_clipping_makes_of_them(
-    tmp_path: Path, stages: int
-) -> None:
+def test_unclipped_gradients_come_before_clipped_ones(tmp_path: Path, stages: int) -> None:
     path = tmp_path / "t"
     first: Kind = "unclipped_grad"
     trace = record(path, stages, ((None, "main_grad"), (None, first), (None, "param")))

@@ -1,4 +1,4 @@
-"""Runs of flattened tensors: cut, merged, and what is said of those that do not fit."""
+"""Ranges of flattened tensors (`Flat` layouts) are extracted, merged, and checked."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ Case = tuple[Point, dict[int, Layout], tuple[int, ...]]
 
 @st.composite
 def cases(draw: st.DrawFn) -> Case:
-    """A Point, a layout for each rank that ends in a run, and a logical shape.
+    """A Point, a layout of each rank that ends in a `Flat` range, and a logical shape.
 
-    Ranks that share a run's tensor cut it anywhere; each such set of ranks does it its own way,
-    as pipeline stages do.
+    The ranks that share a flat tensor split it at random offsets.  Each such group of ranks has
+    its own offsets, as each pipeline stage has.
     """
     point = Point.of(tp=draw(st.integers(1, 2)), cp=draw(st.integers(1, 2)), dp=3)
     shape: tuple[int, ...] = tuple(draw(st.lists(st.integers(0, 7), max_size=3)))
@@ -75,7 +75,7 @@ def parts_of(full: torch.Tensor, layouts: dict[int, Layout], point: Point) -> li
 
 @given(cases())
 @settings(max_examples=200, deadline=None)
-def test_cutting_in_runs_and_merging_is_the_identity(case: Case) -> None:
+def test_extracting_flat_ranges_then_merging_is_the_identity(case: Case) -> None:
     point, layouts, shape = case
     full = torch.arange(math.prod(shape), dtype=torch.float32).view(shape) - 5
     parts = parts_of(full, layouts, point)
@@ -88,7 +88,7 @@ def test_cutting_in_runs_and_merging_is_the_identity(case: Case) -> None:
 
 @given(cases())
 @settings(max_examples=100, deadline=None)
-def test_the_arithmetic_of_runs_agrees_with_itself(case: Case) -> None:
+def test_index_functions_agree_on_the_elements_and_shapes_of_flat_ranges(case: Case) -> None:
     point, layouts, shape = case
     held = []
     values = consistent_tensor("key", shape)
@@ -99,7 +99,7 @@ def test_the_arithmetic_of_runs_agrees_with_itself(case: Case) -> None:
         assert torch.equal(drawn, part) or any(isinstance(p, Partial) for p in layout)
         assert tuple(part.shape) == local_shape(layout, where, point.sizes, shape)
         held.append((layout, where, tuple(part.shape)))
-        # The box around a run holds all of it.
+        # The bounding box of a range contains all of its elements.
         box = index_arrays(layout, where, point.sizes, shape)
         assert math.prod(map(len, box)) >= part.numel()
         mask = torch.zeros(shape, dtype=torch.bool)
@@ -116,17 +116,17 @@ def torch_grid(box: list) -> tuple:
     return np.ix_(*box)
 
 
-def run(offset: int, length: int, shape: tuple[int, ...] = (4, 6)) -> Layout:
+def flat_range(offset: int, length: int, shape: tuple[int, ...] = (4, 6)) -> Layout:
     return (Flat(offset, length, shape, ("dp",)),)
 
 
-def merged_runs(*runs: tuple[int, int], point: Point = DP2) -> Merged:
-    layouts = {rank: run(*each) for rank, each in enumerate(runs)}
+def merged_ranges(*ranges: tuple[int, int], point: Point = DP2) -> Merged:
+    layouts = {rank: flat_range(*each) for rank, each in enumerate(ranges)}
     return merge(parts_of(FULL, layouts, point), point.sizes)
 
 
-def test_what_no_rank_holds_is_a_hole_and_not_a_number() -> None:
-    merged = merged_runs((0, 8), (10, 14))
+def test_elements_held_by_no_rank_are_a_hole_finding_and_nan_in_the_tensor() -> None:
+    merged = merged_ranges((0, 8), (10, 14))
     (found,) = merged.findings
     assert found.check == "hole"
     assert "2 of 24 elements are held by no rank of dp, the first at [1, 2]" in found.message
@@ -136,17 +136,17 @@ def test_what_no_rank_holds_is_a_hole_and_not_a_number() -> None:
     assert merged.tensor.isnan().nonzero().tolist() == [[1, 2], [1, 3]]
 
 
-def test_what_two_ranks_hold_with_different_runs_overlaps() -> None:
-    (found,) = merged_runs((0, 13), (12, 12)).findings
+def test_an_element_in_two_different_ranges_is_an_overlap_finding() -> None:
+    (found,) = merged_ranges((0, 13), (12, 12)).findings
     assert found.check == "overlap"
     assert "1 of 24 elements are held by more than one rank of dp, the first at [2, 0]" in (
         found.message
     )
 
 
-def test_equal_runs_are_replicas() -> None:
+def test_ranks_with_equal_ranges_are_compared_as_replicas() -> None:
     point = Point.of(dp=4)
-    layouts = {rank: run(12 * (rank % 2), 12) for rank in range(4)}
+    layouts = {rank: flat_range(12 * (rank % 2), 12) for rank in range(4)}
     parts = parts_of(FULL.clone(), layouts, point)
     assert merge(parts, point.sizes).findings == []
     odd = Part(3, parts[3].coordinates, parts[3].tensor + 1, parts[3].layout, SOURCE)
@@ -155,10 +155,15 @@ def test_equal_runs_are_replicas() -> None:
     assert "rank 3 from rank 1" in found.message
 
 
-def test_copies_that_were_cut_elsewhere_are_compared_whole() -> None:
-    """A tied embedding on two pipeline stages lies at another offset of each stage's buffer."""
+def test_copies_with_different_split_offsets_are_compared_after_merging() -> None:
+    """A tied embedding has different offsets in the flat buffers of two pipeline stages."""
     point = Point.of(pp=2, dp=2)
-    layouts = {0: run(0, 8), 1: run(8, 16), 2: run(0, 20), 3: run(20, 4)}
+    layouts = {
+        0: flat_range(0, 8),
+        1: flat_range(8, 16),
+        2: flat_range(0, 20),
+        3: flat_range(20, 4),
+    }
     parts = parts_of(FULL, layouts, point)
     assert merge(parts, point.sizes).findings == []
     odd = Part(3, parts[3].coordinates, parts[3].tensor + 1, parts[3].layout, SOURCE)
@@ -168,21 +173,21 @@ def test_copies_that_were_cut_elsewhere_are_compared_whole() -> None:
     assert "first at row 3, index [3, 2]" in found.message
 
 
-def test_a_copy_that_is_missing_on_a_rank_of_tp_is_named() -> None:
+def test_a_tp_rank_without_its_replica_of_a_range_is_named() -> None:
     point = Point.of(tp=2, dp=2)
-    layouts = {rank: run(12 * (rank // 2), 12) for rank in range(4)}
+    layouts = {rank: flat_range(12 * (rank // 2), 12) for rank in range(4)}
     parts = [part for part in parts_of(FULL, layouts, point) if part.coordinates["tp"] == 0]
     (found,) = merge(parts, point.sizes).findings
     assert found.check == "missing"
     assert "rank 1 should hold a replica" in found.message
 
 
-def test_a_rank_without_elements_need_hold_nothing() -> None:
-    parts = parts_of(FULL, {1: run(0, 24)}, DP2)
+def test_a_rank_may_hold_no_range_if_another_rank_holds_all_elements() -> None:
+    parts = parts_of(FULL, {1: flat_range(0, 24)}, DP2)
     assert merge(parts, DP2.sizes).findings == []
 
 
-def test_a_number_may_be_held_by_one_rank_of_many() -> None:
+def test_a_scalar_may_be_held_by_one_rank_of_several() -> None:
     part = Part(1, DP2.coordinates(1), torch.tensor([7.0]), (Flat(0, 1, (), ("dp",)),))
     merged = merge([part], DP2.sizes)
     assert merged.findings == []
@@ -203,11 +208,11 @@ def test_a_number_may_be_held_by_one_rank_of_many() -> None:
         ),
     ],
 )
-def test_parts_that_are_not_their_runs_are_named(
+def test_a_part_that_does_not_fit_its_range_is_a_layout_finding(
     length: int, shape: tuple[int, ...], words: str
 ) -> None:
-    parts = parts_of(FULL, {0: run(0, 12), 1: run(12, 12)}, DP2)
-    parts[0] = Part(0, parts[0].coordinates, parts[0].tensor, run(0, length, shape), SOURCE)
+    parts = parts_of(FULL, {0: flat_range(0, 12), 1: flat_range(12, 12)}, DP2)
+    parts[0] = Part(0, parts[0].coordinates, parts[0].tensor, flat_range(0, length, shape), SOURCE)
     merged = merge(parts, DP2.sizes)
     assert merged.tensor is None
     assert merged.findings[0].check == "layout"
@@ -222,22 +227,22 @@ def test_parts_that_are_not_their_runs_are_named(
         ((Flat(0, 12, (6, 4), ("dp",)),), "is a range of a tensor of shape"),
     ],
 )
-def test_layouts_that_make_no_sense_are_refused(layout: Layout, words: str) -> None:
+def test_invalid_flat_layouts_are_refused(layout: Layout, words: str) -> None:
     with pytest.raises(LayoutError, match=words):
         extract(FULL, layout, {"dp": 0, "tp": 0}, {"dp": 2, "tp": 2})
 
 
-def test_the_logical_shape_follows_from_a_run_of_a_shard() -> None:
+def test_logical_shape_is_computed_from_a_flat_range_of_a_shard() -> None:
     layout = (Shard(0, "tp"), Flat(3, 5, (2, 6), ("dp",)))
     assert scale_shape((5,), layout, {"tp": 2, "dp": 2}) == (4, 6)
 
 
-def test_gradients_of_a_mean_are_divided_by_the_ranks_they_await() -> None:
+def test_gradients_with_scaled_layouts_are_divided_by_the_axis_sizes() -> None:
     point = Point.of(cp=2, dp=2)
     layout = (Partial("cp"), Scaled("cp"), Scaled("dp"))
     parts = [
         Part(r, point.coordinates(r), torch.tensor([4.0 + r]), layout) for r in (0, 1)
-    ]  # one micro-batch, which is dp rank 0's
+    ]  # a micro-batch of dp rank 0
     merged = merge(parts, point.sizes, free_axes=("pp", "dp"))
     assert merged.findings == []
     assert merged.tensor is not None

@@ -1,4 +1,4 @@
-"""Sketches of runs and of multiples add up to the logical tensor's, or are not used."""
+"""Sketches of flat ranges and scaled terms sum to the logical tensor's sketch, or give none."""
 
 from __future__ import annotations
 
@@ -44,23 +44,27 @@ def cut(point: Point, layouts: dict[int, Layout]) -> dict[int, tuple[Layout, tor
     }
 
 
-def run(offset: int, length: int, rows: int = 32) -> Flat:
+def flat_range(offset: int, length: int, rows: int = 32) -> Flat:
     return Flat(offset, length, (rows, 40), ("dp",))
 
 
-TILED: dict[int, Layout] = {r: (SHARD, run(700 * (r // 2), 700 - 120 * (r // 2))) for r in range(4)}
+TILED: dict[int, Layout] = {
+    r: (SHARD, flat_range(700 * (r // 2), 700 - 120 * (r // 2))) for r in range(4)
+}
 
 
 @pytest.mark.parametrize(
     "layouts",
     [
         TILED,
-        {**{r: (SHARD, run(0, 1280)) for r in (0, 1)}},
+        {**{r: (SHARD, flat_range(0, 1280)) for r in (0, 1)}},
         {r: (Partial("tp"), Scaled("dp"), Scaled("tp")) for r in range(4)},
     ],
     ids=["runs of shards", "a rank without elements", "terms of multiples"],
 )
-def test_sketches_add_up_to_the_logical_one(tmp_path: Path, layouts: dict[int, Layout]) -> None:
+def test_sketches_of_parts_sum_to_the_sketch_of_the_logical_tensor(
+    tmp_path: Path, layouts: dict[int, Layout]
+) -> None:
     trace = record(tmp_path, POINT, cut(POINT, layouts))
     assert not is_whole(trace, ID)
     found = logical_sketch(trace, ID)
@@ -75,18 +79,20 @@ def test_sketches_add_up_to_the_logical_one(tmp_path: Path, layouts: dict[int, L
     "layouts",
     [
         {r: layout for r, layout in TILED.items() if r != 3},
-        {**TILED, 3: (SHARD, run(720, 560))},
-        {**TILED, 3: (SHARD, run(690, 590))},
-        {**TILED, 1: (SHARD, run(0, 900)), 3: (SHARD, run(900, 380))},
+        {**TILED, 3: (SHARD, flat_range(720, 560))},
+        {**TILED, 3: (SHARD, flat_range(690, 590))},
+        {**TILED, 1: (SHARD, flat_range(0, 900)), 3: (SHARD, flat_range(900, 380))},
     ],
     ids=["a run is missing", "a hole", "an overlap", "copies cut elsewhere"],
 )
-def test_what_does_not_add_up_has_no_sketch(tmp_path: Path, layouts: dict[int, Layout]) -> None:
+def test_missing_overlapping_or_differently_split_ranges_have_no_logical_sketch(
+    tmp_path: Path, layouts: dict[int, Layout]
+) -> None:
     assert logical_sketch(record(tmp_path, POINT, cut(POINT, layouts)), ID) is None
 
 
-def test_replicas_of_runs_that_differ_have_no_sketch(tmp_path: Path) -> None:
-    layouts: dict[int, Layout] = {r: (run(1280 * (r // 2), 1280, 64),) for r in range(4)}
+def test_ranges_whose_replicas_differ_have_no_logical_sketch(tmp_path: Path) -> None:
+    layouts: dict[int, Layout] = {r: (flat_range(1280 * (r // 2), 1280, 64),) for r in range(4)}
     parts = cut(POINT, layouts)
     assert logical_sketch(record(tmp_path / "same", POINT, parts), ID) is not None
     parts[3] = parts[3][0], parts[3][1] + 1

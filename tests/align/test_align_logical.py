@@ -1,4 +1,4 @@
-"""Logical tensors come out of a recorded trace."""
+"""`logical_tensor` merges the parts that the ranks of a trace recorded."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def record(path: Path) -> Trace:
     return Trace.open(path)
 
 
-def test_tensor_of_a_micro_batch_is_whole_where_one_dp_coordinate_holds_it(tmp_path: Path) -> None:
+def test_a_micro_batch_tensor_is_complete_if_one_dp_coordinate_recorded_it(tmp_path: Path) -> None:
     merged = logical_tensor(record(tmp_path), ACTIVATION, shape=(4, 3))
     assert merged.findings == []
     assert merged.tensor is not None
@@ -51,7 +51,7 @@ def test_tensor_of_a_micro_batch_is_whole_where_one_dp_coordinate_holds_it(tmp_p
     assert [part.rank for part in merged.parts] == [2, 3]
 
 
-def test_tensor_of_a_step_is_missing_where_a_dp_coordinate_lacks_it(tmp_path: Path) -> None:
+def test_a_step_tensor_is_missing_if_one_dp_coordinate_did_not_record_it(tmp_path: Path) -> None:
     merged = logical_tensor(record(tmp_path), GRAD)
     [finding] = merged.findings
     assert (finding.check, finding.where) == ("missing", GRAD)

@@ -36,7 +36,7 @@ def expect(finding: Finding, check: str, *words: str) -> None:
         assert word in finding.message
 
 
-def test_replica_that_differs_is_found_with_its_first_row() -> None:
+def test_a_differing_replica_is_reported_with_its_ranks_and_first_row() -> None:
     parts = parts_of((Shard(0, "cp"),))
     parts[3].tensor[1, 2] += 0.5
     parts[3].tensor[3, 0] -= 0.25
@@ -46,11 +46,11 @@ def test_replica_that_differs_is_found_with_its_first_row() -> None:
         "row 5, index [5, 2]", "17.5 against 17", "largest difference 0.5",
     )  # fmt: skip
     assert merged.tensor is not None
-    assert torch.equal(merged.tensor, FULL.double())  # the first replica stands
+    assert torch.equal(merged.tensor, FULL.double())  # the first replica is used
     assert merged.parts == parts
 
 
-def test_replicas_with_equal_nans_are_equal_and_signs_of_zero_are_not() -> None:
+def test_replicas_with_equal_nans_are_equal_and_with_different_signs_of_zero_are_not() -> None:
     tensors = torch.tensor([float("nan"), 0.0]), torch.tensor([float("nan"), -0.0])
     point = Point.of(tp=2)
     same = [Part(r, point.coordinates(r), tensors[0], (), SOURCE) for r in (0, 1)]
@@ -75,25 +75,25 @@ def test_replicas_of_every_dtype_are_compared(dtype: torch.dtype) -> None:
     assert only(merge(parts, point.sizes)).check == "replicas"
 
 
-def test_terms_of_a_sum_have_replicas_too() -> None:
+def test_replicas_of_a_partial_sum_term_are_compared() -> None:
     parts = parts_of((Partial("cp"),))
     parts[1].tensor[0, 0] = -9
     expect(only(merge(parts, POINT.sizes)), "replicas", "over tp", "rank 1 from rank 0", "row 0")
 
 
-def test_absent_replica_is_missing() -> None:
+def test_an_absent_replica_is_a_missing_finding() -> None:
     expect(
         only(merge(parts_of((Shard(0, "cp"),))[1:], POINT.sizes)),
         "missing", "rank 0", "replica", "held by ranks 1, 2, 3",
     )  # fmt: skip
 
 
-def test_absent_term_of_a_sum_is_missing() -> None:
+def test_an_absent_partial_sum_term_is_a_missing_finding() -> None:
     found = only(merge(parts_of((Partial("cp"), Partial("tp")))[:3], POINT.sizes))
     expect(found, "missing", "rank 3", "a term of the sum over cp, tp")
 
 
-def test_absent_part_is_a_hole_of_named_rows_and_is_not_a_number() -> None:
+def test_an_absent_part_is_a_hole_finding_with_its_rows_and_nan_in_the_tensor() -> None:
     layout = (ZigZag(0, "cp"), Shard(0, "tp"))
     merged = merge(parts_of(layout)[:3], POINT.sizes)
     expect(only(merged), "hole", "rank 3", "rows 4-5 of 8 in dimension 0")
@@ -101,18 +101,18 @@ def test_absent_part_is_a_hole_of_named_rows_and_is_not_a_number() -> None:
     assert merged.tensor.isnan().any(dim=1).tolist() == [False] * 4 + [True] * 2 + [False] * 2
 
 
-def test_absent_replicas_of_a_part_are_one_hole() -> None:
+def test_a_part_absent_on_all_its_ranks_is_one_hole_finding() -> None:
     found = only(merge(parts_of((Shard(0, "cp"),))[:2], POINT.sizes, shape=(8, 3)))
     expect(found, "hole", "ranks 2, 3", "rows 4-7")
 
 
-def test_whole_tensors_declared_as_parts_overlap() -> None:
+def test_whole_tensors_declared_as_shards_are_an_overlap_finding() -> None:
     parts = [Part(p.rank, p.coordinates, FULL, (Shard(0, "tp"),), SOURCE) for p in parts_of(())]
     found = only(merge(parts, POINT.sizes, shape=FULL.shape))
     expect(found, "overlap", "ranks 0, 1, 2, 3", "hold 8 of the 8 rows of dimension 0", "gives 4")
 
 
-def test_parts_declared_whole_leave_a_hole() -> None:
+def test_shards_declared_as_whole_tensors_are_a_hole_finding() -> None:
     parts = [
         Part(p.rank, p.coordinates, p.tensor, (), SOURCE) for p in parts_of((Shard(1, "tp"),))
         if p.coordinates["tp"] == 0
@@ -123,7 +123,7 @@ def test_parts_declared_whole_leave_a_hole() -> None:
     )
 
 
-def test_rectangles_that_overlap_or_leave_a_gap_are_counted() -> None:
+def test_overlapping_and_missing_elements_of_rectangles_are_counted() -> None:
     point = Point.of(dp=2)
 
     def merged(second: int) -> Merged:
@@ -150,7 +150,7 @@ def test_ranks_that_declare_different_layouts_are_not_merged() -> None:
     assert merged.tensor is None
 
 
-def test_ranks_of_different_dtype_are_named_and_merged() -> None:
+def test_parts_of_different_dtypes_are_reported_and_merged() -> None:
     parts = parts_of((Shard(0, "cp"), Shard(1, "tp")))
     parts[1] = Part(1, parts[1].coordinates, parts[1].tensor.double(), parts[1].layout, SOURCE)
     merged = merge(parts, POINT.sizes)
@@ -175,7 +175,7 @@ def test_ranks_of_different_dtype_are_named_and_merged() -> None:
         ((torch.ones(2), torch.ones(2)), (Shard(1, "tp"),), "does not fit a tensor of 1"),
     ],
 )
-def test_part_that_its_layout_does_not_explain_is_named(
+def test_a_part_whose_shape_does_not_fit_its_layout_is_a_layout_finding(
     tensors: tuple[torch.Tensor, torch.Tensor], layout: Layout, words: str
 ) -> None:
     point = Point.of(tp=2)
@@ -185,26 +185,26 @@ def test_part_that_its_layout_does_not_explain_is_named(
     assert merged.tensor is None
 
 
-def test_tensors_of_other_dimensions_than_the_reference_are_named() -> None:
+def test_a_tensor_with_another_number_of_dimensions_than_the_reference_is_reported() -> None:
     found = merge(parts_of(()), POINT.sizes, shape=(8, 3, 1)).findings[0]
     expect(found, "layout", "2 dimensions", "[8, 3, 1]")
 
 
-def test_pipeline_stage_elsewhere_is_not_missing() -> None:
+def test_parts_held_by_one_pipeline_stage_alone_are_complete() -> None:
     point = Point.of(tp=2, pp=2)
     parts = [p for p in parts_of((Shard(0, "tp"),), point=point) if p.coordinates["pp"] == 1]
     assert merge(parts, point.sizes).findings == []
     expect(only(merge(parts[:1], point.sizes)), "hole", "rank 3")
 
 
-def test_micro_batch_of_another_data_parallel_rank_is_not_missing() -> None:
+def test_a_micro_batch_held_by_one_dp_rank_is_complete_if_dp_is_a_free_axis() -> None:
     point = Point.of(tp=2, dp=2)
     parts = [p for p in parts_of((Shard(0, "tp"),), point=point) if p.coordinates["dp"] == 1]
     assert merge(parts, point.sizes, free_axes=("pp", "dp")).findings == []
     assert [f.check for f in merge(parts, point.sizes).findings] == ["missing"]
 
 
-def test_sums_are_taken_in_float64_and_exactly_in_integers() -> None:
+def test_partial_sums_are_added_in_float64_and_integers_without_overflow() -> None:
     point = Point.of(tp=2)
     for dtype, terms, total in (
         (torch.bfloat16, (256.0, 1.0), 257.0),
@@ -217,7 +217,7 @@ def test_sums_are_taken_in_float64_and_exactly_in_integers() -> None:
         assert merged.item() == total
 
 
-def test_mean_of_terms_is_divided_by_their_number() -> None:
+def test_partial_means_are_divided_by_the_number_of_terms() -> None:
     point = Point.of(cp=2)
     parts = [
         Part(r, point.coordinates(r), torch.tensor(1.0 + r), (Partial("cp", "avg"),))
@@ -240,13 +240,13 @@ def test_a_loss_has_no_term_on_dp_ranks_that_did_not_run_its_micro_batch() -> No
         assert merged.tensor.item() == 1.5
 
 
-def test_findings_say_where() -> None:
+def test_findings_have_the_tensor_id_passed_as_where() -> None:
     where = TensorId(0, 1, "activation", "layer", "output")
     assert only(merge(parts_of(())[1:], POINT.sizes, where=where)).where == where
 
 
 @pytest.mark.parametrize(("ranks", "axes"), [((2, 3), "cp"), ((1, 3), "tp"), ((3,), "tp and cp")])
-def test_replicas_name_only_the_axes_along_which_they_differ(
+def test_a_replicas_finding_names_only_the_axes_along_which_replicas_differ(
     ranks: tuple[int, ...], axes: str
 ) -> None:
     parts = parts_of(())
@@ -255,7 +255,7 @@ def test_replicas_name_only_the_axes_along_which_they_differ(
     expect(only(merge(parts, POINT.sizes)), "replicas", f"over {axes} differ")
 
 
-def test_absent_part_of_an_uneven_cut_is_placed_by_the_reference_shape() -> None:
+def test_rows_of_an_absent_uneven_shard_are_computed_from_the_reference_shape() -> None:
     point = Point.of(tp=2)
     parts = parts_of((Shard(0, "tp"),), torch.arange(5.0), point)[1:]
     merged = merge(parts, point.sizes, shape=(5,))

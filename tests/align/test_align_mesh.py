@@ -1,4 +1,4 @@
-"""On a mesh of the program's own, layouts name its axes or roles, and ranks have its order."""
+"""On a mesh that a program declares, layouts name its axes or roles, and ranks follow its order."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ def messages(merged: Merged) -> str:
     return "; ".join(f"{finding.check}: {finding.message}" for finding in merged.findings)
 
 
-def test_the_last_axis_varies_fastest() -> None:
+def test_the_last_mesh_axis_varies_fastest_over_ranks() -> None:
     assert dict(POINT.coordinates(6)) == {"dp_shard": 0, "dp_replicate": 1, "tp": 1}
     assert [rank_at(POINT.coordinates(rank), POINT.sizes) for rank in range(8)] == [*range(8)]
 
 
-def test_a_role_numbers_the_ranks_of_its_axes_in_their_order() -> None:
+def test_a_role_numbers_ranks_by_its_axes_in_mesh_order() -> None:
     assert [POINT.coordinates(rank)["dp"] for rank in range(8)] == [0, 1, 2, 3, 0, 1, 2, 3]
     assert (POINT.sizes["dp"], POINT.sizes["pp"], POINT.coordinates(7)["pp"]) == (4, 1, 0)
     assert dict(moved(POINT.coordinates(1), POINT.sizes, "dp", 2)) == dict(POINT.coordinates(2))
 
 
-def test_groups_lie_along_axes_roles_and_overlapping_axes() -> None:
+def test_rank_groups_are_formed_along_axes_roles_and_overlapping_axes() -> None:
     mesh = Mesh("dp", "tp", "cp", overlaps={"ep": ("dp", "cp")})
     point = Point.of(mesh=mesh, dp=2, tp=2, cp=2, ep=2)
     assert ranks_along(POINT.sizes, "dp") == [[0, 1, 2, 3], [4, 5, 6, 7]]
@@ -58,7 +58,7 @@ def test_groups_lie_along_axes_roles_and_overlapping_axes() -> None:
 @pytest.mark.parametrize(
     ("mesh", "layout"),
     [
-        (HYBRID, (Shard(0, "dp"),)),  # 10 rows over 4 ranks: as torch.chunk cuts, not nested
+        (HYBRID, (Shard(0, "dp"),)),  # 10 rows over 4 ranks: one torch.chunk, not two nested ones
         (HYBRID, (Shard(0, "dp_shard"), Shard(1, "tp"))),
         (HYBRID, (Shard(1, "tp"), Partial("dp"))),
         (HYBRID, (Partial("dp_replicate"), Shard(0, "dp_shard"))),
@@ -66,7 +66,9 @@ def test_groups_lie_along_axes_roles_and_overlapping_axes() -> None:
         (CONTEXT, (Shard(0, "heads"), ZigZag(0, "ring"))),
     ],
 )
-def test_parts_of_a_whole_merge_into_it(mesh: Mesh, layout: Layout) -> None:
+def test_parts_extracted_on_a_declared_mesh_merge_into_the_full_tensor(
+    mesh: Mesh, layout: Layout
+) -> None:
     point = Point.of(dict.fromkeys(mesh.axes, 2), mesh=mesh)
     full = torch.arange(48.0).view(16, 3) if mesh is CONTEXT else FULL
 
@@ -77,7 +79,7 @@ def test_parts_of_a_whole_merge_into_it(mesh: Mesh, layout: Layout) -> None:
     assert torch.equal(merged.tensor, full.double())
 
 
-def test_replicas_that_differ_are_named_over_the_meshs_own_axis() -> None:
+def test_differing_replicas_are_reported_over_the_declared_mesh_axis() -> None:
     parts = parts_of((Shard(0, "dp_shard"),))
     for rank in (2, 3, 6, 7):
         parts[rank].tensor.add_(1)
@@ -85,7 +87,7 @@ def test_replicas_that_differ_are_named_over_the_meshs_own_axis() -> None:
     assert "replicas over dp_replicate differ: rank" in messages(merge(parts, POINT.sizes))
 
 
-def test_a_missing_part_is_named_by_the_rank_of_the_meshs_order() -> None:
+def test_a_missing_part_is_reported_with_its_rank_in_mesh_order() -> None:
     parts = parts_of((Shard(0, "dp_shard"),))
 
     merged = merge([part for part in parts if part.rank != 6], POINT.sizes)
@@ -93,7 +95,7 @@ def test_a_missing_part_is_named_by_the_rank_of_the_meshs_order() -> None:
     assert messages(merged).startswith("missing: rank 6 should hold a replica")
 
 
-def test_what_belongs_to_one_micro_batch_is_held_along_a_part_of_a_role() -> None:
+def test_a_micro_batch_tensor_is_complete_on_one_coordinate_of_the_dp_role() -> None:
     held = [part for part in parts_of((Shard(1, "tp"),)) if part.coordinates["dp"] == 2]
 
     merged = merge(held, POINT.sizes, free_axes=("pp", "dp"))
@@ -101,12 +103,12 @@ def test_what_belongs_to_one_micro_batch_is_held_along_a_part_of_a_role() -> Non
     assert messages(merged) == ""
 
 
-def test_runs_of_a_flat_buffer_are_joined_along_a_role() -> None:
+def test_flat_ranges_are_merged_along_a_role() -> None:
     parts = []
     for rank in range(8):
         at = POINT.coordinates(rank)
-        run = Flat(6 * at["dp"], 6, (8, 3), ("dp",))
-        parts.append(Part(rank, at, torch.arange(24.0)[run.offset :][:6], (run,)))
+        flat = Flat(6 * at["dp"], 6, (8, 3), ("dp",))
+        parts.append(Part(rank, at, torch.arange(24.0)[flat.offset :][:6], (flat,)))
 
     merged = merge(parts, POINT.sizes)
 
@@ -115,7 +117,7 @@ def test_runs_of_a_flat_buffer_are_joined_along_a_role() -> None:
     assert torch.equal(merged.tensor, torch.arange(24.0).view(8, 3).double())
 
 
-def test_experts_are_owned_in_the_order_that_the_mesh_declares() -> None:
+def test_expert_owners_follow_the_axis_order_of_the_mesh() -> None:
     mesh = Mesh(*HYBRID.axes, roles={n: ROLES[n] for n in list(ROLES)[:2]},
                 overlaps={"ep": ("dp_shard", "dp_replicate")})  # fmt: skip
     weight = torch.nn.Parameter(torch.zeros(2))
@@ -126,14 +128,14 @@ def test_experts_are_owned_in_the_order_that_the_mesh_declares() -> None:
 
     assert owned == Owned(("dp_replicate", "dp_shard"), 2)
     owners = [owned.owner(point.coordinates(rank), point.sizes) for rank in range(4)]
-    assert owners == [0, 0, 1, 1]  # of dp_shard's ranks neighbours along dp_replicate
+    assert owners == [0, 0, 1, 1]  # owners are numbered along dp_replicate
 
 
 def wrong(parts: list[Part], value: torch.Tensor) -> WrongTensor:
     return WrongTensor(value, FULL.double(), parts, POINT.sizes, allowed=1e-12, kind="main_grad")
 
 
-def test_terms_along_one_axis_of_a_role_are_a_sum_over_that_axis() -> None:
+def test_a_missing_sum_over_one_axis_of_a_role_is_reported_for_that_axis() -> None:
     share = {0: 0.25, 1: 0.75}
     parts = [
         Part(part.rank, part.coordinates, part.tensor * share[part.coordinates["dp_replicate"]])
@@ -146,7 +148,7 @@ def test_terms_along_one_axis_of_a_role_are_a_sum_over_that_axis() -> None:
     assert found.axis == "dp_replicate"
 
 
-def test_a_factor_is_of_an_axis_that_nothing_has_divided_by() -> None:
+def test_a_wrong_factor_is_attributed_to_an_axis_without_a_scaled_layout() -> None:
     parts = parts_of((Scaled("dp_shard"),))
 
     found = scaled(wrong(parts, 2 * FULL.double()))

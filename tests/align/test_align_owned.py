@@ -1,4 +1,4 @@
-"""Experts are held by their owners alone: some of the dp and cp ranks, and no others need to."""
+"""Only the owners of an expert, some of the dp and cp ranks, must hold its tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWNED = Owned(("cp", "dp"), 2)
 
 
 def parts(point: Point, ranks: list[int], layout: Layout = (OWNED,)) -> list[Part]:
-    """What these ranks hold of FULL, cut over tp where the layout says so."""
+    """The parts of FULL that these ranks hold, sharded over tp if the layout has a Shard."""
     cut = any(isinstance(placement, Shard) for placement in layout)
     return [
         Part(rank, where, FULL.chunk(2)[where["tp"]] if cut else FULL, layout)
@@ -22,7 +22,7 @@ def parts(point: Point, ranks: list[int], layout: Layout = (OWNED,)) -> list[Par
     ]
 
 
-def test_ranks_are_numbered_with_cp_fastest() -> None:
+def test_owner_numbers_vary_fastest_along_cp() -> None:
     point = Point.of(tp=2, cp=2, dp=2)
     owners = [OWNED.owner(point.coordinates(rank), point.sizes) for rank in range(8)]
 
@@ -32,7 +32,7 @@ def test_ranks_are_numbered_with_cp_fastest() -> None:
     assert owners == [0, 0, 1, 1, 2, 2, 3, 3]
 
 
-def test_owners_alone_hold_an_expert() -> None:
+def test_an_expert_is_complete_if_its_owners_alone_hold_it() -> None:
     point = Point.of(dp=4)
 
     merged = merge(parts(point, [1, 3]), point.sizes)
@@ -42,7 +42,7 @@ def test_owners_alone_hold_an_expert() -> None:
     assert torch.equal(merged.tensor, FULL)
 
 
-def test_an_owner_that_lacks_its_expert_is_named_and_others_are_not() -> None:
+def test_only_an_owner_without_its_expert_is_reported_as_missing() -> None:
     point = Point.of(dp=4)
 
     [finding] = merge(parts(point, [1]), point.sizes).findings
@@ -63,7 +63,7 @@ def test_replicas_of_an_expert_are_compared() -> None:
     assert "over dp differ: rank 2 from rank 0" in finding.message
 
 
-def test_an_expert_is_cut_over_tp_as_well() -> None:
+def test_an_expert_may_also_be_sharded_over_tp() -> None:
     point = Point.of(tp=2, dp=2)
     layout = (Shard(0, "tp"), OWNED)
 
@@ -77,7 +77,7 @@ def test_an_expert_is_cut_over_tp_as_well() -> None:
     assert "rank 2 recorded no part" in finding.message
 
 
-def test_experts_with_a_tensor_parallel_size_of_their_own_are_owned_by_ranks_of_tp() -> None:
+def test_experts_with_their_own_tp_size_are_owned_across_tp_ranks() -> None:
     point = Point.of(tp=2, cp=1, dp=2)
     one = Owned(("tp", "cp", "dp"), 2, 1)
     two = Owned(("tp", "cp", "dp"), 2, 2)

@@ -1,4 +1,4 @@
-"""What pipeline stages hold becomes logical tensors, and what only looks like one is told apart."""
+"""Tensors of pipeline stages are merged as replicas or partial sums, or are split over stages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import ModuleEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
-#: Three stages of a model: what each holds.
+#: The modules of each of three pipeline stages.
 STAGES = (
     ("", "embedding", "decoder", "decoder.layers.0", "rope"),
     ("", "decoder", "decoder.layers.1", "rope"),
@@ -33,7 +33,7 @@ TERM = TensorId(0, 0, "param_grad", "embedding", "weight")
 
 @pytest.fixture(scope="module")
 def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
-    """Every module was called on every stage that holds it, but the last stage's embedding."""
+    """A trace in which every stage called all of its modules, but the last stage no embedding."""
     path = tmp_path_factory.mktemp("stages") / "trace"
     manifest = manifest_of(RunSpec(program="p", axes=(("pp", 3),), dtype="float32"), "cpu")
     write_manifest(path, manifest)
@@ -56,23 +56,25 @@ def trace(tmp_path_factory: pytest.TempPathFactory) -> Trace:
     ("module", "cut"),
     [("", True), ("decoder", True), ("decoder.layers.1", False), ("embedding", False)],
 )
-def test_a_container_is_cut_over_stages(trace: Trace, module: str, cut: bool, kind: Kind) -> None:
+def test_a_container_is_split_over_stages_and_a_layer_is_not(
+    trace: Trace, module: str, cut: bool, kind: Kind
+) -> None:
     assert is_cut_over_stages(trace, activation(module, kind)) is cut
 
 
-def test_the_same_module_on_every_stage_has_replicas(trace: Trace) -> None:
+def test_a_leaf_module_on_every_stage_has_replicas(trace: Trace) -> None:
     assert not is_cut_over_stages(trace, activation("rope"))
     assert len(logical_tensor(trace, activation("rope")).parts) == 3
 
 
-def test_a_copy_on_two_stages_has_a_gradient_of_two_terms(trace: Trace) -> None:
+def test_gradients_of_a_parameter_on_two_stages_are_summed(trace: Trace) -> None:
     merged = logical_tensor(trace, TERM)
     assert merged.findings == []
     assert merged.tensor is not None
     assert merged.tensor.tolist() == [4.0, 4.0]
 
 
-def test_a_shared_embedding_has_terms_over_pp() -> None:
+def test_the_gradient_of_a_shared_embedding_is_partial_over_pp() -> None:
     weight = torch.nn.Parameter(torch.ones(2))
     weight.shared_embedding = True  # type: ignore[attr-defined]
     none = Annotations.empty()

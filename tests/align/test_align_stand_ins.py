@@ -1,4 +1,4 @@
-"""What a pipeline stage has in the place of another stage's module is no replica of it."""
+"""A placeholder for a module of another pipeline stage is not compared with that module."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Write = Callable[..., Trace]
 
 @pytest.fixture
 def write(tmp_path: Path) -> Write:
-    """Writes a trace of two stages; each is given the module `embedding` and what it returned."""
+    """Writes a trace of two stages; each argument is a stage's `embedding` module and output."""
 
     def make(*stages: tuple[ModuleEvent, torch.Tensor], axis: str = "pp") -> Trace:
         manifest = manifest_of(RunSpec(program="p", axes=((axis, 2),), dtype="float32"), "cpu")
@@ -42,7 +42,7 @@ REAL = ModuleEvent("embedding", "Embedding", "", ("weight",))
 IDENTITY = ModuleEvent("embedding", "Identity", "")
 
 
-def test_an_identity_on_another_stage_is_left_out(write: Write) -> None:
+def test_an_identity_placeholder_on_another_stage_is_ignored(write: Write) -> None:
     trace = write((REAL, torch.ones(2)), (IDENTITY, torch.zeros(2)))
 
     merged = logical_tensor(trace, OUTPUT)
@@ -52,7 +52,7 @@ def test_an_identity_on_another_stage_is_left_out(write: Write) -> None:
     assert trace.stand_ins() == {0: frozenset(), 1: frozenset({"embedding"})}
 
 
-def test_a_real_copy_on_another_stage_is_a_replica(write: Write) -> None:
+def test_a_module_with_parameters_on_two_stages_has_replicas(write: Write) -> None:
     trace = write((REAL, torch.ones(2)), (REAL, torch.zeros(2)))
 
     [finding] = logical_tensor(trace, OUTPUT).findings
@@ -60,8 +60,8 @@ def test_a_real_copy_on_another_stage_is_a_replica(write: Write) -> None:
     assert "over pp differ" in finding.message
 
 
-def test_an_identity_along_another_axis_is_compared(write: Write) -> None:
-    """A dp rank that lacks a module trains another model."""
+def test_an_identity_on_another_tp_rank_is_compared(write: Write) -> None:
+    """A tp rank that lacks a module trains another model."""
     trace = write((REAL, torch.ones(2)), (IDENTITY, torch.zeros(2)), axis="tp")
 
     assert [finding.check for finding in logical_tensor(trace, OUTPUT).findings] == ["replicas"]
@@ -91,7 +91,7 @@ def _stage(**classes: str) -> Mapping[str, ModuleEvent]:
         (_stage(head="Pack", head_fc="Linear"), _stage(head="Linear"), set()),
     ],
 )
-def test_only_what_has_nothing_of_its_own_stands_in(
+def test_placeholders_have_no_parameters_or_children_and_another_class(
     first: Mapping[str, ModuleEvent], second: Mapping[str, ModuleEvent], found: set[str]
 ) -> None:
     assert stand_ins({0: first, 1: second})[0] == found

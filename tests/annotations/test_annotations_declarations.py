@@ -1,4 +1,4 @@
-"""Declarations that hold at some Points or of some models only, and the errors for wrong ones."""
+"""Declarations that apply only at some Points or to some models; invalid ones are refused."""
 
 from __future__ import annotations
 
@@ -27,7 +27,9 @@ from pytest_trainsafe.trace.local_key_paths import is_local, note_of
         (Point.of(pp=2), ("pp",)),
     ],
 )
-def test_a_gradient_may_be_a_term_over_tp_without_sp(point: Point, axes: tuple[str, ...]) -> None:
+def test_gradient_partial_declares_partial_gradients_over_the_axes_in_use(
+    point: Point, axes: tuple[str, ...]
+) -> None:
     annotations = Annotations.of(
         {"parameters": {"q_norm.weight": {"gradient_partial": ["tp", "pp"]}}}
     )
@@ -44,7 +46,7 @@ def _layout(entry: dict[str, Any], point: Point, gradient: bool = False) -> Layo
     return found[0]
 
 
-def test_an_output_may_be_a_term_over_sp_alone() -> None:
+def test_sp_partial_declares_a_partial_output_gradient_only_if_sp_is_on() -> None:
     entry = {"output_grad.1": {"sp_partial": True}}
 
     assert _layout(entry, Point.of(tp=2, sp=True), gradient=True) == (Partial("tp"),)
@@ -76,7 +78,7 @@ def _id(kind: Kind, name: str, module: str = "attn") -> TensorId:
         ),
     ],
 )
-def test_local_holds_for_the_place_that_it_stands_under(
+def test_local_applies_only_to_the_output_key_that_declares_it(
     entry: dict[str, Any], local: list[TensorId], compared: list[TensorId]
 ) -> None:
     annotations = Annotations.of({"modules": {"attn": entry}})
@@ -88,7 +90,7 @@ def test_local_holds_for_the_place_that_it_stands_under(
     assert annotations.local("attn", Point.of(tp=2)) == ()
 
 
-def test_an_optional_entry_need_not_match() -> None:
+def test_an_optional_entry_that_matches_nothing_is_not_listed_as_unmatched() -> None:
     annotations = Annotations.of(
         {
             "parameters": {"gate.weight": {"tp_dim": 0, "optional": True}, "up.weight": {}},
@@ -110,7 +112,7 @@ MODELS = {
 }
 
 
-def test_a_file_may_have_entries_of_several_models() -> None:
+def test_a_file_may_have_entries_for_several_models() -> None:
     gpt, llama = (Annotations.of(MODELS, model=model) for model in ("gpt", "llama"))
     point = Point.of(tp=2, dp=2)
 
@@ -125,7 +127,7 @@ def test_a_file_may_have_entries_of_several_models() -> None:
     assert gpt.unmatched(names, []) == []
 
 
-def test_the_model_is_named_behind_the_file(tmp_path: Path) -> None:
+def test_a_model_is_selected_by_a_suffix_of_the_file_name(tmp_path: Path) -> None:
     file = tmp_path / "layouts.yaml"
     file.write_text("models: {gpt: {parameters: {a: {tp_dim: 0}}}, llama: {}}\n")
 
@@ -152,18 +154,18 @@ def test_the_model_is_named_behind_the_file(tmp_path: Path) -> None:
         ("sublayers.3.fc1", False),
     ],
 )
-def test_a_number_sign_stands_for_a_whole_number(name: str, found: bool) -> None:
+def test_a_number_sign_in_a_pattern_matches_an_integer(name: str, found: bool) -> None:
     assert matches("layers.#.fc1", name) is found
     entries = Annotations.of({"modules": {"layers.#.fc1": {"output": {"tp_dim": 0}}}})
     assert (entries.module(name, "output", Point.of(tp=2), 1) is not None) is found
 
 
-def test_a_number_sign_in_brackets_is_itself() -> None:
+def test_a_number_sign_in_brackets_matches_itself_literally() -> None:
     assert matches("a[#]", "a#")
     assert not matches("a[#]", "a1")
 
 
-def test_dimensions_in_another_order_are_declared_for_an_axis() -> None:
+def test_permuted_declares_a_dimension_order_for_an_axis() -> None:
     entry = {"output": {"cp_dim": 1, "sp_dim": 1, "permuted": {"sp": [1, 0, 2]}}}
     annotations = Annotations.of({"cp_order": "contiguous", "modules": {"embed": entry}})
     sp = Point.of(tp=2, sp=True)
@@ -176,7 +178,7 @@ def test_dimensions_in_another_order_are_declared_for_an_axis() -> None:
         annotations.permuted("embed", "output", sp, 2)
 
 
-def test_axes_that_are_used_together_must_have_one_order() -> None:
+def test_axes_in_use_at_one_point_must_declare_the_same_dimension_order() -> None:
     orders = {"sp": [1, 0, 2], "cp": [0, 2, 1]}
     annotations = Annotations.of({"modules": {"embed": {"output": {"permuted": orders}}}})
 
@@ -224,7 +226,7 @@ def test_axes_that_are_used_together_must_have_one_order() -> None:
         ({"models": ["gpt"]}, "models is ['gpt']; it must be a mapping"),
     ],
 )
-def test_nonsense_is_refused_by_entry_and_what_is_allowed(data: dict[str, Any], words: str) -> None:
+def test_invalid_declarations_are_refused_with_the_reason(data: dict[str, Any], words: str) -> None:
     with pytest.raises(AnnotationError) as caught:
         Annotations.of(data)
     assert words in str(caught.value)

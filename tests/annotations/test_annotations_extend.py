@@ -1,4 +1,4 @@
-"""Annotation files gain what they lack, and keep every character that was there."""
+"""`extend` adds missing entries to an annotation file and keeps every character of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ modules:
 """
 
 
-def test_a_new_file_says_it_all_and_is_valid() -> None:
+def test_a_rendered_file_has_all_wanted_entries_and_is_valid() -> None:
     text = render(WANTED)
     assert yaml.safe_load(text) == WANTED
     assert "  fc: {output: {cp_dim: 1, tp_dim: -1, blocks: [4, 4]}}\n" in text
@@ -53,7 +53,7 @@ def test_an_empty_file_keeps_its_comments(text: str) -> None:
     assert yaml.safe_load(extended) == WANTED
 
 
-def test_what_is_there_stays_and_what_is_missing_is_added() -> None:
+def test_existing_entries_are_kept_and_missing_entries_are_added() -> None:
     extended = extend(BLOCK, WANTED)
     read = yaml.safe_load(extended)
     assert read["modules"]["fc"] == {
@@ -63,18 +63,18 @@ def test_what_is_there_stays_and_what_is_missing_is_added() -> None:
     assert list(read["modules"]) == ["*", "fc", "head", "", "layers.#"]
     assert read["loss"] == {"partial": ["cp"]}
     kept = iter(extended.splitlines())
-    # Every line of the old text is in the new one, in its order.
+    # Every line of the old text is in the new one, in the same order.
     assert all(any(line == new for new in kept) for line in BLOCK.splitlines())
 
 
-def test_what_is_said_otherwise_is_not_overwritten() -> None:
+def test_existing_entries_with_other_values_are_not_overwritten() -> None:
     text = "cp_order: contiguous\nmodules:\n  fc: {output: {cp_dim: 0}}\n"
     wanted = {"cp_order": "zigzag", "modules": {"fc": {"output": {"cp_dim": 1}}}}
     assert extend(text, wanted) == text
 
 
 @pytest.mark.parametrize("axes", ["[]", "[cp]", "[ cp, ]", "[dp]", "[cp, dp]"])
-def test_a_list_gets_the_items_it_lacks(axes: str) -> None:
+def test_missing_items_are_added_to_a_list(axes: str) -> None:
     text = f"loss: {{mean: {axes}}}  # as it is\n"
     extended = extend(text, {"loss": {"mean": ["dp"]}})
     before = yaml.safe_load(axes)
@@ -94,7 +94,9 @@ def test_a_list_gets_the_items_it_lacks(axes: str) -> None:
         BLOCK,
     ],
 )
-def test_every_way_to_write_a_file_can_be_extended(text: str) -> None:
+def test_block_and_flow_style_files_are_extended_without_changing_their_characters(
+    text: str,
+) -> None:
     extended = extend(text, WANTED)
     read, before = yaml.safe_load(extended), yaml.safe_load(text)
     assert {**read, **before}.keys() == read.keys()

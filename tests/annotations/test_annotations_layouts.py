@@ -45,18 +45,20 @@ FULL = Point.of(tp=2, cp=2, sp=True)
         ("", FULL, (Partial("cp"),), "modules: "),
     ],
 )
-def test_module_layouts(name: str, point: Point, layout: Layout, source: str) -> None:
+def test_a_module_output_has_the_layout_of_its_last_matching_entry(
+    name: str, point: Point, layout: Layout, source: str
+) -> None:
     assert ANNOTATIONS.module(name, "output", point, 3) == (layout, source)
 
 
-def test_contiguous_order_of_context_parallelism() -> None:
+def test_contiguous_cp_order_gives_a_shard_instead_of_a_zigzag() -> None:
     annotations = Annotations.of(
         {"cp_order": "contiguous", "modules": {"*": {"output": {"cp_dim": 0}}}}
     )
     assert annotations.module("a", "output", FULL, 1) == ((Shard(0, "cp"),), "modules: *")
 
 
-def test_outputs_of_one_module_have_their_own_entry_or_the_common_one() -> None:
+def test_an_output_uses_its_own_key_before_the_common_output_key() -> None:
     def layout(output: str, gradient: bool = False) -> Layout:
         found = ANNOTATIONS.module("attention", output, FULL, 1, gradient)
         assert found is not None
@@ -68,7 +70,7 @@ def test_outputs_of_one_module_have_their_own_entry_or_the_common_one() -> None:
     assert layout("output.1", gradient=True) == (Partial("tp"),)
 
 
-def test_gradient_is_laid_out_as_its_output_and_whole_where_that_is_partial() -> None:
+def test_an_output_gradient_has_the_layout_of_its_output_and_is_whole_if_that_is_partial() -> None:
     def layout(name: str) -> Layout:
         found = ANNOTATIONS.module(name, "output", FULL, 3, gradient=True)
         assert found is not None
@@ -86,7 +88,7 @@ def test_gradient_is_laid_out_as_its_output_and_whole_where_that_is_partial() ->
         ("input_layernorm.weight", ()),
     ],
 )
-def test_parameter_layouts(name: str, layout: Layout) -> None:
+def test_parameters_have_their_declared_layout_over_tp(name: str, layout: Layout) -> None:
     found = ANNOTATIONS.parameter(name, FULL, 2)
     assert found is not None
     assert found[0] == layout
@@ -99,7 +101,7 @@ def test_name_without_an_entry_has_no_layout() -> None:
     assert Annotations.empty().loss(FULL) is None
 
 
-def test_last_entry_that_matches_wins_whole() -> None:
+def test_the_last_matching_entry_replaces_earlier_ones_completely() -> None:
     annotations = Annotations.of(
         {"parameters": {"fc.weight": {"tp_dim": 0}, "*.weight": {"sequence_parallel": True}}}
     )
@@ -107,7 +109,7 @@ def test_last_entry_that_matches_wins_whole() -> None:
     assert annotations.sequence_parallel("a.fc.weight")
 
 
-def test_loss_terms_and_means() -> None:
+def test_a_loss_may_be_declared_partial_or_mean_over_axes() -> None:
     assert ANNOTATIONS.loss(FULL) == ((Partial("cp"),), "loss")
     assert ANNOTATIONS.loss(Point.of(tp=2)) == ((), "loss")
     assert Annotations.of({"loss": {"mean": ["cp"]}}).loss(FULL) == (
@@ -116,7 +118,7 @@ def test_loss_terms_and_means() -> None:
     )
 
 
-def test_gradients_are_multiples_where_the_reduction_averages() -> None:
+def test_gradients_mean_declares_scaled_layouts_over_the_axes_in_use() -> None:
     annotations = Annotations.of({"gradients": {"mean": ["dp", "cp"]}})
     assert annotations.unreduced(Point.of(dp=2, tp=2)) == (Scaled("dp"),)
     assert annotations.unreduced(Point.of(dp=2, cp=2)) == (Scaled("dp"), Scaled("cp"))
@@ -132,7 +134,7 @@ def test_entries_that_match_nothing_are_listed_by_section() -> None:
     ]
 
 
-def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
+def test_an_entry_that_splits_an_absent_dimension_is_named_in_the_error() -> None:
     with pytest.raises(
         AnnotationError, match=r"`modules: \*` splits dimension 1 of 'norm'.*later entry"
     ):
@@ -171,7 +173,7 @@ def test_dimension_that_an_output_does_not_have_names_the_entry() -> None:
         ("!!python/object/apply:os.getcwd []", ["line 1: found the tag", "cannot have tags"]),
     ],
 )
-def test_wrong_file_is_refused_by_file_entry_and_what_is_allowed(
+def test_an_invalid_file_is_refused_with_the_file_name_and_the_reason(
     tmp_path: Path, text: str, words: list[str]
 ) -> None:
     file = tmp_path / "annotations.yaml"
@@ -182,14 +184,14 @@ def test_wrong_file_is_refused_by_file_entry_and_what_is_allowed(
         assert word in str(caught.value)
 
 
-def test_absent_and_empty_files(tmp_path: Path) -> None:
+def test_an_absent_file_is_refused_and_an_empty_file_is_accepted(tmp_path: Path) -> None:
     with pytest.raises(AnnotationError, match="cannot be read"):
         Annotations.read(tmp_path / "absent.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
     assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, 1) is None
 
 
-def test_local_output_has_no_counterpart_where_one_of_its_axes_is_in_use() -> None:
+def test_an_output_is_local_if_one_of_its_local_axes_is_in_use() -> None:
     annotations = Annotations.of(
         {"modules": {"experts.*": {"output": {"local": ["cp", "ep"]}}, "experts.3": {}}}
     )
@@ -209,7 +211,9 @@ def test_local_output_has_no_counterpart_where_one_of_its_axes_is_in_use() -> No
         ("vpp", Point.of(pp=2, vpp=2), Point.of(pp=2)),
     ],
 )
-def test_local_knows_axes_that_are_switched_on(axis: str, used: Point, unused: Point) -> None:
+def test_local_applies_to_sp_pp_and_vpp_only_if_they_are_on(
+    axis: str, used: Point, unused: Point
+) -> None:
     annotations = Annotations.of({"modules": {"a": {"output": {"local": [axis]}}}})
 
     assert annotations.local("a", used) == ("output",)

@@ -1,4 +1,4 @@
-"""Annotation files may hold anything: each gives annotations or an error that says why."""
+"""Any annotation file, however malformed, gives annotations or an error with the reason."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from pytest_trainsafe.annotations.text import MAX_BYTES, MAX_NODES, load
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.core.point import Point
 
-#: No message is longer, whatever it quotes.
+#: The maximum length of an error message, whatever it quotes.
 LONGEST_MESSAGE = 1500
 DIGITS = "9" * 5000
 
 
 def bomb(levels: int) -> str:
-    """A few hundred characters that stand for 9 ** levels values."""
+    """A YAML bomb: a few hundred characters whose aliases expand to 9 ** levels values."""
     lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
     for level in range(1, levels):
         lines.append(f"a{level}: &a{level} [{', '.join([f'*a{level - 1}'] * 9)}]")
@@ -36,12 +36,12 @@ def bomb(levels: int) -> str:
 
 
 def rows(*table: tuple[str, str]) -> list[Any]:
-    """Parameters with ids made of what is expected: the inputs themselves are unfit for an id."""
+    """Test parameters whose ids are the expected messages, since the inputs are unfit as ids."""
     return [pytest.param(*row, id=re.sub(r"[^a-zA-Z0-9]+", "-", row[1])[:40]) for row in table]
 
 
 def attempt(text: str) -> tuple[Entries | None, str]:
-    """What a text says, or None and its AnnotationError's message, fit to be printed."""
+    """The entries of a text, or None and the message of its AnnotationError."""
     try:
         return Annotations.of_text(text, "layouts.yaml").entries, ""
     except AnnotationError as error:
@@ -116,14 +116,14 @@ def attempt(text: str) -> tuple[Entries | None, str]:
         ("parameters: {? " + "a" * 5000 + " : {}}", "a pattern has at most 1000 characters"),
     ),
 )
-def test_what_is_no_annotation_is_refused_with_its_place(text: str, words: str) -> None:
+def test_invalid_annotations_are_refused_with_their_line_or_entry(text: str, words: str) -> None:
     entries, message = attempt(text)
 
     assert entries is None
     assert words in message
 
 
-def test_a_small_bomb_is_quoted_in_short() -> None:
+def test_a_small_yaml_bomb_is_refused_with_a_short_message() -> None:
     entries, message = attempt(bomb(4))
     assert entries is None
     assert "unknown key 'a0'" in message
@@ -134,7 +134,7 @@ def test_a_small_bomb_is_quoted_in_short() -> None:
     assert entries is None
 
 
-def test_an_alias_repeats_what_it_stands_for() -> None:
+def test_yaml_aliases_repeat_the_anchored_value() -> None:
     entries, _ = attempt(
         "parameters:\n  a: &qkv {tp_dim: 0, blocks: &sizes [4, 4]}\n  b: *qkv\n"
         "  c: {tp_dim: 1, blocks: *sizes}\n"
@@ -144,7 +144,7 @@ def test_an_alias_repeats_what_it_stands_for() -> None:
     assert [e.blocks for _, e in entries.parameters] == [(4, 4)] * 3
 
 
-def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path: Path) -> None:
+def test_a_byte_order_mark_and_windows_line_ends_are_accepted(tmp_path: Path) -> None:
     file = tmp_path / "layouts.yaml"
     file.write_bytes("\ufeffparameters:\r\n  a: {tp_dim: 0}\r\n".encode())
 
@@ -152,7 +152,7 @@ def test_a_byte_order_mark_and_line_ends_of_windows_are_read(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["pipe", "folder", "device", "huge", "utf-16", "latin-1", "nul"])
-def test_what_is_no_text_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+def test_special_huge_and_non_utf8_files_are_refused(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "layouts.yaml"
     if kind == "pipe":
         os.mkfifo(file)
@@ -176,7 +176,7 @@ def test_what_is_no_text_file_is_refused_at_once(tmp_path: Path, kind: str) -> N
     assert str(caught.value).isprintable()
 
 
-def test_a_file_that_cannot_be_read_is_not_added_to(tmp_path: Path) -> None:
+def test_an_invalid_file_is_not_changed_when_annotations_are_written(tmp_path: Path) -> None:
     wanted = {"parameters": {"a": {"tp_dim": 0}}}
     for content in (b"\xff", b"a: [", b"modules: &a\n  x: *a\n", b"[" * 5000, b"a: !!int x"):
         file = tmp_path / "layouts.yaml"
@@ -188,7 +188,7 @@ def test_a_file_that_cannot_be_read_is_not_added_to(tmp_path: Path) -> None:
         assert file.read_bytes() == content
 
 
-def test_a_mapping_of_python_is_checked_as_a_file_is() -> None:
+def test_a_python_mapping_is_validated_like_a_file() -> None:
     endless: dict[str, Any] = {}
     endless["parameters"] = {"a": endless}
     for given_, words in (
@@ -219,8 +219,8 @@ def test_patterns_with_wildcards_are_limited_in_number() -> None:
     assert f"at most {MAX_GLOBS} are allowed" in attempt("parameters:\n" + globs)[1]
 
 
-def test_no_pattern_takes_long_to_match() -> None:
-    # Backtracking from each * into the one before would take longer than the universe has been.
+def test_a_pathological_glob_pattern_does_not_hang_the_matcher() -> None:
+    # A matcher that backtracks would need exponential time for these patterns.
     name = ".".join(["a" * 400] * 10)
     for pattern in ("*a" * 400 + "b", "*" * 900 + "b", "*[a-z]" * 150 + "b", "?*" * 400 + "b"):
         assert LastMatch("modules", [(pattern, None)]).find(name) is None
@@ -241,7 +241,7 @@ def test_the_entry_found_is_the_last_whose_pattern_matches(patterns: list[str], 
     ]
 
 
-#: Words of the grammar, and constants that a careless reader does not survive.
+#: Words of the grammar, and scalars that crash a careless parser.
 SCALARS = st.sampled_from(
     [
         *("0", "-1", "1", "64", "true", "no", "~", "", "zigzag", "dp", "tp", "cp", "sp", "ep", "x"),
@@ -277,7 +277,7 @@ FIELDS = st.dictionaries(
     st.one_of(SCALARS, NODES, st.sampled_from(["0", "-1", "[4, 4]", "[cp, ep]", "true"])),
     max_size=3,
 ).map(lambda fields: "{" + ", ".join(f"{key}: {value}" for key, value in fields.items()) + "}")
-#: Texts that are whole files or nearly, so that every check is reached, and valid files too.
+#: Texts that are valid files or nearly valid ones, so that every check is reached.
 FILES = st.lists(
     st.one_of(
         FIELDS.map(lambda fields: f"parameters: {{fc: {fields}}}"),
@@ -302,14 +302,14 @@ TEXTS = st.one_of(
 @example(bomb(30))
 @example("[" * 3000)
 @example("loss: {partial: [[dp]]}")
-def test_a_text_gives_annotations_or_an_error_that_can_be_printed(text: str) -> None:
+def test_any_text_gives_usable_annotations_or_a_printable_error(text: str) -> None:
     entries, _ = attempt(text)
     if entries is None:
         return
-    # What is accepted can be used, and added to.
+    # Accepted annotations can be used and extended.
     annotations, point = Annotations(entries), Point.of(tp=2, cp=2, sp=True)
     for ndim in (0, 2):
-        with contextlib.suppress(AnnotationError):  # a dimension that the tensor has not
+        with contextlib.suppress(AnnotationError):  # a dimension that the tensor lacks
             annotations.parameter("fc", point, ndim)
         with contextlib.suppress(AnnotationError):
             annotations.module("fc", "output", point, ndim)
@@ -320,7 +320,9 @@ def test_a_text_gives_annotations_or_an_error_that_can_be_printed(text: str) -> 
 @given(st.one_of(st.binary(max_size=80), TEXTS.map(lambda text: text.encode(errors="replace"))))
 @settings(deadline=None)
 @example(b"\xff\xfea\x00")
-def test_bytes_give_annotations_or_an_error(tmp_path_factory: Any, data: bytes) -> None:
+def test_any_bytes_give_annotations_or_a_printable_error(
+    tmp_path_factory: Any, data: bytes
+) -> None:
     file = tmp_path_factory.getbasetemp() / f"untrusted-{os.getpid()}.yaml"
     file.write_bytes(data)
     message = f"{file}: "
@@ -335,7 +337,7 @@ def test_bytes_give_annotations_or_an_error(tmp_path_factory: Any, data: bytes) 
 
 @given(FILES)
 @settings(deadline=None)
-def test_what_yaml_itself_reads_means_the_same_here(text: str) -> None:
+def test_texts_that_pyyaml_and_our_loader_accept_have_the_same_entries(text: str) -> None:
     try:
         expected = parse(yaml.safe_load(text), "yaml")
         found = parse(load(text, "layouts.yaml"), "layouts.yaml")

@@ -1,4 +1,4 @@
-"""Traces of an imaginary training that clips its gradients by their norm, for tests of clipping.
+"""Synthetic traces of a training that clips its gradients by their norm, for tests of clipping.
 
 The optimizer's moments follow the gradients, as Adam's do in its first step.
 """
@@ -18,14 +18,14 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.schema import NoteEvent
 
-#: The largest norm that is let through, and a part of what every gradient has.
+#: The largest norm that clipping allows; the norm of every gradient here is larger.
 LIMIT = 1.0
 
 NORM = TensorId(0, None, "grad_norm", "", "grad_norm")
 
 
 def clipped(dtype: str, epsilon: float, seed: int, limit: float = LIMIT) -> list[Record]:
-    """One step's logical tensors; its main gradients are clipped to `limit`, 0 for not at all."""
+    """One step's logical tensors; its main gradients are clipped to `limit`, or not if it is 0."""
     records = training(dtype, epsilon, seed, steps=1)
     gradients = {r.id.path: r.tensor for r in records if r.id.kind == "main_grad"}
     norm = torch.stack([each.square().sum() for each in gradients.values()]).sum().sqrt()
@@ -65,7 +65,7 @@ def rung(
     notes: tuple[NoteEvent, ...] = (),
     dtype: str = "float64",
 ) -> Rung:
-    """A rung whose candidate is clipped rightly but for `edit`; nobody has tensors `without`."""
+    """A rung whose candidate is correct except for `edit`; no trace has the tensors `without`."""
 
     def made(name: str, point: Point, epsilon: float, seed: int, edit: Edit = healthy) -> object:
         records = [r for r in clipped(dtype, epsilon, seed, limit) if not without(r.id)]
@@ -81,7 +81,7 @@ def rung(
 
 
 def norm_wrong(times: Mapping[int, float]) -> Edit:
-    """An edit for a gradient norm that is too large, by tp rank, and what clipping makes of it."""
+    """An edit that makes the norm, and all clipped tensors, wrong by a factor per tp rank."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         factor = times[at["tp"]]
@@ -98,7 +98,7 @@ def norm_wrong(times: Mapping[int, float]) -> Edit:
 
 
 def both(first: Edit, second: Edit) -> Edit:
-    """One edit after another; what the first leaves out stays out."""
+    """One edit after another; a tensor that the first removes stays removed."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         changed = first(record, at, part)

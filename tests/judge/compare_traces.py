@@ -1,4 +1,4 @@
-"""Writes the traces of a small imaginary training, for any Point, with faults planted by ranks.
+"""Writes synthetic traces of a small training at any Point, with faults planted in ranks.
 
 No model runs: the logical values are drawn from their ids, and every rank records its part.
 """
@@ -121,7 +121,7 @@ def _microbatch(
 
 
 def parameter(kind: str, name: str, step: int, microbatch: int | None = None) -> TensorId:
-    """The id of something that belongs to a parameter."""
+    """The id of a parameter's tensor of this kind: its value, a gradient or a state."""
     module, _, leaf = name.partition(".")
     return TensorId(step, microbatch, kind, module, leaf)  # type: ignore[arg-type]
 
@@ -155,9 +155,9 @@ def write(
 ) -> Trace:
     """Write what every rank of `point` records, and open it.
 
-    `inputs` is hashed to what a rank saw at a micro-batch, None for nothing; `rng` gives the
-    generator's states around a step.  `narrowed` is the note of a program that casts, `sketched`
-    keeps no values.
+    `inputs` gives the input data of a rank's micro-batch, of which the hash is recorded; None
+    records no inputs.  `rng` gives the generator's states before and after a step.  `narrowed` is
+    the note of a program that casts, and `sketched` records sketches instead of values.
     """
     manifest = manifest_of(
         RunSpec(program=program, axes=point.values, mesh=point.mesh.declared, dtype=dtype), "cpu"
@@ -225,7 +225,7 @@ def _half(dtype: str) -> bool:
 
 
 def _noise(dtype: str) -> float:
-    """What a healthy run's own rounding adds; in half precision storing rounds more than that."""
+    """The rounding noise of a healthy run; in half precision, storing a value rounds it as well."""
     return precision(dtype).epsilon / (8 if _half(dtype) else 1)
 
 
@@ -261,7 +261,7 @@ class Bench:
         records: Sequence[Record] | None = None,
         **options: object,
     ) -> Rung:
-        """A rung whose candidate is healthy but for `edit`."""
+        """A rung whose candidate is healthy except for `edit`."""
         reference, perturbed, shadow = self.measures(dtype)
         if records is None:
             records = training(dtype, _noise(dtype), 3)

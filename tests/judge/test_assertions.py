@@ -1,4 +1,4 @@
-"""`assert_equivalent` takes traces or paths, passes equal runs, refuses what it cannot judge."""
+"""`assert_equivalent` accepts traces or paths, passes equal runs, and refuses invalid input."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def test_traces_and_their_directories_are_taken_alike(bench: Bench) -> None:
+def test_traces_and_their_directories_are_both_accepted(bench: Bench) -> None:
     reference, perturbed, shadow = bench.measures("float32")
     assert shadow is not None
     good = candidate(bench)
@@ -47,13 +47,13 @@ def test_failure_is_an_assertion_error_with_the_whole_report(bench: Bench) -> No
     reference, perturbed, shadow = bench.measures("float32")
     bad = candidate(bench, only("main_grad", "norm.weight", lambda r, at, p: 2 * p))
     text = report(bad, reference, perturbed=perturbed, shadow=shadow)
-    told = flat(text)
+    one_line = flat(text)
     assert text.startswith("trainsafe: model.train at tp=2 dp=2 differs from its single-device")
-    assert "starts at norm.weight · main_grad · step 0 · float32" in told
-    assert "the value is 2 times the reference, a factor of dp or tp" in told
-    assert "3 of 4 main gradients" in told
-    assert "look at tests/judge/model.py:4 (module class Norm)" in told
-    assert re.search(r"compared \d+ tensors in float32, with a single device", told)
+    assert "starts at norm.weight · main_grad · step 0 · float32" in one_line
+    assert "the value is 2 times the reference, a factor of dp or tp" in one_line
+    assert "3 of 4 main gradients" in one_line
+    assert "look at tests/judge/model.py:4 (module class Norm)" in one_line
+    assert re.search(r"compared \d+ tensors in float32, with a single device", one_line)
     assert "rerun" not in text
     assert issubclass(TrainsafeFailure, AssertionError)
 
@@ -67,7 +67,7 @@ def test_without_measurements_only_equal_bits_pass(bench: Bench) -> None:
     assert "accepted measured" not in text
 
 
-def test_doubt_fails_until_it_is_accepted_by_name(bench: Bench) -> None:
+def test_an_inconclusive_comparison_fails_unless_its_check_is_accepted(bench: Bench) -> None:
     reference, perturbed, shadow = bench.measures("float32")
     same = candidate(bench, inputs=lambda at, index: index % 2)
     measured = {"perturbed": perturbed, "shadow": shadow}
@@ -78,7 +78,7 @@ def test_doubt_fails_until_it_is_accepted_by_name(bench: Bench) -> None:
     assert_equivalent(same, reference, **measured, accept=["dp-inputs"])  # type: ignore[arg-type]
 
 
-def test_report_names_what_was_accepted(bench: Bench) -> None:
+def test_a_report_names_the_accepted_checks(bench: Bench) -> None:
     reference, perturbed, _ = bench.measures("float32")
     nan = only("loss", "loss", lambda r, at, p: p.fill_(torch.nan), step=0)
     broken = write(bench.path(), training("float32"), dtype="float32", edit=nan)
@@ -88,7 +88,7 @@ def test_report_names_what_was_accepted(bench: Bench) -> None:
     assert reference.complete
 
 
-def test_loosened_is_applied_and_told(bench: Bench) -> None:
+def test_loosened_tolerances_are_applied_and_listed_in_the_report(bench: Bench) -> None:
     reference, perturbed, shadow = bench.measures("float32")
     off = only("main_grad", "norm.weight", lambda r, at, p: p * (1 + 1e-5))
     loosen = [Loosen("norm.weight", 100, "summed in another order")]
@@ -109,7 +109,9 @@ def test_loosened_is_applied_and_told(bench: Bench) -> None:
         (("*.bias", 2, "  "), "loosening the tolerance of '*.bias' needs a reason"),
     ],
 )
-def test_loosen_is_refused_without_bounds_or_reason(arguments: tuple, words: str) -> None:
+def test_loosen_needs_a_finite_factor_of_at_least_one_and_a_reason(
+    arguments: tuple, words: str
+) -> None:
     with pytest.raises(ValueError, match=re.escape(words)):
         Loosen(*arguments)
 
@@ -122,19 +124,19 @@ def test_loosen_that_matches_nothing_is_refused(bench: Bench, entry: tuple[str, 
         assert_equivalent(candidate(bench), reference, perturbed=perturbed, loosen=loosen)
 
 
-def test_loosen_of_updates_matches_parameters(bench: Bench) -> None:
+def test_loosen_of_kind_update_matches_parameter_names(bench: Bench) -> None:
     reference, perturbed, _ = bench.measures("float32")
     loosen = [Loosen("norm.*", 10, "why", kind="update")]
     assert_equivalent(candidate(bench), reference, perturbed=perturbed, loosen=loosen)
 
 
-def test_unknown_name_to_accept_is_refused(bench: Bench) -> None:
+def test_accept_refuses_an_unknown_check(bench: Bench) -> None:
     reference, perturbed, _ = bench.measures("float32")
     with pytest.raises(ValueError, match=r"accept takes some of .*, not 'same-data'"):
         assert_equivalent(candidate(bench), reference, perturbed=perturbed, accept=["same-data"])
 
 
-def test_program_that_casts_is_judged_by_the_narrower_rounding(bench: Bench) -> None:
+def test_a_program_that_casts_is_judged_by_the_rounding_of_the_narrower_dtype(bench: Bench) -> None:
     narrowed = {"narrowed": "float32 /src/loss.py:12"}
     reference = write(bench.path(), training("float32"), **narrowed)  # type: ignore[arg-type]
     perturbed = write(bench.path(), training("float32", 2**-23, 2))
@@ -171,14 +173,16 @@ def test_truncated_trace_is_refused_with_its_file(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("content", [None, "{}", '{"format": "something else"}', "not json"])
-def test_foreign_directory_is_refused(bench: Bench, tmp_path: Path, content: str | None) -> None:
+def test_a_directory_that_is_not_a_trace_is_refused(
+    bench: Bench, tmp_path: Path, content: str | None
+) -> None:
     if content is not None:
         (tmp_path / "manifest.json").write_text(content)
     with pytest.raises(TraceError, match=re.escape(str(tmp_path))):
         assert_equivalent(tmp_path, bench.measures("float32")[0])
 
 
-def test_report_of_a_reference_on_several_ranks_names_its_point(bench: Bench) -> None:
+def test_a_report_names_the_point_of_a_reference_on_several_ranks(bench: Bench) -> None:
     reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32")
     perturbed = bench.measures("float32")[1]
     bad = candidate(bench, only("main_grad", "norm.weight", lambda r, at, p: 2 * p))
@@ -186,7 +190,7 @@ def test_report_of_a_reference_on_several_ranks_names_its_point(bench: Bench) ->
     assert text.startswith("trainsafe: model.train at tp=2 dp=2 differs from its reference at dp=2")
 
 
-def test_a_failure_has_what_was_found_as_data(bench: Bench) -> None:
+def test_a_trainsafe_failure_has_its_findings_as_data(bench: Bench) -> None:
     reference, perturbed, shadow = bench.measures("float32")
     bad = candidate(bench, only("main_grad", "norm.weight", lambda r, at, p: 2 * p))
     with pytest.raises(TrainsafeFailure) as failure:
@@ -200,7 +204,7 @@ def test_a_failure_has_what_was_found_as_data(bench: Bench) -> None:
     )
 
 
-def test_what_the_other_assertion_takes_is_refused(bench: Bench) -> None:
+def test_each_assertion_refuses_the_argument_types_of_the_other(bench: Bench) -> None:
     class Fixture:
         role = "candidate"
 

@@ -1,4 +1,4 @@
-"""The ladder judges rungs from the widest down, and ends with the first failure."""
+"""The ladder judges rungs from the widest dtype down, and stops at the first failure."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 POINT = Point.of(tp=2, dp=2)
 RUNGS = ("float64", "float32", "bfloat16")
 
-#: The next test's Runs are launched before the last of this one's is waited for.
+#: The order of requests: the next test's Runs are launched before the last rung is awaited.
 ASKED = [*RUNGS[:-1], "ahead", RUNGS[-1]]
 
 twice = only("main_grad", "norm.weight", lambda r, at, p: 2 * p)
 
 
 class Runs:
-    """Stands in for the session's Traces: hands out what the bench recorded, and notes it."""
+    """A fake of the session's Traces: returns traces of the bench, and records the requests."""
 
     def __init__(self, bench: Bench, candidates: dict[str, Trace], accept: tuple[str, ...]) -> None:
         self.bench = bench
@@ -57,7 +57,7 @@ class Runs:
         pass
 
     def foreseen(self) -> bool:
-        """As where Runs will be asked for that nobody knows of yet."""
+        """False, as if Runs might be requested that are not known yet."""
         return False
 
     def decided(self, dtype: str) -> None:
@@ -98,7 +98,7 @@ def climbed(
     return message_of(judgement), candidate, judgement.summary
 
 
-def test_clean_candidate_passes_every_rung_and_sums_them_up(bench: Bench) -> None:
+def test_a_clean_candidate_passes_every_rung_and_its_summary_has_them(bench: Bench) -> None:
     report, candidate, summary = climbed(bench, {})
     assert report == ""
     assert candidate.asked == ASKED
@@ -110,7 +110,7 @@ def test_clean_candidate_passes_every_rung_and_sums_them_up(bench: Bench) -> Non
     assert summary["seconds"]["compare"] > 0
 
 
-def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
+def test_no_rung_is_judged_after_the_first_failing_one(bench: Bench) -> None:
     report, candidate, summary = climbed(bench, {"float32": twice, "bfloat16": twice})
     assert candidate.asked == ["float64", "float32"]
     assert "starts at     norm.weight · main_grad · step 0 · float32" in report
@@ -120,7 +120,7 @@ def test_first_failing_rung_is_the_last_that_is_judged(bench: Bench) -> None:
     assert "reason" not in summary
 
 
-def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> None:
+def test_an_inconclusive_rung_does_not_stop_the_ladder(bench: Bench) -> None:
     same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, candidate, summary = climbed(bench, {"bfloat16": twice}, **same)
     assert candidate.asked == ASKED
@@ -128,7 +128,7 @@ def test_doubt_does_not_end_the_climb_for_a_failure_says_more(bench: Bench) -> N
     assert summary["verdict"] == "fail"
 
 
-def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench) -> None:
+def test_a_ladder_without_failures_reports_every_inconclusive_dtype(bench: Bench) -> None:
     same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, _, summary = climbed(bench, {}, **same)
     assert "(float64, float32, bfloat16)" in " ".join(report.split())
@@ -136,14 +136,14 @@ def test_doubt_without_a_failure_is_inconclusive_in_all_its_dtypes(bench: Bench)
     assert "saw the same data" in summary["reason"]
 
 
-def test_accepted_in_the_marker_passes(bench: Bench) -> None:
+def test_a_check_accepted_in_the_settings_passes(bench: Bench) -> None:
     same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, _, summary = climbed(bench, {}, accept=("dp-inputs",), **same)
     assert (report, summary["verdict"]) == ("", "pass")
 
 
-def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Bench) -> None:
-    """What float64 and float32 cannot show fails in bfloat16, where only that rung is wrong."""
+def test_a_fault_in_bfloat16_alone_fails_that_rung(bench: Bench) -> None:
+    """The candidate is right in float64 and float32, and wrong in bfloat16."""
     fault = only("activation", "fc2.output", lambda r, at, p: p * 1.25)
     report, candidate, _ = climbed(bench, {"bfloat16": fault})
     assert candidate.asked == ASKED
@@ -151,13 +151,13 @@ def test_fault_of_low_precision_alone_is_judged_by_the_float64_shadow(bench: Ben
     assert "the value is 1.25 times the reference" in report
 
 
-def test_unknown_name_in_the_marker_is_refused(bench: Bench) -> None:
+def test_an_unknown_check_in_the_settings_is_refused(bench: Bench) -> None:
     with pytest.raises(ValueError, match=r"accept takes some of .*, not 'typo'"):
         climbed(bench, {}, accept=("typo",))
 
 
 def failure(text: str, status: Any = "raised") -> GroupFailure:
-    """Two ranks of which the first ended so."""
+    """The failure of a group of two ranks, of which the first ended with this status."""
     ranks = [
         RankResult(
             rank=rank,
@@ -175,7 +175,7 @@ def failure(text: str, status: Any = "raised") -> GroupFailure:
 
 
 class Breaking(Runs):
-    """A candidate that fails in some dtypes, and may run in float64 the second time."""
+    """A candidate whose Runs fail in some dtypes; `again` is whether a repeated Run fails too."""
 
     def __init__(
         self, bench: Bench, broken: dict[str, GroupFailure], again: bool, edit: Edit = healthy
@@ -211,7 +211,7 @@ def climb_breaking(
     return message_of(judgement), candidate
 
 
-def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) -> None:
+def test_float64_is_skipped_if_the_candidate_cannot_run_in_it(bench: Bench) -> None:
     report, candidate = climb_breaking(bench, {"float64": failure("no kernel")})
 
     assert report == ""
@@ -222,29 +222,29 @@ def test_float64_is_left_out_where_the_candidate_cannot_run_in_it(bench: Bench) 
     assert candidate.repeated == ["float64"]
 
 
-def test_a_failure_below_a_rung_that_is_left_out_is_reported_with_it(bench: Bench) -> None:
+def test_a_failure_after_a_skipped_rung_is_reported_with_the_skipped_rung(bench: Bench) -> None:
     report, candidate = climb_breaking(bench, {"float64": failure("no kernel")}, edit=twice)
 
     assert "norm.weight · main_grad · step 0 · float32" in report
     assert "float64 was skipped" in " ".join(report.split())
-    assert candidate.repeated == []  # it has failed in any case
+    assert candidate.repeated == []  # the test fails in any case
 
 
-def test_what_fails_in_the_next_rung_too_is_the_test_s_failure(bench: Bench) -> None:
+def test_a_run_failure_in_two_rungs_is_raised(bench: Bench) -> None:
     broken = {dtype: failure(f"broken for {dtype}") for dtype in ("float64", "float32")}
     with pytest.raises(GroupFailure, match="broken for float32"):
         climb_breaking(bench, broken)
 
 
 @pytest.mark.parametrize("status", ["died", "hung"])
-def test_ranks_that_die_or_hang_in_float64_have_failed(bench: Bench, status: str) -> None:
+def test_ranks_that_die_or_hang_in_float64_fail_the_test(bench: Bench, status: str) -> None:
     broken = {"float64": failure("", status)}
     with pytest.raises(GroupFailure) as caught:
         climb_breaking(bench, broken)
     assert caught.value is broken["float64"]
 
 
-def test_what_fails_in_float64_by_chance_is_the_test_s_failure(bench: Bench) -> None:
+def test_a_float64_failure_that_does_not_repeat_is_raised(bench: Bench) -> None:
     broken = {"float64": failure("a race was lost")}
     with pytest.raises(GroupFailure, match="a race was lost"):
         climb_breaking(bench, broken, again=False)
@@ -254,7 +254,9 @@ def test_what_fails_in_float64_by_chance_is_the_test_s_failure(bench: Bench) -> 
     ("second", "again"),
     [(failure("no kernel"), True), (failure("another"), False), (None, False)],
 )
-def test_a_run_fails_again_if_it_raises_the_same(second: GroupFailure | None, again: bool) -> None:
+def test_a_repeated_run_fails_again_only_if_it_raises_the_same_error(
+    second: GroupFailure | None, again: bool
+) -> None:
     asked: list[int] = []
 
     def run(spec: RunSpec) -> Future[object]:

@@ -1,4 +1,4 @@
-"""A judge that the package does not know is added by a hook, and its verdict counts."""
+"""A project adds its own judge by a hook, and the verdict of that judge counts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def added(project: pytest.Pytester, path: str) -> None:
     project.makeconftest(f"def pytest_trainsafe_judges(config):\n    return [{path!r}]\n")
 
 
-def test_a_projects_own_judge_asks_for_runs_and_joins_the_verdict(
+def test_a_projects_own_judge_gets_the_runs_it_requests_and_can_fail_the_test(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
     added(project, "judge:LossIsBounded")
@@ -114,7 +114,7 @@ def test_a_projects_own_judge_asks_for_runs_and_joins_the_verdict(
     )
 
 
-def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> None:
+def test_a_judge_must_be_given_by_an_import_path(project: pytest.Pytester) -> None:
     added(project, "judge.py")
 
     result = project.runpytest_subprocess("-q")
@@ -131,6 +131,6 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
         ("pytest_trainsafe.judge.compare_judge:CompareJudge", "two judges have the name"),
     ],
 )
-def test_a_class_that_is_no_judge_is_named(path: str, words: str) -> None:
+def test_an_invalid_judge_is_refused_with_the_reason(path: str, words: str) -> None:
     with pytest.raises(DeclarationError, match=words):
         judges([path])

@@ -18,15 +18,15 @@ QUANTISED = Cast("float8", "/src/cast.py:7")
         ("float64", [], "float64", ""),
         ("bfloat16", [], "bfloat16", ""),
         ("float64", [NARROWED], "float32", "/src/loss.py:12"),
-        # No value lies so near the edge between two codes that rounding decides.
+        # In float64, no value is so near the boundary of two float8 codes that rounding decides.
         ("float64", [QUANTISED], "float64", ""),
-        # But in float32 some do.
+        # In float32, some values are.
         ("float64", [NARROWED, QUANTISED], "float8", "/src/cast.py:7"),
         ("float32", [QUANTISED], "float8", "/src/cast.py:7"),
         ("bfloat16", [QUANTISED], "float8", "/src/cast.py:7"),
     ],
 )
-def test_casts_decide_by_which_rounding_a_rung_is_judged(
+def test_the_rounding_dtype_of_a_rung_follows_from_the_casts_of_the_program(
     bench: Bench, dtype: str, notes: list[Cast], rounding: str, where: str
 ) -> None:
     reference = write(bench.path(), training(dtype), dtype=dtype, notes=notes)

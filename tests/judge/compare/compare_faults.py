@@ -15,7 +15,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, norm
 
-#: Sizes that can be told apart: tp*dp is 8, and there are 6 micro-batches.
+#: Sizes that all differ, so that a factor identifies its axis: tp*dp is 8, and there are 6
+#: micro-batches.
 POINT = Point.of(tp=4, dp=2)
 MICROBATCHES = 6
 ROWS, COLUMNS = 24, 16
@@ -31,7 +32,7 @@ ROWS_OVER_TP: Layout = (Shard(0, "tp"),)
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault, and the name and axis of the pattern that tells it."""
+    """A fault, and the name and axis of the pattern that must explain it."""
 
     view: View
     pattern: str
@@ -103,14 +104,14 @@ def term(reference: torch.Tensor, place: int, size: int, name: str = "term") -> 
 
 
 def rolled_off(reference: torch.Tensor, by: int) -> torch.Tensor:
-    """Rows moved on by `by`, with others in the place of those that fell off."""
+    """The rows shifted by `by`; the first rows get other values."""
     moved = reference.roll(by, 0)
     moved[:by] = like("edge", reference)[:by]
     return moved
 
 
 def shuffled(reference: torch.Tensor, rows: list[int]) -> torch.Tensor:
-    """The reference with its rows from these places."""
+    """The rows of the reference that have these numbers, in this order."""
     return reference[torch.tensor(rows)]
 
 
@@ -126,7 +127,7 @@ def _zeros_on(at: At, place: int, reference: torch.Tensor) -> torch.Tensor:
 
 
 def neighbour(reference: torch.Tensor, at: At) -> torch.Tensor:
-    """The reference, with the parts of all tp ranks one further."""
+    """The reference shifted so that every tp rank holds the part of the next one."""
     return reference.roll(-ROWS // 4, 0)
 
 

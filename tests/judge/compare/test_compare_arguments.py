@@ -1,4 +1,4 @@
-"""A wrong argument of a public function says what to pass, in an error of the package's."""
+"""A wrong argument of a public function raises an ArgumentError that says what to pass."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.launch import Task
 from pytest_trainsafe.runs.traces import Traces
 
-#: What the fixtures give, as far as an assertion looks at it before it judges.
+#: Fakes of the trace fixtures, with the attributes that an assertion checks before it judges.
 CANDIDATE: Any = SimpleNamespace(at=None, prefetch=None, role="candidate")
 REFERENCE: Any = SimpleNamespace(at=None, prefetch=None, role="reference")
 
@@ -112,7 +112,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
 
 
 @pytest.mark.parametrize(("call", "also", "message"), CASES)
-def test_the_message_says_what_to_pass(
+def test_an_argument_error_says_what_to_pass(
     call: Callable[[], object], also: type[Exception], message: str
 ) -> None:
     with pytest.raises(ArgumentError, match=message) as caught:
@@ -121,7 +121,7 @@ def test_the_message_says_what_to_pass(
     assert isinstance(caught.value, also)
 
 
-def test_a_tensor_that_no_rank_recorded_is_named(bench: Bench) -> None:
+def test_logical_tensor_refuses_a_tensor_that_no_rank_recorded(bench: Bench) -> None:
     trace = bench.measures("float32")[0]
     absent = TensorId(0, None, "param", "nowhere", "weight")
 
@@ -132,7 +132,7 @@ def test_a_tensor_that_no_rank_recorded_is_named(bench: Bench) -> None:
     assert logical_tensor(trace, next(trace.ids())).tensor is not None
 
 
-def test_correct_arguments_are_not_refused(bench: Bench) -> None:
+def test_assert_equivalent_accepts_correct_arguments(bench: Bench) -> None:
     reference, perturbed, shadow = bench.measures("float32")
     everything = {"perturbed": perturbed, "shadow": shadow, "accept": ("moved",), "loosen": ()}
 

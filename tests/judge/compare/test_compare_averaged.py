@@ -1,4 +1,4 @@
-"""Gradients that are yet to be averaged are told from wrong ones, and offered as an annotation."""
+"""For gradients that the reduction has yet to average, `propose` suggests a `mean` annotation."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ BEFORE = ("activation_grad", "param_grad")
 
 
 def times(factor: float, *kinds: str) -> Edit:
-    """These kinds are so many times too large."""
+    """Multiplies the tensors of these kinds by a factor."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * factor if record.id.kind in kinds else part
@@ -49,7 +49,7 @@ def times(factor: float, *kinds: str) -> Edit:
     ids=["dp", "beside tp", "cp", "dp and cp", "with the loss"],
 )
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_what_the_reduction_averages_is_offered_as_a_mean(
+def test_a_mean_is_proposed_for_gradients_that_the_reduction_averages(
     bench: Bench,
     point: Point,
     factor: float,
@@ -81,7 +81,7 @@ def test_what_the_reduction_averages_is_offered_as_a_mean(
         *("more than gradients", "over tp"),
     ],
 )
-def test_no_mean_is_offered_for_what_it_leaves_wrong(
+def test_no_mean_is_proposed_if_it_would_leave_tensors_wrong(
     bench: Bench, point: Point, factor: float, kinds: tuple[str, ...]
 ) -> None:
     rung = bench.rung(point, times(factor, *kinds), dtype="float64")
@@ -115,8 +115,8 @@ def norm_of_all() -> float:
     return float(torch.cat([gradient.flatten() for gradient in gradients]).norm())
 
 
-def test_clipping_hides_whether_a_reduction_averages(bench: Bench) -> None:
-    """Of clipped gradients a sum and a mean are the same: this is said, and no mean offered."""
+def test_no_mean_is_proposed_if_clipping_hides_whether_the_reduction_averages(bench: Bench) -> None:
+    """After clipping, a sum and a mean of gradients are the same; the proposal says so."""
     rung = clipped(bench, times(2, *BEFORE))
     comparison = compare(rung)
     assert comparison.failed
@@ -130,7 +130,7 @@ def test_clipping_hides_whether_a_reduction_averages(bench: Bench) -> None:
     assert "report the gradient norm before clipping with ctx.grad_norm" in found.unexplained
 
 
-def test_the_reported_norm_shows_a_mean_behind_clipping(bench: Bench) -> None:
+def test_the_norm_before_clipping_shows_that_the_reduction_averages(bench: Bench) -> None:
     rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all())
     found = propose(rung, compare(rung), ())
     assert found is not None
@@ -138,29 +138,29 @@ def test_the_reported_norm_shows_a_mean_behind_clipping(bench: Bench) -> None:
     assert found.left is None
 
 
-def test_a_norm_from_after_clipping_shows_nothing(bench: Bench) -> None:
+def test_a_norm_reported_after_clipping_does_not_show_a_mean(bench: Bench) -> None:
     rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all() / 2)
     found = propose(rung, compare(rung), ())
     assert found is not None
     assert found.wanted == {}
 
 
-def test_no_mean_is_offered_where_the_reported_norm_is_wrong_too(bench: Bench) -> None:
-    """A sum where a mean is due: clipping makes the main gradients right, and the norm shows it."""
+def test_no_mean_is_proposed_if_the_reported_norm_is_wrong_too(bench: Bench) -> None:
+    """The reduction sums instead of averaging: clipping hides it, but the norm shows it."""
     rung = clipped(bench, times(2, *BEFORE, "grad_norm"), norm=norm_of_all())
     comparison = compare(rung)
     assert comparison.wrong["grad_norm"]
     assert propose(rung, comparison, ()) is None
 
 
-def test_no_mean_is_offered_where_gradients_are_normalised_one_by_one(bench: Bench) -> None:
+def test_no_mean_is_proposed_if_gradients_are_normalised_one_by_one(bench: Bench) -> None:
     rung = clipped(bench, times(2, *BEFORE), norm=norm_of_all(), one="fc1.weight")
     assert propose(rung, compare(rung), ()) is None
 
 
 @pytest.mark.parametrize("wrapper", ["DistributedDataParallel", ""])
-def test_a_declared_mean_that_is_none_is_told(bench: Bench, wrapper: str) -> None:
-    """A wrapper's default is overridden by an annotation; an annotation is to be removed."""
+def test_removing_a_wrongly_declared_mean_is_proposed(bench: Bench, wrapper: str) -> None:
+    """An annotation overrides the default of a wrapper; a wrong annotation is to be removed."""
     notes = [NoteEvent("averages", wrapper)] if wrapper else []
     rung = bench.rung(Point.of(dp=2), dtype="float64", notes=notes)
     rung = declared(rung, BEFORE, (Scaled("dp"),))
@@ -175,13 +175,13 @@ def test_a_declared_mean_that_is_none_is_told(bench: Bench, wrapper: str) -> Non
     assert text.endswith("remove the annotation") is not bool(wrapper)
 
 
-def test_no_declared_mean_is_blamed_for_a_reduction_that_is_wrong(bench: Bench) -> None:
+def test_a_declared_mean_is_not_blamed_for_a_wrong_reduction(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2), times(0.5, "main_grad"), dtype="float64")
     rung = declared(rung, BEFORE, (Scaled("dp"),))
     assert propose(rung, compare(rung), ()) is None
 
 
-def test_no_mean_is_offered_while_some_tensors_could_not_be_judged(bench: Bench) -> None:
+def test_no_mean_is_proposed_while_some_tensors_are_suspects(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
     comparison = compare(rung)
     comparison.suspects.append(next(rung.reference.ids()))
@@ -189,7 +189,7 @@ def test_no_mean_is_offered_while_some_tensors_could_not_be_judged(bench: Bench)
     assert propose(rung, comparison, ()) is None
 
 
-def test_of_axes_of_one_size_the_other_is_named(bench: Bench) -> None:
+def test_a_proposed_mean_names_another_axis_of_the_same_size(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2, cp=2), times(2, *BEFORE), dtype="float64")
     found = propose(rung, compare(rung), ())
     assert found is not None
@@ -199,7 +199,7 @@ def test_of_axes_of_one_size_the_other_is_named(bench: Bench) -> None:
 
 
 def declared(rung: Rung, kinds: Sequence[str], layout: Layout) -> Rung:
-    """The rung if the candidate's tensors of these kinds were declared so."""
+    """The rung with this layout declared for the candidate's tensors of these kinds."""
     trace = rung.candidate
     ranks = [
         dataclasses.replace(
@@ -214,7 +214,7 @@ def declared(rung: Rung, kinds: Sequence[str], layout: Layout) -> Rung:
     return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
-def test_where_gradients_are_declared_means_the_loss_is_offered_as_one(bench: Bench) -> None:
+def test_a_mean_loss_is_proposed_if_gradients_are_declared_means(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2), times(2, "loss", *BEFORE), dtype="float64")
     rung = declared(rung, BEFORE, (Scaled("dp"),))
     found = propose(rung, compare(rung), ())
@@ -223,7 +223,7 @@ def test_where_gradients_are_declared_means_the_loss_is_offered_as_one(bench: Be
     assert "the loss passed to ctx.loss is a mean over" in proposal_rows(found)[-1][1]
 
 
-def test_clipping_hides_whether_a_mean_of_losses_belongs_to_averaged_gradients(
+def test_no_mean_loss_is_proposed_if_clipping_hides_whether_the_reduction_averages(
     bench: Bench,
 ) -> None:
     """Gradients are declared means: the loss would be a mean too, if the reduction averages."""
@@ -237,7 +237,7 @@ def test_clipping_hides_whether_a_mean_of_losses_belongs_to_averaged_gradients(
     )
 
 
-def test_gradients_are_means_over_what_the_loss_is_declared_a_mean_over(bench: Bench) -> None:
+def test_a_gradient_mean_is_proposed_over_the_axis_of_a_declared_loss_mean(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "loss":
             return record.tensor.to(part.dtype)
@@ -250,7 +250,7 @@ def test_gradients_are_means_over_what_the_loss_is_declared_a_mean_over(bench: B
     assert found.wanted == {"gradients": {"mean": ["cp"]}}
 
 
-def test_the_report_says_what_a_mean_means(bench: Bench) -> None:
+def test_the_report_explains_a_proposed_mean(bench: Bench) -> None:
     rung = bench.rung(Point.of(dp=2), times(2, *BEFORE), dtype="float64")
     found = propose(rung, compare(rung), ())
     assert found is not None

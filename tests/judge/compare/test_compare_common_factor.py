@@ -1,4 +1,4 @@
-"""A factor that clipping puts on all gradients is taken out; what is wrong beside it leads."""
+"""The common factor that clipping gives all gradients is removed, and its cause is reported."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_a_wrong_norm_leads_instead_of_the_gradients_that_it_scales(
     assert first.pattern.cause.startswith("the gradient norm is wrong")
 
 
-def test_a_norm_of_each_rank_is_one_cause(tmp_path: Path) -> None:
-    """As where it is not summed over tp: replicas differ then, and shards are scaled apart."""
+def test_a_different_wrong_norm_on_each_rank_is_one_cause(tmp_path: Path) -> None:
+    """If the norm is not summed over tp, each rank scales its gradients by another factor."""
     found = judged(rung(tmp_path, TP, norm_wrong({0: 0.8, 1: 0.9})))
     assert found.factor is not None
     assert (len(found.factor.scaled), found.factor.apart) == (4, ())
@@ -55,7 +55,7 @@ def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tenso
     return part * (0.75 if at["dp"] else 0.25)
 
 
-def test_what_is_wrong_beside_the_factor_leads_and_is_explained_without_it(
+def test_a_gradient_wrong_beyond_the_common_factor_leads_and_is_explained_without_it(
     tmp_path: Path,
 ) -> None:
     unreduced = only("main_grad", "fc1.bias", terms)
@@ -77,7 +77,7 @@ def scaled(factor: float, *kinds: str) -> Edit:
     return edit
 
 
-def test_a_reduction_that_scales_all_gradients_stays_the_first_cause(tmp_path: Path) -> None:
+def test_gradients_scaled_before_the_norm_is_computed_lead_the_report(tmp_path: Path) -> None:
     """The norm is that of the scaled gradients, so they were scaled before it was computed."""
     edit = scaled(2.0, "main_grad", "grad_norm")
     found = judged(rung(tmp_path, Point.of(dp=2), edit, limit=0))
@@ -90,7 +90,7 @@ def test_a_reduction_that_scales_all_gradients_stays_the_first_cause(tmp_path: P
     assert first.pattern.axis == "dp"
 
 
-def test_a_right_norm_leaves_the_factor_to_the_clip(tmp_path: Path) -> None:
+def test_a_common_factor_with_a_correct_norm_is_blamed_on_clipping(tmp_path: Path) -> None:
     found = judged(rung(tmp_path, TP, scaled(2.0, "main_grad")))
     assert found.factor is not None
     assert found.factor.clips == "right norm"
@@ -99,8 +99,8 @@ def test_a_right_norm_leaves_the_factor_to_the_clip(tmp_path: Path) -> None:
     assert "though the reported norm is right" in first.pattern.cause
 
 
-def test_without_clipping_no_factor_is_blamed_on_it(tmp_path: Path) -> None:
-    """The reported norm is wrong by itself, and gradients are scaled as well."""
+def test_a_common_factor_without_clipping_is_not_blamed_on_clipping(tmp_path: Path) -> None:
+    """The reported norm is wrong by another factor than the gradients."""
     edit = both(scaled(2.0, "main_grad"), scaled(1.3, "grad_norm"))
     found = judged(rung(tmp_path, TP, edit, limit=0))
     assert found.factor is not None
@@ -108,7 +108,7 @@ def test_without_clipping_no_factor_is_blamed_on_it(tmp_path: Path) -> None:
     assert lead(found).where.kind == "main_grad"
 
 
-def test_without_a_norm_the_clipping_of_the_reference_tells(tmp_path: Path) -> None:
+def test_without_a_recorded_norm_clipping_is_detected_from_the_reference(tmp_path: Path) -> None:
     edit = scaled(1.3, "main_grad")
     found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))
     assert found.factor is not None
@@ -116,7 +116,7 @@ def test_without_a_norm_the_clipping_of_the_reference_tells(tmp_path: Path) -> N
 
 
 def reported_first(comparison: Comparison) -> Comparison:
-    """As a program has it that reports the norm before the optimizer's step."""
+    """The comparison of a program that reports the norm before the optimizer's step."""
     norms = [f for f in comparison.findings if f.where == NORM]
     others = [f for f in comparison.findings if f.where != NORM]
     return dataclasses.replace(comparison, findings=[*norms, *others])
@@ -137,7 +137,7 @@ def test_a_norm_that_is_reported_before_the_gradients_does_not_lead(
     assert first.where.path == "fc1.bias"
 
 
-def test_a_factor_of_some_gradients_is_no_common_one(tmp_path: Path) -> None:
+def test_a_factor_of_only_some_gradients_is_not_a_common_factor(tmp_path: Path) -> None:
     def some(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         wrong = record.id.kind == "main_grad" and record.id.module == "fc1"
         return part * 1.5 if wrong else part
@@ -148,6 +148,6 @@ def test_a_factor_of_some_gradients_is_no_common_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_clipped_alike_nothing_is_wrong(tmp_path: Path, dtype: str) -> None:
+def test_equal_clipping_passes(tmp_path: Path, dtype: str) -> None:
     clean = rung(tmp_path, TP, dtype=dtype)
     assert not compare(clean).failed

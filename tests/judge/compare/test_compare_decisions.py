@@ -1,4 +1,4 @@
-"""Another choice than the reference's passes where rounding may turn it, and fails elsewhere."""
+"""A choice that differs from the reference's passes only if rounding can explain it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def test_equal_choices_pass_in_any_order() -> None:
     assert not found.blind
 
 
-def test_a_close_call_may_go_the_other_way() -> None:
+def test_a_different_choice_within_rounding_passes() -> None:
     found = judge_decision(torch.tensor([[0, 2], [0, 1]]), EXPECTED, SCORES, OTHERS, "bfloat16")
 
     assert (found.differ, found.wrong, found.message) == (1, 0, "")
@@ -29,7 +29,7 @@ def test_a_close_call_may_go_the_other_way() -> None:
     assert abs(found.allowed - 2 * precision("bfloat16").safety * 0.0004) < 1e-9
 
 
-def test_a_certain_choice_may_not() -> None:
+def test_a_different_choice_beyond_rounding_fails() -> None:
     found = judge_decision(torch.tensor([[0, 2], [0, 2]]), EXPECTED, SCORES, OTHERS, "bfloat16")
 
     assert (found.differ, found.wrong) == (2, 1)
@@ -37,19 +37,19 @@ def test_a_certain_choice_may_not() -> None:
     assert "differ by up to 0.24" in found.message
 
 
-def test_a_choice_made_twice_has_left_another_out() -> None:
+def test_a_duplicate_choice_is_wrong() -> None:
     found = judge_decision(torch.tensor([[0, 1], [0, 0]]), EXPECTED, SCORES, OTHERS, "bfloat16")
 
     assert found.wrong == 1
 
 
-def test_without_measured_rounding_every_other_choice_is_wrong() -> None:
+def test_without_measured_rounding_every_different_choice_is_wrong() -> None:
     found = judge_decision(torch.tensor([[0, 2], [0, 1]]), EXPECTED, SCORES, [], "bfloat16")
 
     assert found.wrong == 1
 
 
-def test_numbers_of_no_option_and_other_shapes_are_named() -> None:
+def test_invalid_option_numbers_and_shapes_are_reported() -> None:
     beyond = judge_decision(EXPECTED + 3, EXPECTED, SCORES, OTHERS, "bfloat16")
     fewer = judge_decision(EXPECTED[:, :1], EXPECTED, SCORES, OTHERS, "bfloat16")
 

@@ -1,4 +1,4 @@
-"""The norm of all gradients may move as far as its gradients do, whatever its own sample says."""
+"""The allowance of the gradient norm follows from the noise responses of the gradients."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ NORM = TensorId(0, None, "grad_norm", "", "grad_norm")
 
 
 def gradients(moved: tuple[float, ...] = (0.0, 0.0, 0.0)) -> dict[str, torch.Tensor]:
-    """Gradients of equal norm, each moved along itself by its share."""
+    """Gradients of equal norm, each multiplied by one plus its share."""
     flat = torch.full((400,), 0.05, dtype=torch.float64)
     return {name: flat * (1 + share) for name, share in zip(NAMES, moved, strict=True)}
 
@@ -33,7 +33,7 @@ def trace(path: Path, held: dict[str, torch.Tensor], norm: float, sketched: bool
 
 
 @pytest.mark.parametrize("sketched", [False, True])
-def test_shares_add_up_like_independent_samples(tmp_path: Path, sketched: bool) -> None:
+def test_responses_of_gradients_add_up_in_quadrature(tmp_path: Path, sketched: bool) -> None:
     reference = trace(tmp_path / "a", gradients(), 3**0.5, sketched)
     other = trace(tmp_path / "b", gradients((0.03, -0.04, 0.0)), 3**0.5, sketched)
     found = response_of_norm(Values(reference), Values(other), 0)
@@ -42,13 +42,13 @@ def test_shares_add_up_like_independent_samples(tmp_path: Path, sketched: bool) 
 
 
 @pytest.mark.parametrize(("error", "passes"), [(0.9, True), (1.1, False)])
-def test_a_sample_that_is_small_by_luck_does_not_bound_the_norm(
+def test_a_small_noise_response_of_the_norm_does_not_limit_its_allowance(
     tmp_path: Path, error: float, passes: bool
 ) -> None:
     share = 1e-9
     allowed = 30 * math.hypot(share, share) / 3  # SAFETY of float64
     reference = trace(tmp_path / "a", gradients(), 3**0.5)
-    # What the two gradients do to the norm cancels: its own response is nothing.
+    # The effects of the two gradients on the norm cancel, so that its own response is zero.
     perturbed = trace(tmp_path / "b", gradients((share, -share, 0.0)), 3**0.5)
     candidate = trace(tmp_path / "c", gradients(), 3**0.5 * (1 + error * allowed))
     found = compare(Rung("float64", candidate, reference, perturbed, None))

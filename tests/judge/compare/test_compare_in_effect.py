@@ -1,4 +1,4 @@
-"""An axis that a program asks for is in effect only where its consequence is recorded."""
+"""An axis counts as in effect only if the trace shows its consequence."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Held = tuple[Kind, str, tuple[int, ...], Layout]
 
 
 def trace(point: Point, *ranks: RankTrace) -> Trace:
-    """A trace that is on no disk; its values are never loaded."""
+    """A trace in memory; its values are never loaded."""
     manifest = manifest_of(
         RunSpec(
             program="model.train", axes=point.values, mesh=point.mesh.declared, dtype="float64"
@@ -68,7 +68,7 @@ def at(**axes: AxisValue) -> Point:
     ],
     ids=["every rank holds all experts", "each holds its own"],
 )
-def test_ep_is_in_effect_where_a_parameter_is_absent_from_some_rank(
+def test_ep_is_in_effect_if_some_rank_lacks_a_parameter(
     held: list[list[str]], shared_out: bool
 ) -> None:
     point = at(dp=2, ep=2)
@@ -76,11 +76,11 @@ def test_ep_is_in_effect_where_a_parameter_is_absent_from_some_rank(
 
     found = why_without_effect(rung(trace(point, *ranks)), "ep")
 
-    said = "every rank holds every parameter of its stage, so no experts are distributed"
-    assert found == (None if shared_out else said)
+    reason = "every rank holds every parameter of its stage, so no experts are distributed"
+    assert found == (None if shared_out else reason)
 
 
-def test_ep_is_in_effect_where_one_tensor_of_all_experts_is_cut_over_dp() -> None:
+def test_ep_is_in_effect_if_a_tensor_of_all_experts_is_sharded_over_dp() -> None:
     point = at(dp=2, ep=2)
 
     def held(layout: Layout) -> Trace:
@@ -93,7 +93,7 @@ def test_ep_is_in_effect_where_one_tensor_of_all_experts_is_cut_over_dp() -> Non
     assert why_without_effect(rung(held((Owned(("cp", "dp"), 2),))), "ep") is not None
 
 
-def test_stages_hold_other_parameters_without_experts() -> None:
+def test_ep_is_not_in_effect_if_only_pipeline_stages_hold_different_parameters() -> None:
     point = at(pp=2, dp=2, ep=2)
     stages = [["layers.0"], ["layers.1"]]
     ranks = [rank(point, n, modules=stages[point.coordinates(n)["pp"]]) for n in range(4)]
@@ -125,7 +125,7 @@ def test_stages_hold_other_parameters_without_experts() -> None:
         "a partial sum",
     ],
 )
-def test_sp_is_in_effect_where_the_sequence_is_cut_over_tp(
+def test_sp_is_in_effect_if_a_sequence_is_sharded_or_a_gradient_is_partial_over_tp(
     tensor: tuple[Kind, str, tuple[int, ...], Layout], split: bool
 ) -> None:
     point = at(tp=2, sp=True)
@@ -148,11 +148,11 @@ LEAVES = ["embedding", "layers.0", "layers.1", "layers.2", "layers.3", "head"]
     ],
     ids=["one chunk a rank", "interleaved", "a chunk from each end"],
 )
-def test_vpp_is_in_effect_where_a_rank_computes_several_parts_of_the_model(
+def test_vpp_is_in_effect_if_a_rank_computes_several_separate_parts_of_the_model(
     stages: list[list[str]], interleaved: bool
 ) -> None:
     def called(names: list[str]) -> list[tuple[Kind, str, tuple[int, ...], Layout]]:
-        # The container is called on every stage, and says nothing of how the model is cut.
+        # These two are called on every stage, and do not show how the model is split.
         return [("activation", name, (2, 4, 8), ()) for name in [*names, "layers", "rotary"]]
 
     point, alone = at(pp=2, vpp=2), at()
@@ -165,7 +165,7 @@ def test_vpp_is_in_effect_where_a_rank_computes_several_parts_of_the_model(
 
 
 @pytest.mark.parametrize("axis", ["recompute", "compile"])
-def test_what_leaves_no_tensor_is_in_effect_where_a_rank_noted_it(axis: str) -> None:
+def test_recompute_and_compile_are_in_effect_if_a_rank_noted_that_they_ran(axis: str) -> None:
     point = at(pp=2)
     plain = trace(point, rank(point, 0), rank(point, 1))
     noted = trace(point, rank(point, 0), rank(point, 1, notes=[axis]))
@@ -175,7 +175,7 @@ def test_what_leaves_no_tensor_is_in_effect_where_a_rank_noted_it(axis: str) -> 
 
 
 @pytest.mark.parametrize("axis", ["ep", "sp", "vpp"])
-def test_a_trace_without_what_would_tell_is_not_doubted(axis: str) -> None:
+def test_an_axis_is_not_doubted_if_the_trace_has_no_evidence_about_it(axis: str) -> None:
     point = at(tp=2)
 
     assert why_without_effect(rung(trace(point, rank(point, 0), rank(point, 1))), axis) is None

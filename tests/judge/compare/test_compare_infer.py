@@ -1,4 +1,4 @@
-"""Layouts are found from what the ranks hold: each from its own values, none from mere zeros."""
+"""`infer` finds layouts from the values of the ranks' parts, and none from constant values."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sample(
     change: Change = lambda part, at: part,
     known: Layout = (),
 ) -> Sample:
-    """What ranks hold whose tensor lies as `layout`, of which `known` is declared."""
+    """The parts that ranks hold of a tensor with `layout`, of which `known` is declared."""
     cuts = tuple(placement for placement in layout if not isinstance(placement, Partial))
     parts = []
     for rank in range(point.world_size):
@@ -81,29 +81,29 @@ def of(inferred: Inferred) -> list[Layout]:
     ],
     ids=str,
 )
-def test_every_layout_is_found_again_and_alone(layout: Layout) -> None:
+def test_every_layout_is_inferred_unambiguously(layout: Layout) -> None:
     assert of(infer(sample(layout), POINT.sizes)) == [layout]
 
 
-def test_four_ranks_and_blocks() -> None:
+def test_a_layout_of_blocks_is_inferred_on_four_ranks() -> None:
     point = Point.of(tp=4)
     layout = (Shard(2, "tp", (16, 4, 4)),)
     assert of(infer(sample(layout, point=point), point.sizes)) == [layout]
 
 
-def test_uneven_cuts_are_those_of_chunk() -> None:
+def test_an_uneven_shard_is_inferred() -> None:
     point, whole = Point.of(tp=2), torch.randn(5, 3, dtype=torch.float64)
     assert of(infer(sample((Shard(0, "tp"),), whole, point), point.sizes)) == [(Shard(0, "tp"),)]
 
 
 @pytest.mark.parametrize("factor", [1, 1 + 2j], ids=["integers", "complex"])
-def test_integers_and_complex_numbers(factor: complex) -> None:
+def test_layouts_of_integer_and_complex_tensors_are_inferred(factor: complex) -> None:
     values = torch.arange(24) * factor
     whole, layout = values.reshape(4, 6), (Shard(1, "tp"),)
     assert of(infer(sample(layout, whole), POINT.sizes)) == [layout]
 
 
-def test_what_is_declared_is_kept_and_only_the_rest_is_found() -> None:
+def test_declared_placements_are_kept_and_only_the_others_are_inferred() -> None:
     found = infer(sample((ZigZag(1, "cp"), Shard(2, "tp")), known=(Shard(2, "tp"),)), POINT.sizes)
     assert of(found) == [(ZigZag(1, "cp"), Shard(2, "tp"))]
     wrong = infer(sample((ZigZag(1, "cp"), Shard(2, "tp")), known=(Shard(1, "tp"),)), POINT.sizes)
@@ -111,37 +111,37 @@ def test_what_is_declared_is_kept_and_only_the_rest_is_found() -> None:
 
 
 @pytest.mark.parametrize("value", [0.0, 3.0])
-def test_equal_values_confirm_nothing(value: float) -> None:
+def test_constant_values_confirm_no_layout(value: float) -> None:
     whole = torch.full((4, 16, 24), value, dtype=torch.float64)
     found = infer(sample((ZigZag(1, "cp"), Shard(2, "tp")), whole), POINT.sizes)
     assert found.explained
     assert of(found) == []
 
 
-def test_one_telling_sample_is_enough() -> None:
+def test_one_sample_of_varied_values_confirms_a_layout() -> None:
     layout = (ZigZag(1, "cp"), Shard(2, "tp"))
     zeros = sample(layout, torch.zeros_like(WHOLE))
     assert of(infer_all([zeros, sample(layout)], POINT.sizes)) == [layout]
     assert of(infer_all([zeros, zeros], POINT.sizes)) == []
 
 
-def test_every_sample_must_agree() -> None:
+def test_samples_with_different_layouts_are_not_explained() -> None:
     one, other = sample((Shard(1, "cp"),)), sample((ZigZag(1, "cp"),))
     assert infer_all([one, other], POINT.sizes).explained == []
 
 
-def test_a_wrong_factor_is_no_sum() -> None:
-    """Half the value on both ranks adds up, and is one value twice."""
+def test_a_wrong_factor_is_not_inferred_as_a_partial_sum() -> None:
+    """Half of the value on both ranks adds up to the reference, but the parts are equal."""
     found = infer(sample((), change=lambda part, at: part / 2), POINT.sizes)
     assert of(found) == []
 
 
-def test_one_rank_with_all_of_it_is_no_sum() -> None:
+def test_the_value_on_one_rank_and_zeros_on_the_other_are_not_inferred_as_a_partial_sum() -> None:
     found = infer(sample((), change=lambda part, at: part * (at["tp"] == 0)), POINT.sizes)
     assert of(found) == []
 
 
-def test_wrong_values_are_explained_by_nothing_and_the_nearest_is_told() -> None:
+def test_wrong_values_have_no_layout_but_a_nearest_one() -> None:
     layout = (ZigZag(1, "cp"), Shard(2, "tp"))
 
     def half_wrong(part: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
@@ -154,8 +154,8 @@ def test_wrong_values_are_explained_by_nothing_and_the_nearest_is_told() -> None
     assert found.left == pytest.approx(0.5 * float(right))
 
 
-def test_replicas_that_differ_are_not_explained() -> None:
-    """The first rank's value is the reference; the other's is told."""
+def test_differing_replicas_have_no_layout_but_a_nearest_one() -> None:
+    """The first rank holds the reference, and the difference of the other rank is reported."""
 
     def other(part: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         return part + 1 if at["tp"] else part
@@ -166,13 +166,13 @@ def test_replicas_that_differ_are_not_explained() -> None:
     assert (found.left, "replicas over tp differ" in found.trouble) == (0.0, True)
 
 
-def test_exchanged_parts_are_not_explained() -> None:
+def test_exchanged_shards_have_no_layout() -> None:
     point = Point.of(tp=2)
     exchanged = sample((Shard(2, "tp"),), WHOLE.roll(12, 2), point)
     found = infer(Sample(exchanged.parts, WHOLE, sample(()).ratio), point.sizes)
     assert found.explained == []
 
 
-def test_shapes_that_no_cut_gives_have_no_nearest() -> None:
+def test_parts_of_impossible_shapes_have_no_nearest_layout() -> None:
     found = infer(sample((), change=lambda part, at: part[:, :5]), POINT.sizes)
     assert (found.explained, found.nearest) == ([], None)

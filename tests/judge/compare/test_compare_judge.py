@@ -1,4 +1,4 @@
-"""The judge finds the first wrong tensor in dataflow, ends with its step, and says what it is."""
+"""`compare` reports the first wrong tensor in dataflow, stops after its step, and explains it."""
 
 from __future__ import annotations
 
@@ -72,7 +72,9 @@ def test_healthy_candidate_passes(bench: Bench, point: Point, dtype: str) -> Non
     assert found.moved == 8
 
 
-def test_first_wrong_tensor_in_dataflow_leads_not_the_loudest(bench: Bench) -> None:
+def test_the_first_wrong_tensor_in_dataflow_leads_not_the_one_with_the_largest_error(
+    bench: Bench,
+) -> None:
     quiet = only("activation", "fc1.output", lambda r, at, p: p * (1 + 1e-4))
     loud = only("main_grad", "fc1.weight", lambda r, at, p: p * 1e6)
     found = failing(compare(bench.rung(POINT, every([loud, quiet]))))
@@ -88,7 +90,7 @@ def test_first_wrong_tensor_in_dataflow_leads_not_the_loudest(bench: Bench) -> N
     assert [f.order for f in found] == sorted(f.order for f in found)
 
 
-def test_first_failing_step_is_the_last_that_is_judged(bench: Bench) -> None:
+def test_no_step_is_judged_after_the_first_failing_one(bench: Bench) -> None:
     found = compare(bench.rung(POINT, only("main_grad", "fc1.bias", garbage)))
     assert [f.where.step for f in found.findings if f.where] == [0]
     assert found.compared["main_grad"] == 4
@@ -127,7 +129,7 @@ def test_missing_tensor_of_a_kind_that_is_recorded_fails(
     assert found.compared[kind] > found.wrong[kind]
 
 
-def test_kind_that_no_rank_recorded_is_uncovered_and_no_failure(bench: Bench) -> None:
+def test_a_kind_that_no_rank_recorded_is_uncovered_but_does_not_fail(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return None if record.id.kind in ("param_grad", "optimizer_state") else part
 
@@ -152,7 +154,7 @@ def test_initial_parameters_must_be_equal_bit_by_bit(bench: Bench) -> None:
     assert found.compared == {"param": 4}
 
 
-def test_initial_parameters_in_another_order_are_explained(bench: Bench) -> None:
+def test_initial_shards_on_the_wrong_tp_rank_are_explained(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "param" and record.id.path == "fc1.weight":
             return record.tensor.to(part.dtype)[8 * (1 - at["tp"]) :][:8].clone()
@@ -163,7 +165,7 @@ def test_initial_parameters_in_another_order_are_explained(bench: Bench) -> None
     assert (finding.pattern.name, finding.pattern.axis) == ("another shard", "tp")
 
 
-def test_initial_difference_from_zeros_is_measured_too(bench: Bench) -> None:
+def test_an_initial_difference_from_zeros_has_an_absolute_error(bench: Bench) -> None:
     zeros = [
         Record(r.id, r.tensor * 0, r.layout) if r.id.path == "fc1.bias" else r
         for r in training()
@@ -176,8 +178,8 @@ def test_initial_difference_from_zeros_is_measured_too(bench: Bench) -> None:
     assert (finding.check, finding.error) == ("initial", 4.0)
 
 
-def test_parameter_is_judged_by_its_update_which_its_value_would_drown(bench: Bench) -> None:
-    """A tenth of an update of 0.01 is a thousandth of the parameter."""
+def test_a_parameter_is_judged_by_its_update_and_not_by_its_value(bench: Bench) -> None:
+    """The error is a tenth of the update, but only a thousandth of the parameter."""
     start = draw("param norm.weight", (8,))
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -194,7 +196,7 @@ def test_parameter_is_judged_by_its_update_which_its_value_would_drown(bench: Be
     assert found.wrong == {"update": 1}
 
 
-def test_parameter_that_is_not_stepped_is_told(bench: Bench) -> None:
+def test_a_parameter_that_did_not_move_is_explained(bench: Bench) -> None:
     values = {r.id.path: r.tensor for r in training("float32") if r.id.step == INITIAL}
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -220,7 +222,7 @@ def adam(flips: bool) -> list[Record]:
     ]
 
 
-def test_update_whose_sign_rounding_decides_is_not_judged_there(bench: Bench) -> None:
+def test_an_update_element_whose_sign_rounding_decides_is_not_judged(bench: Bench) -> None:
     reference = write(bench.path(), adam(flips=False))
     candidate = write(bench.path(), adam(flips=True))
     found = compare(Rung("float64", candidate, reference, reference))
@@ -240,8 +242,8 @@ def test_update_whose_sign_rounding_decides_is_not_judged_there(bench: Bench) ->
     assert "row 5 of 8 in dimension 0" in finding.pattern.text
 
 
-def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: Bench) -> None:
-    """An embedding row that no token uses moves by weight decay alone, which is certain."""
+def test_an_update_element_with_an_exactly_zero_gradient_is_judged(bench: Bench) -> None:
+    """An embedding row that no token uses has a gradient of 0, and moves by weight decay alone."""
     gradient = draw("sparse", (8,))
     gradient[3] = 0
     start = draw("start", (8,))
@@ -266,10 +268,10 @@ def test_gradient_that_is_zero_however_computed_leaves_its_update_judged(bench: 
     assert "row 3 of 8 in dimension 0" in finding.pattern.text
 
 
-def test_update_of_a_zero_gradient_that_the_candidate_rounds_is_not_judged_there(
+def test_an_update_element_whose_zero_gradient_the_candidate_rounds_is_not_judged(
     bench: Bench,
 ) -> None:
-    """Terms that cancel in one order leave 1e-19 in another, and Adam makes a step of that."""
+    """Terms that cancel in one order of summation leave 1e-19 in another; Adam scales that up."""
 
     def records(rounding: float, step: float) -> list[Record]:
         gradient, start = draw("cancelled", (8,)), draw("start", (8,))
@@ -334,7 +336,9 @@ def wide_masters(record: Record, at: dict[str, int], part: torch.Tensor) -> torc
     return rows.clone()
 
 
-def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench) -> None:
+def test_master_copies_are_judged_and_parameters_must_equal_the_rounded_master_copies(
+    bench: Bench,
+) -> None:
     reference = write(
         bench.path(), with_masters(training("bfloat16")), dtype="bfloat16", edit=wide_masters
     )
@@ -366,7 +370,7 @@ def test_master_copies_are_judged_and_models_must_be_their_rounding(bench: Bench
     assert ("update", "norm.weight") in {(f.where.kind, f.where.path) for f in wrong if f.where}
 
 
-def test_unreduced_gradient_is_an_align_finding_and_a_partial_sum(bench: Bench) -> None:
+def test_an_unreduced_gradient_is_a_replicas_finding_and_a_partial_sum(bench: Bench) -> None:
     """Each dp rank keeps the sum over its own micro-batches."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -386,7 +390,7 @@ def test_unreduced_gradient_is_an_align_finding_and_a_partial_sum(bench: Bench) 
     assert found.wrong == {"main_grad": 1}
 
 
-def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None:
+def test_a_wrong_second_replica_is_explained_if_the_first_is_right(bench: Bench) -> None:
     def stale(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id == parameter("main_grad", "norm.weight", 1) and at["tp"] == 1:
             grads = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
@@ -401,7 +405,7 @@ def test_odd_replica_is_explained_where_the_first_is_right(bench: Bench) -> None
     assert finding.pattern.text == text
 
 
-def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
+def test_a_micro_batch_missing_from_a_gradient_is_reported_by_its_number(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "main_grad" and record.id.path == "fc2.weight":
             kept = [draw(f"grad {record.id.step} {i} fc2.weight", (8, 16)) for i in range(3)]
@@ -413,7 +417,7 @@ def test_skipped_micro_batch_is_told_by_its_number(bench: Bench) -> None:
     assert finding.pattern.text == "micro-batch 3 of 4 (counted from 0) is missing from the sum"
 
 
-def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
+def test_an_activation_of_the_previous_micro_batch_is_explained_as_stale(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if (
             record.id.path == "fc2.output"
@@ -431,8 +435,8 @@ def test_activation_of_the_micro_batch_before_is_stale(bench: Bench) -> None:
     assert finding.pattern.text == stale
 
 
-def test_hole_is_told_by_align_alone(bench: Bench) -> None:
-    """Elements that nobody recorded are no values that are not finite."""
+def test_a_hole_is_reported_once_by_align(bench: Bench) -> None:
+    """Elements that no rank recorded are not reported as non-finite values as well."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         gone = record.id == parameter("main_grad", "fc1.weight", 0) and at["tp"] == 1
@@ -445,13 +449,13 @@ def test_hole_is_told_by_align_alone(bench: Bench) -> None:
     assert found.compared["main_grad"] == 4
 
 
-def test_shape_that_differs_names_where_the_layout_came_from(bench: Bench) -> None:
+def test_a_wrong_shape_is_reported_with_the_source_of_the_layout(bench: Bench) -> None:
     edit = only("activation", "norm.output", lambda r, at, p: p[None])
     finding = failing(compare(bench.rung(POINT, edit)))[0]
     assert "attribute" in finding.message
 
 
-def test_nan_in_the_candidate_fails_and_is_placed(bench: Bench) -> None:
+def test_non_finite_values_in_the_candidate_fail_and_are_located(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part / 0 if at["tp"] == 1 else part
 
@@ -461,7 +465,7 @@ def test_nan_in_the_candidate_fails_and_is_placed(bench: Bench) -> None:
     assert "(the part of tp rank 1)" in finding.pattern.text
 
 
-def test_nan_in_the_reference_is_inconclusive_by_name(bench: Bench) -> None:
+def test_nan_in_the_reference_is_inconclusive_with_the_check_reference_finite(bench: Bench) -> None:
     broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(torch.nan), step=0)
     reference = write(bench.path(), training("float32"), dtype="float32", edit=broken)
     rung = bench.rung(POINT)
@@ -472,7 +476,9 @@ def test_nan_in_the_reference_is_inconclusive_by_name(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_measurement_that_is_not_finite_allows_nothing(bench: Bench, value: float) -> None:
+def test_a_non_finite_noise_measurement_counts_as_no_measurement(
+    bench: Bench, value: float
+) -> None:
     """A response of NaN or infinity would let any error pass."""
     broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(value), step=0)
     perturbed = write(bench.path(), training("float32", 2**-23, 2), dtype="float32", edit=broken)
@@ -495,7 +501,7 @@ def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     )
 
 
-def test_annotation_that_matches_on_no_rank_is_named(bench: Bench) -> None:
+def test_an_annotation_that_matches_on_no_rank_fails(bench: Bench) -> None:
     notes = [NoteEvent("unmatched_annotation", "modules: fc3")]
     finding = only_failure(compare(bench.rung(POINT, notes=notes)))
     assert finding.check == "annotation"
@@ -514,7 +520,7 @@ def test_loosened_tensor_passes_and_is_listed_with_its_reason(bench: Bench) -> N
     ]
 
 
-def test_shadow_that_started_elsewhere_is_dropped(bench: Bench) -> None:
+def test_a_shadow_with_other_initial_parameters_is_not_used(bench: Bench) -> None:
     rung = bench.rung(POINT, only("activation", "fc1.output", lambda r, at, p: p * 1.001))
     # This shadow is so far off that everything would pass.
     far = [Record(r.id, r.tensor * 1.5, r.layout) for r in training("float32")]
@@ -528,7 +534,9 @@ def test_shadow_that_started_elsewhere_is_dropped(bench: Bench) -> None:
     assert good.usable_shadow() is not None
 
 
-def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench: Bench) -> None:
+def test_a_shadow_that_drew_other_random_numbers_is_not_used_and_this_is_reported(
+    bench: Bench,
+) -> None:
     rung = bench.rung(POINT)
     assert rung.reference.ranks[0].steps
 
@@ -548,23 +556,23 @@ def test_shadow_that_drew_other_random_numbers_is_dropped_and_that_is_said(bench
         judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
         assert judged.shadow_flaw() == flaw
         assert (judged.usable_shadow() is None) == bool(flaw)
-        told = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
-        said = (
+        reported = [text for text in not_compared(judged, compare(judged)) if "float64" in text]
+        expected = (
             "rounding in float32 is measured by noise alone, not by the distance from a float64 "
             f"run: the reference {flaw} in float64"
         )
-        assert told == ([said] if flaw else [])
+        assert reported == ([expected] if flaw else [])
 
 
-def test_several_ranks_of_a_reference_are_judged_step_by_step(bench: Bench) -> None:
-    """Rank by rank would judge one stage's last step before another's first."""
+def test_a_reference_on_several_ranks_is_compared_step_by_step(bench: Bench) -> None:
+    """Comparing rank by rank would judge the last step of one rank before the first of another."""
     rung = bench.rung(Point.of(dp=4), only("main_grad", "fc1.bias", garbage, step=1))
     reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32")
     finding = only_failure(compare(Rung("float32", rung.candidate, reference, rung.perturbed)))
     assert finding.where == parameter("main_grad", "fc1.bias", 1)
 
 
-def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> None:
+def test_a_reference_whose_parts_cannot_be_merged_is_inconclusive(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         odd = record.id == parameter("main_grad", "fc1.bias", 0) and at["dp"] == 1
         return part + 1 if odd else part
@@ -579,7 +587,7 @@ def test_reference_that_does_not_fit_together_is_inconclusive(bench: Bench) -> N
     )
 
 
-def test_integers_and_booleans_are_explained_as_well(bench: Bench) -> None:
+def test_wrong_integers_and_booleans_fail_and_integers_are_explained(bench: Bench) -> None:
     choice = TensorId(0, 0, "activation", "fc1", "output.1")
     mask = TensorId(0, 0, "activation", "fc1", "output.2")
     records = [
@@ -601,7 +609,7 @@ def test_integers_and_booleans_are_explained_as_well(bench: Bench) -> None:
     assert found[1].message == "2 of 12 values differ"
 
 
-def test_no_more_than_the_leading_tensors_are_explained(bench: Bench) -> None:
+def test_only_the_first_failures_are_explained(bench: Bench) -> None:
     found = failing(compare(bench.rung(POINT, lambda r, at, p: p * 2 if r.id.step == 0 else p)))
     explained = [finding for finding in found if finding.pattern is not None]
     assert len(explained) == MAX_EXPLAINED < len(found)

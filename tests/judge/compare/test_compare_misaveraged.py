@@ -1,4 +1,4 @@
-"""A mean that is declared wrongly is named, and no wrong code is explained away by another mean."""
+"""A wrongly declared mean of gradients is reported; wrong code is not excused by another mean."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def declaring(rung: Rung, *axes: str) -> Rung:
 
 
 def averaging(factor: float) -> Callable[[Record, dict[str, int], torch.Tensor], torch.Tensor]:
-    """Gradients of a loss that is a mean over a rank's own share."""
+    """An edit for gradients of a loss that is a mean over the rank's own share of the batch."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * factor if record.id.kind in ("activation_grad", "param_grad") else part
@@ -53,7 +53,9 @@ def found(rung: Rung) -> Misaveraged | None:
     return misaveraged(rung, compare(rung), ())
 
 
-def test_a_mean_over_too_many_axes_is_named_with_the_one_that_fits(bench: Bench) -> None:
+def test_a_mean_declared_over_too_many_axes_is_reported_with_the_axis_that_fits(
+    bench: Bench,
+) -> None:
     wrong = found(declaring(bench.rung(POINT, averaging(2.0), "float64"), "dp", "cp"))
     assert wrong is not None
     assert (wrong.gradients, wrong.fitting_gradients) in [
@@ -64,14 +66,14 @@ def test_a_mean_over_too_many_axes_is_named_with_the_one_that_fits(bench: Bench)
     assert text.startswith("gradients: {mean: [dp, cp]}, in annotations= of ctx.watch")
 
 
-def test_a_mean_of_gradients_that_are_sums_is_named(bench: Bench) -> None:
+def test_a_declared_mean_of_gradients_that_are_sums_is_reported(bench: Bench) -> None:
     wrong = found(declaring(bench.rung(POINT, healthy, "float64"), "dp"))
     assert wrong is not None
     assert (wrong.gradients, wrong.fitting_gradients) == (("dp",), ())
     assert "with no mean of gradients every tensor matches" in misaveraged_rows(wrong)[0][1]
 
 
-def test_a_right_declaration_passes(bench: Bench) -> None:
+def test_a_correctly_declared_mean_passes(bench: Bench) -> None:
     rung = declaring(bench.rung(POINT, averaging(2.0), "float64"), "dp")
     assert not compare(rung).failed
 
@@ -84,7 +86,7 @@ def test_one_wrong_gradient_is_not_explained_by_another_mean(bench: Bench) -> No
     assert found(declaring(bench.rung(POINT, one, "float64"), "dp")) is None
 
 
-def test_what_is_wrong_after_the_reduction_is_no_declaration(bench: Bench) -> None:
+def test_an_error_after_the_reduction_is_not_blamed_on_a_declared_mean(bench: Bench) -> None:
     def reduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         part = averaging(2.0)(record, at, part)
         return part * 2 if record.id.kind == "main_grad" else part

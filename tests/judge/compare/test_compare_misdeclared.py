@@ -1,4 +1,4 @@
-"""A layout that is declared wrongly is told with what fits; code that is wrong is not excused."""
+"""A wrongly declared layout is reported with the one that fits; wrong code is not excused."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ POINT = Point.of(tp=2)
 
 
 def declared(rung: Rung, path: str, layout: Layout, source: str) -> Rung:
-    """The rung if `source` said this of all tensors of this path."""
+    """The rung with this layout, declared by `source`, for all tensors of this path."""
     ranks = []
     for rank in rung.candidate.ranks:
         tensors = {
@@ -58,22 +58,22 @@ def found(rung: Rung) -> Misdeclared | None:
     ],
 )
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_the_layout_that_fits_is_told(
+def test_a_wrongly_declared_layout_is_reported_with_the_one_that_fits(
     bench: Bench, path: str, layout: Layout, source: str, fits: str, dtype: str
 ) -> None:
     wrong = found(declared(bench.rung(POINT, dtype=dtype), path, layout, source))
     assert wrong is not None
-    does = (
+    misfit = (
         f"{source} declares dimension 0 cut over tp, but the parts of {path} do not fit this layout"
     )
-    assert wrong.sentences == [f"{does}; they fit {fits}"]
+    assert wrong.sentences == [f"{misfit}; they fit {fits}"]
     assert wrong.left is None
     [first, last] = misdeclared_rows(wrong)
     assert first == ("declared", wrong.sentences[0], True)
     assert "all other tensors agree" in last[1]
 
 
-def test_what_is_still_wrong_with_the_right_layout_is_named(bench: Bench) -> None:
+def test_a_tensor_still_wrong_with_the_right_layout_is_reported(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         id = record.id
         return part * 2 if (id.kind, id.path) == ("main_grad", "norm.weight") else part
@@ -105,7 +105,7 @@ def cut_short(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.T
     ],
     ids=["values", "values beside a wrong declaration", "a row short", "not by hand"],
 )
-def test_nothing_is_told_of_what_no_layout_explains(
+def test_wrong_values_and_layouts_not_declared_by_hand_are_not_reported_as_misdeclared(
     bench: Bench, edit: Edit, layout: Layout, source: str
 ) -> None:
     rung = declared(bench.rung(POINT, edit, dtype="float64"), "fc1.output", layout, source)

@@ -1,4 +1,4 @@
-"""A wrong tensor's finding counts its elements, and says where the greatest difference is."""
+"""A wrong tensor's finding counts the differing elements and locates the largest difference."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.report.mismatch import mismatch_text
 
 
-def test_the_greatest_difference_has_its_index_and_both_values() -> None:
+def test_a_mismatch_has_the_index_and_both_values_of_the_largest_difference() -> None:
     reference = torch.arange(12, dtype=torch.float64).reshape(3, 4)
     candidate = reference.clone()
     candidate[1, 2] += 0.5
@@ -35,7 +35,7 @@ def test_the_greatest_difference_has_its_index_and_both_values() -> None:
     )
 
 
-def test_an_element_within_an_even_share_of_rounding_does_not_count() -> None:
+def test_an_element_within_its_share_of_the_rounding_is_not_counted_as_differing() -> None:
     reference = torch.zeros(100, dtype=torch.float64)
     candidate = torch.full((100,), 0.9, dtype=torch.float64)
     candidate[7] = 2.0
@@ -59,7 +59,7 @@ def test_blocks_of_a_large_tensor_are_counted_together(monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
-def test_a_value_that_is_not_finite_differs_most(value: float) -> None:
+def test_a_non_finite_value_is_the_largest_difference(value: float) -> None:
     reference = torch.zeros(4, dtype=torch.float64)
     candidate = torch.tensor([1e300, value, 0.0, 0.0], dtype=torch.float64)
 
@@ -69,7 +69,7 @@ def test_a_value_that_is_not_finite_differs_most(value: float) -> None:
     assert (found.differing, found.difference, found.index) == (2, math.inf, (1,))
 
 
-def test_integers_that_float64_cannot_tell_apart_differ() -> None:
+def test_integers_that_are_equal_in_float64_are_compared_exactly() -> None:
     reference = torch.tensor([2**53, 5])
 
     found = mismatch_of(torch.tensor([2**53 + 1, 5]), reference, rounding=0.0)
@@ -78,7 +78,7 @@ def test_integers_that_float64_cannot_tell_apart_differ() -> None:
     assert (found.differing, found.value, found.expected) == (1, 2**53 + 1, 2**53)
 
 
-def test_complex_numbers_and_single_values_are_compared() -> None:
+def test_complex_and_scalar_tensors_have_a_mismatch() -> None:
     found = mismatch_of(torch.tensor([1 + 1j, 2j]), torch.tensor([1 + 1j, 3 - 1j]), 0.0)
     single = mismatch_of(torch.tensor(2.0), torch.tensor(1.5), 0.0)
 
@@ -89,7 +89,9 @@ def test_complex_numbers_and_single_values_are_compared() -> None:
 
 
 @pytest.mark.parametrize("shape", [(2, 2), (0,)])
-def test_other_shapes_and_empty_tensors_have_none(shape: tuple[int, ...]) -> None:
+def test_tensors_of_different_shapes_or_without_elements_have_no_mismatch(
+    shape: tuple[int, ...],
+) -> None:
     assert mismatch_of(torch.zeros(shape), torch.zeros(0), 0.0) is None
 
 
@@ -103,7 +105,7 @@ def failure(bench: Bench, **options: object) -> TrainsafeFailure:
     return caught.value
 
 
-def test_a_report_has_the_figures_and_the_finding_has_them_as_data(bench: Bench) -> None:
+def test_the_report_and_the_finding_have_the_mismatch(bench: Bench) -> None:
     failed = failure(bench)
 
     found = failed.findings[0].mismatch
@@ -119,7 +121,7 @@ def test_a_report_has_the_figures_and_the_finding_has_them_as_data(bench: Bench)
     assert "64 of 128 (50.0 %) differ by more than" in text
 
 
-def test_one_value_that_is_not_finite_is_one_element_that_differs(bench: Bench) -> None:
+def test_a_single_non_finite_value_counts_as_one_differing_element(bench: Bench) -> None:
     def spoilt(record: object, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         part = part.clone()
         part[0, 0] = math.nan if at["tp"] else part[0, 0]
@@ -134,7 +136,7 @@ def test_one_value_that_is_not_finite_is_one_element_that_differs(bench: Bench) 
     assert (found.differing, found.difference, found.index) == (1, math.inf, (8, 0))
 
 
-def test_a_tensor_that_is_missing_has_no_elements_to_count(bench: Bench) -> None:
+def test_a_missing_tensor_has_no_mismatch(bench: Bench) -> None:
     wrong = only("main_grad", "fc1.weight", lambda record, at, part: None)
     rung = bench.rung(Point.of(tp=2), wrong)
     with pytest.raises(TrainsafeFailure) as caught:

@@ -1,4 +1,4 @@
-"""A gradient that passes is doubted where all of its values fit a narrower dtype by no accident."""
+"""A passing gradient is inconclusive if all of its values are exact in a narrower dtype."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def write(
 
 
 def doubts(folder: Path, candidate: Trace, reference: Trace | None = None) -> list[str]:
-    """The messages of the check `narrowed`; nothing else is found."""
+    """The messages of the check `narrowed`; asserts that there are no other findings."""
     terms = terms_of()
     reference = reference or write(folder / "reference", terms, in_float32(terms))
     perturbed = write(folder / "perturbed", noisy(terms), in_float32(noisy(terms)))
@@ -78,7 +78,7 @@ def doubts(folder: Path, candidate: Trace, reference: Trace | None = None) -> li
     return [finding.message for finding in found]
 
 
-def test_micro_batches_added_up_in_bfloat16_pass_and_are_doubted(tmp_path: Path) -> None:
+def test_gradients_accumulated_in_bfloat16_are_inconclusive(tmp_path: Path) -> None:
     terms = terms_of()
 
     [message] = doubts(tmp_path, write(tmp_path / "candidate", terms, in_bfloat16(terms)))
@@ -86,8 +86,8 @@ def test_micro_batches_added_up_in_bfloat16_pass_and_are_doubted(tmp_path: Path)
     assert message.startswith("every value is exact in bfloat16, although the tensor is stored as")
 
 
-def test_gradients_from_before_clipping_are_doubted_alike(tmp_path: Path) -> None:
-    """Clipped ones fit no narrow dtype any more: the factor of clipping does not."""
+def test_unclipped_gradients_accumulated_in_bfloat16_are_inconclusive(tmp_path: Path) -> None:
+    """Clipped gradients are not exact in bfloat16, because the clipping factor is not."""
     terms, kind = terms_of(), "unclipped_grad"
     reference = write(tmp_path / "exact", terms, in_float32(terms), kind=kind)
     perturbed = write(tmp_path / "noise", terms, in_float32(noisy(terms)), kind=kind)
@@ -98,14 +98,14 @@ def test_gradients_from_before_clipping_are_doubted_alike(tmp_path: Path) -> Non
     assert (finding.check, finding.verdict) == ("narrowed", "inconclusive")
 
 
-def test_micro_batches_added_up_in_float32_are_not_doubted(tmp_path: Path) -> None:
+def test_gradients_accumulated_in_float32_pass(tmp_path: Path) -> None:
     terms = terms_of()
     candidate = write(tmp_path / "candidate", terms, in_float32(terms[::-1]))
 
     assert doubts(tmp_path, candidate) == []
 
 
-def test_a_reference_that_is_as_narrow_is_no_measure(tmp_path: Path) -> None:
+def test_narrow_gradients_pass_if_those_of_the_reference_are_as_narrow(tmp_path: Path) -> None:
     terms = terms_of()
     reference = write(tmp_path / "narrow", terms, in_bfloat16(terms))
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms[::-1]))
@@ -113,14 +113,14 @@ def test_a_reference_that_is_as_narrow_is_no_measure(tmp_path: Path) -> None:
     assert doubts(tmp_path, candidate, reference) == []
 
 
-def test_a_gradient_stored_in_bfloat16_is_narrow_by_choice(tmp_path: Path) -> None:
+def test_gradients_stored_in_bfloat16_pass(tmp_path: Path) -> None:
     terms = terms_of()
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms).bfloat16())
 
     assert doubts(tmp_path, candidate) == []
 
 
-def test_a_framework_that_is_configured_to_reduce_in_bfloat16_is_not_doubted(
+def test_narrow_gradients_pass_if_the_framework_is_configured_to_reduce_in_bfloat16(
     tmp_path: Path,
 ) -> None:
     terms, note = terms_of(), NoteEvent("reduces_in", "bfloat16")
@@ -129,8 +129,8 @@ def test_a_framework_that_is_configured_to_reduce_in_bfloat16_is_not_doubted(
     assert doubts(tmp_path, candidate) == []
 
 
-def test_a_sum_of_few_terms_may_fit_the_other_half_precision_dtype(tmp_path: Path) -> None:
-    """Two bfloat16 numbers of a size have a sum of at most 11 bits, as float16 has."""
+def test_a_float32_sum_of_few_terms_may_be_exact_in_float16(tmp_path: Path) -> None:
+    """The sum of two bfloat16 numbers of similar size has at most 11 bits, as float16 has."""
     even = [(torch.arange(128, 192).view(8, 8) / 64).bfloat16(), draw("x", (8, 8)).bfloat16()]
     even[1] = (even[0].float() + 1 / 64).bfloat16()
     terms = [even[0], (even[1].float() / 2).bfloat16()]
@@ -145,10 +145,8 @@ def test_a_sum_of_few_terms_may_fit_the_other_half_precision_dtype(tmp_path: Pat
 
 
 @pytest.mark.parametrize("how", ["owned", "no terms", "one term"])
-def test_the_gradient_of_one_backward_is_as_narrow_as_its_parameter(
-    tmp_path: Path, how: str
-) -> None:
-    """With ep an expert's rank computes in one backward what the reference does in several."""
+def test_the_gradient_of_a_single_backward_may_be_narrow(tmp_path: Path, how: str) -> None:
+    """With ep, an expert's rank computes in one backward what the reference does in several."""
     terms = terms_of()
     main = in_float32(terms).bfloat16().float()
     layout = (Owned(("cp", "dp"), 1),) if how == "owned" else ()
@@ -162,7 +160,7 @@ def test_the_gradient_of_one_backward_is_as_narrow_as_its_parameter(
     assert "narrowed" not in {finding.check for finding in found}
 
 
-def test_zeros_and_a_few_elements_say_nothing(tmp_path: Path) -> None:
+def test_narrow_gradients_of_mostly_zeros_pass(tmp_path: Path) -> None:
     terms = [torch.zeros(8, 8).bfloat16() for _ in range(MICROBATCHES)]
     for term in terms:
         term[0, :3] = draw("row", (3,)).bfloat16() * 3
@@ -173,7 +171,7 @@ def test_zeros_and_a_few_elements_say_nothing(tmp_path: Path) -> None:
     assert "narrowed" not in {finding.check for finding in found}
 
 
-def test_a_state_that_went_through_bfloat16_is_doubted(tmp_path: Path) -> None:
+def test_an_optimizer_state_rounded_to_bfloat16_is_a_narrowed_finding(tmp_path: Path) -> None:
     terms = terms_of()
     state = 0.1 * in_float32(terms)
     reference = write(tmp_path / "reference", terms, state, kind="optimizer_state")
@@ -198,7 +196,7 @@ def losses(path: Path, values: Sequence[torch.Tensor]) -> Trace:
 
 
 def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = True) -> list[str]:
-    """What is found in the candidate's losses, if the reference's are in float32 or as narrow."""
+    """The findings on the candidate's losses; the reference's are in float32, or as narrow."""
     exact = [2 + draw(f"loss {index}", ()).float() for index in range(len(candidate))]
     if not wide:
         exact = [loss.bfloat16() for loss in exact]
@@ -209,7 +207,7 @@ def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = 
 
 
 @pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
-def test_losses_that_are_computed_in_bfloat16_pass_and_are_doubted_together(
+def test_many_losses_computed_in_bfloat16_are_one_narrowed_finding(
     tmp_path: Path, stored: torch.dtype
 ) -> None:
     narrow = [(2 + draw(f"loss {index}", ()).bfloat16()).to(stored) for index in range(6)]
@@ -219,7 +217,7 @@ def test_losses_that_are_computed_in_bfloat16_pass_and_are_doubted_together(
     assert loss_findings(tmp_path / "alike", narrow, wide=False) == []
 
 
-def test_one_loss_in_float32_shows_that_the_others_are_so_by_chance(tmp_path: Path) -> None:
+def test_narrow_losses_pass_if_one_loss_needs_float32(tmp_path: Path) -> None:
     given = [(2 + draw(f"loss {index}", ()).bfloat16()).float() for index in range(6)]
     given[4] = 2 + draw("loss 4", ()).float()
 

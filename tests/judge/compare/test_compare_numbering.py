@@ -1,4 +1,4 @@
-"""Micro-batches that dp ranks compute twice, or not at all, are named; others are no finding."""
+"""Micro-batches that dp ranks compute twice, or not at all, are reported; others are not."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def found(rung: Rung) -> str:
 
 
 @pytest.mark.parametrize("point", [DP, Point.of(dp=4), Point.of(dp=2, tp=2), Point.of()], ids=str)
-def test_micro_batches_that_are_shared_out_are_no_finding(bench: Bench, point: Point) -> None:
+def test_micro_batches_divided_among_dp_ranks_pass(bench: Bench, point: Point) -> None:
     assert found(bench.rung(point)) == ""
 
 
-def test_a_micro_batch_that_no_rank_computed_is_named_first(bench: Bench) -> None:
-    """As where a loop leaves the last one out."""
+def test_a_micro_batch_that_no_rank_computed_is_the_first_finding(bench: Bench) -> None:
+    """This happens if a loop leaves out the last micro-batch."""
 
     def dropped(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return None if record.id.microbatch == 3 else part
@@ -42,7 +42,7 @@ def test_a_micro_batch_that_no_rank_computed_is_named_first(bench: Bench) -> Non
     assert (first.check, first.verdict) == ("microbatches", "fail")
 
 
-def test_ranks_that_each_count_from_zero_are_named(
+def test_dp_ranks_that_each_number_micro_batches_from_zero_are_reported(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pytest_trainsafe.trace import writer
@@ -71,8 +71,8 @@ def test_ranks_that_each_count_from_zero_are_named(
     assert "order='split'" in text
 
 
-def test_ranks_that_hold_terms_of_each_micro_batch_are_no_finding(bench: Bench) -> None:
-    """They share every batch, and each enters every number."""
+def test_micro_batch_gradients_that_are_partial_over_dp_pass(bench: Bench) -> None:
+    """The ranks of such a program divide every micro-batch among them."""
     terms = [
         Record(r.id, r.tensor, (*r.layout, Partial("dp"))) if r.id.kind == "param_grad" else r
         for r in training("float32")

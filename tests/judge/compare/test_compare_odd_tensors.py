@@ -68,18 +68,22 @@ def shorter(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Ten
 
 
 @pytest.mark.parametrize("make", [complex_values, tokens, mask, nothing])
-def test_a_healthy_tensor_of_any_kind_passes(tmp_path: Path, make: Make) -> None:
+def test_a_healthy_complex_integer_boolean_or_empty_tensor_passes(
+    tmp_path: Path, make: Make
+) -> None:
     found = compare(rung(tmp_path, make, CUT, healthy))
     assert found.findings == []
 
 
 @pytest.mark.parametrize("make", [complex_values, tokens])
-def test_a_sum_of_them_passes(tmp_path: Path, make: Make) -> None:
+def test_a_partial_sum_of_complex_or_integer_tensors_passes(tmp_path: Path, make: Make) -> None:
     assert compare(rung(tmp_path, make, (Partial("tp"),), healthy)).findings == []
 
 
 @pytest.mark.parametrize("make", [complex_values, tokens, mask])
-def test_a_wrong_part_fails(tmp_path: Path, make: Make) -> None:
+def test_a_wrong_part_of_a_complex_integer_or_boolean_tensor_fails(
+    tmp_path: Path, make: Make
+) -> None:
     first = compare(rung(tmp_path, make, CUT, wrong)).findings[0]
     assert (first.verdict, first.where is not None and first.where.module) == ("fail", "odd")
 

@@ -1,4 +1,4 @@
-"""Where a pattern ends: what it must not explain, and the smallest tensors that it still does."""
+"""Limits of patterns: what they must not explain, and the smallest tensors that they explain."""
 
 from __future__ import annotations
 
@@ -68,14 +68,14 @@ def test_the_size_of_the_values_does_not_change_the_pattern(name: str, scale: fl
     assert named(explain(times(scale, wrong))) == named(explain(wrong))
 
 
-def test_copied_rows_of_eight_elements_are_told_and_shorter_ones_are_not() -> None:
+def test_copied_rows_of_eight_elements_are_explained_and_shorter_ones_are_not() -> None:
     for width, name in ((8, "misplaced rows"), (7, None)):
         reference = drawn("short rows", 24, width)
         found = permuted(alone(shuffled(reference, COPIED), reference))
         assert (found and found.name) == name, width
 
 
-def test_noise_over_rows_that_are_alike_is_no_shift() -> None:
+def test_noise_on_similar_rows_is_not_explained_as_a_shift() -> None:
     reference = drawn("row", 1, 16).repeat(24, 1)
     reference += 1e-3 * like("unlike", reference)
     noise = like("noise", reference)
@@ -85,7 +85,7 @@ def test_noise_over_rows_that_are_alike_is_no_shift() -> None:
     assert shifted(rolled) is not None
 
 
-def test_another_mask_does_not_explain_wrong_values_beside_it() -> None:
+def test_a_different_mask_is_not_reported_if_unmasked_values_are_wrong() -> None:
     mask, other = (like(name, reference_tensor()) > -1 for name in ("mask", "another mask"))
     reference = reference_tensor() * mask
     assert other_mask(alone(reference_tensor() * other, reference)) is not None
@@ -94,7 +94,7 @@ def test_another_mask_does_not_explain_wrong_values_beside_it() -> None:
     assert zero_in_part(alone(wrong * other, reference)) is None
 
 
-def test_another_choice_in_a_single_row_is_told() -> None:
+def test_a_different_choice_in_a_single_row_is_explained() -> None:
     reference, value = torch.zeros(1, 8, dtype=torch.float64), torch.zeros(1, 8).double()
     reference[0, [1, 4, 5]] = value[0, [1, 4, 6]] = 1.0
     found = other_mask(alone(value, reference))
@@ -102,7 +102,7 @@ def test_another_choice_in_a_single_row_is_told() -> None:
     assert found.name == "other choice"
 
 
-def test_one_of_two_micro_batches_that_is_missing_is_told() -> None:
+def test_a_missing_micro_batch_of_two_is_explained() -> None:
     terms = {index: drawn(f"term {index}", 24, 16) for index in (0, 1)}
     found = explain(alone(terms[0], terms[0] + terms[1], terms=terms))
     assert found is not None
@@ -121,7 +121,7 @@ def test_weights_of_micro_batches_are_not_fitted_to_a_few_elements() -> None:
     assert other_weights(alone(value, reference, terms=terms)) is None
 
 
-def test_micro_batches_that_are_all_nearly_missing_are_not_listed() -> None:
+def test_small_weights_of_all_micro_batches_are_not_explained() -> None:
     terms = {index: drawn(f"term {index}", 24, 16) for index in range(3)}
     reference = terms[0] + terms[1] + terms[2]
     value = 0.01 * (terms[0] - terms[1] + terms[2])
@@ -129,13 +129,13 @@ def test_micro_batches_that_are_all_nearly_missing_are_not_listed() -> None:
 
 
 @pytest.mark.parametrize("kind", ["activation", "param_grad", "main_grad"])
-def test_a_factor_of_an_axis_that_seldom_scales_a_kind_is_named(kind: str) -> None:
+def test_a_factor_is_attributed_to_an_axis_that_seldom_scales_this_kind(kind: str) -> None:
     reference = reference_tensor()
     wrong = alone(3 * reference, reference, kind=kind, sizes={"dp": 2, "ep": 3})
     assert named(scaled(wrong)) == ("scaled", "ep")
 
 
-def test_a_factor_of_all_sizes_together_is_named() -> None:
+def test_a_factor_equal_to_the_product_of_all_sizes_is_explained() -> None:
     reference = reference_tensor()
     sizes = {"tp": 4, "dp": 2}
     wrong = alone(48 * reference, reference, sizes=sizes, factors={"micro-batches": 6})
@@ -144,7 +144,7 @@ def test_a_factor_of_all_sizes_together_is_named() -> None:
     assert "a factor of tp*dp*micro-batches" in found.text
 
 
-def test_masks_of_which_every_rank_holds_a_part_are_partial_sums() -> None:
+def test_boolean_masks_split_over_ranks_are_explained_as_a_partial_sum() -> None:
     mask = drawn("mask", 24, 16) > 0
     left = torch.arange(16) < 8
     point = Point.of(tp=2)
@@ -154,7 +154,7 @@ def test_masks_of_which_every_rank_holds_a_part_are_partial_sums() -> None:
     assert named(partial_sum(wrong)) == ("partial sum", "tp")
 
 
-def test_terms_to_which_every_rank_adds_a_bias_are_partial_sums() -> None:
+def test_terms_with_a_bias_on_every_rank_are_a_partial_sum_only_for_activations() -> None:
     bias = drawn("bias", 1, 16)
     for kind, name in (("activation", "partial sum"), ("main_grad", None)):
         wrong = wrong_tensor(
@@ -165,7 +165,7 @@ def test_terms_to_which_every_rank_adds_a_bias_are_partial_sums() -> None:
         assert found is None or "plus the same row everywhere" in found.text
 
 
-def test_a_sum_of_many_terms_that_each_step_rounds_is_narrowed() -> None:
+def test_a_sum_accumulated_in_bfloat16_is_explained_as_a_narrower_dtype() -> None:
     terms = drawn("terms", 64, 24, 16)
     total = torch.zeros(24, 16, dtype=torch.bfloat16)
     for each in terms:

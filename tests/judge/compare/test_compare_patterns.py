@@ -1,4 +1,4 @@
-"""Each pattern tells its own faults, in every dtype, and no others'; nothing is told of garbage."""
+"""Each pattern explains its own faults, in every dtype, and no others; none explains garbage."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from pytest_trainsafe.judge.compare.patterns.scale import scaled
 
 DTYPES = ("float64", "float32", "bfloat16")
 
-#: Patterns further down the list that explain a fault as well, in other words.
+#: Patterns further down the list that also explain a fault.
 ALSO = {
     "zero": {"zero_in_part"},
     "no update": {"zero_in_part"},
@@ -42,10 +42,10 @@ ALSO = {
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_told_by_its_own_pattern_and_axis_alone(name: str, dtype: str) -> None:
+def test_a_fault_is_explained_first_by_its_own_pattern_and_axis(name: str, dtype: str) -> None:
     wrong = planted(name, dtype)
-    found = {pattern.__name__: told for pattern in PATTERNS if (told := pattern(wrong))}
-    names = [(told.name, told.axis) for told in found.values()]
+    found = {pattern.__name__: match for pattern in PATTERNS if (match := pattern(wrong))}
+    names = [(match.name, match.axis) for match in found.values()]
     expected = FAULTS[name].pattern, FAULTS[name].axis
     assert names[:1] == ([expected] if expected[0] else []), found
     assert set(list(found)[1:]) <= ALSO.get(name, set()), found
@@ -53,7 +53,9 @@ def test_fault_is_told_by_its_own_pattern_and_axis_alone(name: str, dtype: str) 
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_the_text_and_the_cause_of_a_fault(name: str, snapshot: SnapshotAssertion) -> None:
+def test_the_text_and_cause_of_each_fault_match_the_snapshot(
+    name: str, snapshot: SnapshotAssertion
+) -> None:
     found = explain(planted(name, "float32"))
     assert (None if found is None else {"text": found.text, "cause": found.cause}) == snapshot
 
@@ -78,7 +80,7 @@ def test_no_pattern_fires_on_rounding_noise(pattern, dtype: str) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(2,), (8,), (64,), (2, 2), (3, 5), (16, 64)])
 def test_garbage_of_any_shape_is_seldom_explained(shape: tuple[int, ...], dtype: str) -> None:
-    """Small tensors resemble something by chance; confinement is true whatever the cause."""
+    """Small tensors may fit a pattern by chance.  `confined` names no cause and is not counted."""
     explained = []
     for sample in range(40):
         reference, value, before = (drawn(f"{what} {sample}", *shape) for what in "rvb")
@@ -94,7 +96,9 @@ def test_garbage_of_any_shape_is_seldom_explained(shape: tuple[int, ...], dtype:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1)])
-def test_single_element_is_scaled_only_by_the_size_of_an_axis(shape: tuple[int, ...]) -> None:
+def test_a_single_element_is_explained_as_scaled_only_by_a_known_size(
+    shape: tuple[int, ...],
+) -> None:
     one = torch.full(shape, 0.7, dtype=torch.float64)
     factors = {4.0: "tp", 0.25: "tp", 2.0: "dp", 8.0: "", 6.0: "", 1.37: None, -1.0: None}
     for factor, axis in factors.items():
@@ -111,14 +115,14 @@ def test_scalar_whose_replicas_are_terms_is_a_partial_sum() -> None:
     assert found.cause == "an all-reduce over dp is missing for this loss"
 
 
-def test_equal_replicas_are_scaled_and_not_partial() -> None:
+def test_equal_replicas_are_explained_as_scaled_and_not_as_a_partial_sum() -> None:
     """Replicas that each hold half add up to the reference as well."""
     found = explain(wrong_tensor(reference_tensor(), lambda r, at: r / 2))
     assert found is not None
     assert (found.name, found.axis) == ("scaled", "dp")
 
 
-def test_sizes_that_are_equal_are_all_named_the_likeliest_first() -> None:
+def test_all_axes_of_a_matching_size_are_named_with_the_likeliest_first() -> None:
     point = Point.of(tp=2, cp=2, dp=2)
     kinds = {
         "main_grad": "dp or cp or tp",
@@ -133,7 +137,7 @@ def test_sizes_that_are_equal_are_all_named_the_likeliest_first() -> None:
         assert found.axis == names[:2]
 
 
-def test_terms_may_be_summed_along_one_axis_and_averaged_along_another() -> None:
+def test_a_partial_sum_over_one_axis_and_mean_over_another_is_explained() -> None:
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         share = like("share", r)
         mine = share if at["tp"] == 0 else (r - share) / 3
@@ -145,7 +149,7 @@ def test_terms_may_be_summed_along_one_axis_and_averaged_along_another() -> None
     assert "divided by the size of dp, equals the reference" in found.text
 
 
-def test_value_narrowed_on_its_way_names_the_dtype() -> None:
+def test_a_value_rounded_to_a_narrower_dtype_is_explained_with_the_dtype() -> None:
     reference = reference_tensor().float().double()
     for dtype in (torch.bfloat16, torch.float16):
         wrong = wrong_tensor(
@@ -157,7 +161,7 @@ def test_value_narrowed_on_its_way_names_the_dtype() -> None:
         assert f"every value fits {str(dtype).removeprefix('torch.')} exactly" in found.text
 
 
-def test_float32_inside_a_float64_run_is_named() -> None:
+def test_float32_values_in_a_float64_run_are_explained_as_float32() -> None:
     wrong = wrong_tensor(
         reference_tensor(), lambda r, at: r.float().double(), dtype="float64", noisy=False
     )
@@ -166,21 +170,21 @@ def test_float32_inside_a_float64_run_is_named() -> None:
     assert "every value fits float32 exactly" in found.text
 
 
-def test_plain_numbers_are_not_called_narrowed() -> None:
+def test_ones_instead_of_values_near_one_are_not_explained_as_narrowed() -> None:
     """0, 1 and 0.5 fit every dtype; a mask that is slightly off is not a cast."""
     reference = torch.ones(8, 4, dtype=torch.float64) + 1e-4 * drawn("off", 8, 4)
     found = explain(wrong_tensor(reference, lambda r, at: torch.ones_like(r), noisy=False))
     assert found is None or found.name != "narrower dtype"
 
 
-def test_integers_that_fit_bfloat16_in_the_reference_too_are_not_called_narrowed() -> None:
+def test_integers_exact_in_bfloat16_in_the_reference_too_are_not_explained_as_narrowed() -> None:
     reference = torch.arange(64.0, dtype=torch.float64).view(8, 8)
     found = explain(wrong_tensor(reference, lambda r, at: r.flip(0), noisy=False))
     assert found is not None
     assert found.name == "permuted rows"
 
 
-def test_constant_rows_do_not_hide_a_permutation_nor_make_one() -> None:
+def test_constant_rows_neither_hide_nor_imitate_a_permutation() -> None:
     reference = reference_tensor()
     reference[4:12] = 1.0  # the moves of equal rows cannot be seen
     moved = wrong_tensor(reference, lambda r, at: r[torch.tensor([1, 0, *range(2, 24)])])
@@ -198,7 +202,7 @@ def test_zero_rows_of_the_reference_do_not_count_as_zeroed() -> None:
     assert found is None
 
 
-def test_shift_of_equal_rows_explains_nothing() -> None:
+def test_a_shift_of_equal_rows_is_not_explained_as_shifted() -> None:
     reference = torch.ones(24, 1, dtype=torch.float64) * drawn("row", 1, 16)
     wrong = wrong_tensor(reference, lambda r, at: torch.cat([like("x", r)[:1], r[1:]]))
     found = explain(wrong)
@@ -206,14 +210,14 @@ def test_shift_of_equal_rows_explains_nothing() -> None:
     assert (found.name, found.text) == ("confined", "wrong only in row 0 of 24 in dimension 0")
 
 
-def test_shifted_elements_of_a_vector_are_told() -> None:
+def test_shifted_elements_of_a_vector_are_explained() -> None:
     vector = drawn("vector", 40)
     found = explain(wrong_tensor(vector, lambda r, at: r.roll(-1)))
     assert found is not None
     assert "back by one row: row 0 holds the values of the reference's row 1" in found.text
 
 
-def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
+def test_a_confined_error_names_its_rows_columns_and_tp_rank() -> None:
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         changed = r.clone()
         changed[2:4, 12:16] += like("noise", r)[2:4, 12:16]
@@ -228,7 +232,7 @@ def test_confinement_names_rows_and_columns_and_whose_they_are() -> None:
     assert found.axis == "tp"
 
 
-def test_rows_inside_a_part_are_not_called_the_part() -> None:
+def test_wrong_rows_inside_a_part_are_reported_as_inside_it() -> None:
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         changed = r.clone()
         changed[13:15] += like("noise", r)[13:15]
@@ -250,7 +254,7 @@ def test_many_scattered_rows_are_counted() -> None:
     assert found.text == "wrong only in 6 of 24 rows in dimension 0 (the first is row 1)"
 
 
-def test_values_that_are_not_finite_are_placed() -> None:
+def test_non_finite_values_are_located() -> None:
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
         return r / 0 if at["tp"] == 3 else r
 
@@ -261,7 +265,7 @@ def test_values_that_are_not_finite_are_placed() -> None:
     )
 
 
-def test_another_mask_is_told_by_what_neither_masks() -> None:
+def test_a_different_mask_is_recognised_by_the_values_that_neither_mask_zeroes() -> None:
     reference = reference_tensor() * (like("dropout", reference_tensor()) > -1)
 
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
@@ -276,8 +280,8 @@ def test_another_mask_is_told_by_what_neither_masks() -> None:
     )
 
 
-def test_another_choice_of_a_few_in_every_row_is_no_dropout() -> None:
-    """As a router makes that returns a map of its experts, or their probabilities."""
+def test_a_different_top_k_choice_is_not_explained_as_dropout() -> None:
+    """A router returns such tensors: a map of the chosen experts, or their probabilities."""
     scores = reference_tensor()
     turned = scores.clone()
     best = scores[5].argsort(descending=True)
@@ -302,8 +306,8 @@ def test_another_choice_of_a_few_in_every_row_is_no_dropout() -> None:
         assert "decision: topk" in found.cause
 
 
-def test_rows_that_are_masked_otherwise_are_named_by_their_numbers() -> None:
-    """As padding of another length is: nothing is drawn there."""
+def test_different_padding_rows_are_explained_as_confined() -> None:
+    """Padding of another length zeroes whole rows; it is not a random mask."""
     reference = with_rows(reference_tensor(), 20, 24, torch.zeros(24, 16, dtype=torch.float64))
 
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
@@ -314,7 +318,7 @@ def test_rows_that_are_masked_otherwise_are_named_by_their_numbers() -> None:
     assert found.name == "confined"
 
 
-def test_tensors_of_many_zeros_are_not_taken_for_masked_ones() -> None:
+def test_tensors_of_mostly_zeros_are_not_explained_as_masked() -> None:
     reference = reference_tensor() * (like("few", reference_tensor()) > 1)
 
     def view(r: torch.Tensor, at: dict[str, int]) -> torch.Tensor:
@@ -338,7 +342,7 @@ def test_complex_values_are_explained_too() -> None:
     assert conjugate is None
 
 
-def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
+def test_a_wrong_update_on_a_single_device_is_confined_without_naming_a_rank() -> None:
     reference = reference_tensor()
     changed = with_rows(reference, 3, 9, like("noise", reference))
     wrong = wrong_tensor(reference, lambda r, at: changed, point=Point.of(), kind="update")
@@ -349,7 +353,7 @@ def test_update_on_a_single_device_has_no_ranks_to_blame() -> None:
 
 @pytest.mark.parametrize("kind", ["update", "optimizer_state"])
 def test_a_factor_of_an_optimizers_step_is_not_blamed_on_a_reduction(kind: str) -> None:
-    """A beta of 0.8 in place of 0.9 doubles the first moment, whatever there are two of."""
+    """A beta of 0.8 in place of 0.9 doubles the first moment, also if an axis has size 2."""
     reference = torch.linspace(-1.0, 2.0, 24, dtype=torch.float64)
     wrong = WrongTensor(2 * reference, reference, [], {"dp": 2, "tp": 1}, allowed=1e-12, kind=kind)
     found = scaled(wrong)

@@ -1,4 +1,4 @@
-"""Outputs with their dimensions in another order are found by trying, and excuse no wrong value."""
+"""Outputs with permuted dimensions are recognised, and wrong values are not excused by an order."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def rung_of(bench: Bench, edit: Edit, point: Point, declared: bool, dtype: str =
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_the_order_is_offered_with_the_layout(bench: Bench, dtype: str) -> None:
+def test_a_dimension_order_is_proposed_with_the_layout(bench: Bench, dtype: str) -> None:
     point = Point.of(tp=2, sp=True)
     rung = rung_of(bench, transposed, point, declared=False, dtype=dtype)
     found = propose(rung, compare(rung), ())
@@ -60,7 +60,7 @@ def test_the_order_is_offered_with_the_layout(bench: Bench, dtype: str) -> None:
     assert read.permuted("fc1", "output", point, 2) == (1, 0)
 
 
-def test_a_wrong_value_is_not_explained_by_an_order(bench: Bench) -> None:
+def test_a_wrong_value_is_not_explained_by_a_dimension_order(bench: Bench) -> None:
     rung = rung_of(bench, transposed_and_wrong, Point.of(tp=2), declared=False)
     found = propose(rung, compare(rung), ())
 
@@ -69,7 +69,7 @@ def test_a_wrong_value_is_not_explained_by_an_order(bench: Bench) -> None:
     assert found.left is not None
 
 
-def test_an_output_in_order_needs_none(bench: Bench) -> None:
+def test_no_dimension_order_is_proposed_for_an_output_in_logical_order(bench: Bench) -> None:
     rung = rung_of(bench, lambda record, at, part: part, Point.of(tp=2), declared=False)
     found = propose(rung, compare(rung), ())
 
@@ -77,12 +77,12 @@ def test_an_output_in_order_needs_none(bench: Bench) -> None:
     assert found.wanted == {"modules": {"fc1": {"output": {"tp_dim": -1}}}}
 
 
-def test_of_a_declared_layout_the_missing_order_is_told(bench: Bench) -> None:
+def test_a_missing_dimension_order_of_a_declared_layout_is_reported(bench: Bench) -> None:
     rung = rung_of(bench, transposed, Point.of(tp=2), declared=True)
     wrong = misdeclared(rung, compare(rung), ())
 
     assert wrong is not None
     assert wrong.left is None
     assert wrong.sentences[0].endswith("fit dimension 1 cut over tp, with permuted: {tp: [1, 0]}")
-    excused = rung_of(bench, transposed_and_wrong, Point.of(tp=2), declared=True)
-    assert misdeclared(excused, compare(excused), ()) is None
+    wrong_rung = rung_of(bench, transposed_and_wrong, Point.of(tp=2), declared=True)
+    assert misdeclared(wrong_rung, compare(wrong_rung), ()) is None

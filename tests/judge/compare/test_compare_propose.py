@@ -1,4 +1,4 @@
-"""Proposals reproduce what was not declared, pass when adopted, and explain no bug away."""
+"""Proposals restore undeclared layouts, pass when adopted, and do not explain bugs away."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _loss(record: Record) -> bool:
 
 
 def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
-    """The rung as if nobody had declared what `keep` does not keep."""
+    """The rung without the declared placements that `keep` does not keep."""
     ranks = []
     for rank in rung.candidate.ranks:
         tensors = {}
@@ -68,7 +68,7 @@ def proposed(rung: Rung) -> Proposal:
 
 
 def split(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-    """Losses of two unequal terms: the bench gives one rank all of a sum, which tells nothing."""
+    """Losses of two unequal terms; one rank alone, as in the bench, would confirm nothing."""
     return record.tensor.to(part.dtype) * (0.25 if at["cp"] else 0.75) if _loss(record) else part
 
 
@@ -79,7 +79,7 @@ def test_every_layout_is_proposed_and_fits(bench: Bench, dtype: str) -> None:
     assert (found.left, found.unexplained, found.withheld) == (None, "", 0)
 
 
-def test_only_what_is_missing_is_proposed(bench: Bench) -> None:
+def test_only_undeclared_layouts_are_proposed(bench: Bench) -> None:
     def keep(id: TensorId, placement: Placement) -> bool:
         return not (id.module == "fc1" and id.kind.startswith("activation")) or (
             getattr(placement, "axis", "") == "cp"
@@ -95,8 +95,8 @@ def test_with_everything_declared_nothing_is_proposed(bench: Bench) -> None:
     assert propose(rung, compare(rung), ()) is None
 
 
-def test_what_annotations_leave_is_measured_again_before_it_is_called_wrong(bench: Bench) -> None:
-    """A tensor that exceeds a small sample of noise by little is no reason to offer less."""
+def test_a_remaining_error_is_measured_again_before_it_is_reported_as_wrong(bench: Bench) -> None:
+    """An error slightly above a small sample of noise does not change the proposal."""
 
     def slightly(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * (1 + 1e-9) if record.id.kind == "activation" else part
@@ -119,7 +119,7 @@ def test_what_annotations_leave_is_measured_again_before_it_is_called_wrong(benc
 
 
 def unreduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-    """fc2 forgets its sum over tp, and all that follows in this step is wrong."""
+    """fc2 lacks its sum over tp, and the gradients that follow in this step are wrong."""
     if record.id.step == INITIAL or record.id.kind != "activation" or record.id.module != "fc2":
         later = record.id.step != INITIAL and record.id.kind == "activation_grad"
         return part * 1.01 if later else part
@@ -127,7 +127,7 @@ def unreduced(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.T
     return part * (share if at["tp"] else 1 - share)
 
 
-def test_a_forgotten_reduction_is_not_offered_as_a_layout(bench: Bench) -> None:
+def test_a_missing_reduction_is_not_proposed_as_a_layout(bench: Bench) -> None:
     rung = undeclared(bench.rung(Point.of(tp=2), unreduced, dtype="float64"))
     found = proposed(rung)
     assert "fc2" not in found.wanted["modules"]
@@ -144,7 +144,7 @@ def scaled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tens
     return part * 1.5 if wrong else part
 
 
-def test_a_wrong_tensor_is_told_with_the_nearest_layout(bench: Bench) -> None:
+def test_a_wrong_tensor_is_reported_with_the_nearest_layout(bench: Bench) -> None:
     found = proposed(undeclared(bench.rung(POINT, scaled)))
     assert "fc1" not in found.wanted["modules"]
     assert found.unexplained.startswith("fc1.output: no layout explains it; the nearest is")
@@ -161,7 +161,7 @@ def _output(id: TensorId) -> bool:
     return id.kind in ("activation", "activation_grad")
 
 
-def test_zeros_are_not_explained_by_their_shape(bench: Bench, tmp_path: Any) -> None:
+def test_no_layout_is_proposed_for_tensors_of_zeros(bench: Bench, tmp_path: Any) -> None:
     rung = bench.rung(Point.of(tp=2), blank, dtype="float64")
     zeros = [
         dataclasses.replace(r, tensor=r.tensor * 0) if r.id.module == "fc1" and _output(r.id) else r
@@ -177,14 +177,16 @@ def test_zeros_are_not_explained_by_their_shape(bench: Bench, tmp_path: Any) -> 
     assert "its values cannot confirm a layout: all of them are equal or zero" in found.unexplained
 
 
-def test_an_order_that_the_file_denies_is_told(bench: Bench) -> None:
+def test_a_cp_order_that_contradicts_the_annotations_is_reported(bench: Bench) -> None:
     note = Annotations("/its/a.yaml", "zigzag")
     found = proposed(undeclared(bench.rung(Point.of(cp=2), split, notes=[note])))
     assert "modules" not in found.wanted
     assert "over cp is contiguous, while the annotations have cp_order: zigzag" in found.unexplained
 
 
-def test_gradients_that_lie_otherwise_than_their_output_have_their_own_key(bench: Bench) -> None:
+def test_an_output_gradient_with_another_layout_than_its_output_gets_its_own_key(
+    bench: Bench,
+) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind != "activation_grad" or record.id.module != "norm":
             return part
@@ -198,9 +200,9 @@ def test_gradients_that_lie_otherwise_than_their_output_have_their_own_key(bench
     assert found.left is None
 
 
-def test_the_loss_may_be_a_mean(bench: Bench) -> None:
+def test_a_loss_that_is_a_mean_is_proposed_as_one(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-        # The parts of a sum of two, of which one rank has all: made a mean of unequal terms.
+        # The bench gives one rank the whole loss; here the ranks hold unequal terms of a mean.
         if record.id.kind != "loss":
             return part
         return record.tensor.to(part.dtype) * (1.5 if at["cp"] else 0.5)
@@ -209,7 +211,9 @@ def test_the_loss_may_be_a_mean(bench: Bench) -> None:
     assert found.wanted["loss"] == {"mean": ["cp"]}
 
 
-def test_sums_of_gradients_under_sp_are_proposed(bench: Bench) -> None:
+def test_sequence_parallel_is_proposed_for_partial_parameter_gradients_with_sp(
+    bench: Bench,
+) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind != "param_grad" or record.id.path != "norm.weight":
             return part
@@ -227,14 +231,16 @@ def halves(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tens
     return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
 
 
-def test_sums_of_gradients_without_sp_are_proposed_for_tp(bench: Bench) -> None:
-    """As of a norm that every tp rank applies to its own attention heads."""
+def test_gradient_partial_is_proposed_for_partial_parameter_gradients_without_sp(
+    bench: Bench,
+) -> None:
+    """An example is a norm that every tp rank applies to its own attention heads."""
     rung = bench.rung(Point.of(tp=2), halves, dtype="float64")
     rung = undeclared(rung, lambda id, placement: True)
     assert proposed(rung).wanted == {"parameters": {"norm.weight": {"gradient_partial": ["tp"]}}}
 
 
-def test_sums_of_gradients_that_nobody_adds_up_are_not_offered(bench: Bench) -> None:
+def test_partial_gradients_that_are_never_reduced_are_not_proposed(bench: Bench) -> None:
     def unreduced_norm(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "main_grad" and record.id.path == "norm.weight":
             return part * (0.25 if at["tp"] else 0.75) + (1 if at["tp"] else -1)
@@ -248,14 +254,14 @@ def test_sums_of_gradients_that_nobody_adds_up_are_not_offered(bench: Bench) -> 
     assert found.left.where.kind == "main_grad"
 
 
-def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench: Bench) -> None:
+def test_sharded_parameters_initialized_as_whole_are_proposed_by_their_shapes(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         initial = record.id.kind == "param" and record.id.step == INITIAL
         return part * 0 + 1 if initial and record.id.path == "fc1.weight" else part
 
     found = proposed(undeclared(bench.rung(Point.of(tp=2), edit, dtype="float64")))
     assert (found.shaped, found.unexplained) == (1, "")
-    # The others hold their own parts, and are offered as such.
+    # The other parameters hold their own shards, which are proposed by their values.
     assert found.wanted["parameters"] == ALL["parameters"]
     rows = proposal_rows(found)
     assert rows[0][1].startswith(
@@ -264,7 +270,9 @@ def test_parameters_that_were_filled_as_whole_are_offered_by_their_shapes(bench:
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
 
 
-def test_values_that_differ_between_ranks_are_offered_by_no_shape(bench: Bench) -> None:
+def test_parameters_that_differ_between_ranks_are_not_proposed_by_their_shapes(
+    bench: Bench,
+) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         initial = record.id.kind == "param" and record.id.step == INITIAL
         return part * 0 + at["tp"] if initial and record.id.path == "fc1.weight" else part
@@ -276,14 +284,14 @@ def test_values_that_differ_between_ranks_are_offered_by_no_shape(bench: Bench) 
 
 
 @pytest.mark.parametrize("edit", [healthy, scaled])
-def test_the_file_that_was_read_is_known(bench: Bench, edit: Edit) -> None:
+def test_a_proposal_names_the_annotation_file_that_was_read(bench: Bench, edit: Edit) -> None:
     note = Annotations("/its/a.yaml", "contiguous")
     found = proposed(undeclared(bench.rung(POINT, edit, notes=[note])))
     assert found.file == "/its/a.yaml"
     assert "cp_order" not in found.wanted
 
 
-def test_the_one_of_several_models_is_known(bench: Bench) -> None:
+def test_a_proposal_is_placed_under_the_model_of_the_annotations(bench: Bench) -> None:
     note = Annotations("/its/a.yaml", "", "gpt")
     found = proposed(undeclared(bench.rung(Point.of(tp=2), notes=[note])))
     assert found.model == "gpt"

@@ -1,4 +1,4 @@
-"""A failure that one small sample of rounding may explain is measured again, then reported."""
+"""A failure that a small noise sample may have caused is measured with more samples first."""
 
 from __future__ import annotations
 
@@ -40,14 +40,14 @@ class Sampled(Runs):
         return self.bench.measured[key][0]
 
     def _response(self, dtype: str, epsilons: float) -> Edit:
-        """Replaces a tensor by the reference's own, so many epsilons away."""
+        """Replaces a tensor by the reference's, scaled so that it is off by this many epsilons."""
         own = {r.id: r.tensor for r in training(dtype, precision(dtype).epsilon, 1)}
         factor = 1 + epsilons * precision(dtype).epsilon
         return only("main_grad", GRADIENT, lambda record, at, part: own[record.id] * factor)
 
 
 def climbed(bench: Bench, edit: Edit) -> tuple[str, list[int]]:
-    """The report on a candidate with this fault, and the samples of noise that were asked for."""
+    """The report on a candidate with this fault, and the samples of noise that were requested."""
     candidate: Any = Runs(bench, {"float64": bench.rung(POINT, edit, "float64").candidate}, ())
     reference: Any = Sampled(bench)
     return message_of(climb(candidate, reference, [], ())), sorted(set(reference.samples))
@@ -57,19 +57,21 @@ def scaled(error: float) -> Edit:
     return only("main_grad", GRADIENT, lambda r, at, p: p * (1 + error))
 
 
-def test_error_above_one_small_sample_passes_where_others_allow_it(bench: Bench) -> None:
+def test_an_error_above_one_small_noise_sample_passes_if_further_samples_allow_it(
+    bench: Bench,
+) -> None:
     report, samples = climbed(bench, scaled(500 * precision("float64").epsilon))
     assert (report, samples) == ("", [0, 1, 2])
 
 
-def test_error_above_every_sample_fails_after_all_were_taken(bench: Bench) -> None:
+def test_an_error_above_every_noise_sample_fails_after_all_samples(bench: Bench) -> None:
     report, samples = climbed(bench, scaled(1e5 * precision("float64").epsilon))
     assert f"{GRADIENT} · main_grad · step 0" in report
     assert "rounding was measured by 8 samples of noise" in report
     assert samples == list(range(8))
 
 
-def test_error_far_above_its_allowance_is_reported_at_once(bench: Bench) -> None:
+def test_an_error_far_above_its_allowance_is_reported_after_one_sample(bench: Bench) -> None:
     report, samples = climbed(bench, scaled(1e-6))
     assert f"{GRADIENT} · main_grad · step 0" in report
     assert "samples of noise" not in report
@@ -81,8 +83,8 @@ def test_candidate_within_its_allowance_takes_one_sample(bench: Bench) -> None:
     assert (report, samples) == ("", [0])
 
 
-def test_a_sum_of_gradients_that_rounding_decides_is_measured_again() -> None:
-    """However far: the response of a single number may be nothing at all, by chance."""
+def test_a_wrong_param_grad_after_an_insensitive_activation_grad_is_measured_again() -> None:
+    """However large the error is: the noise response of a single number may be 0 by chance."""
 
     def failing(kind: Kind, insensitive: Kind) -> Comparison:
         lead = Finding(
@@ -104,7 +106,7 @@ def test_a_sum_of_gradients_that_rounding_decides_is_measured_again() -> None:
     assert not needs_samples(failing("activation", "activation_grad"), first)
 
 
-def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> None:
+def test_a_failure_near_its_allowance_after_a_flipped_update_is_inconclusive() -> None:
     def found(step: int, error: float, check: str = "norm", allowed: float = 0.1) -> Finding:
         where = TensorId(step, 0, "activation", "fc1", "output")
         return Finding(
@@ -128,7 +130,7 @@ def test_failure_near_its_allowance_after_a_turned_update_is_inconclusive() -> N
     assert steady.failed
 
 
-def test_update_that_goes_another_way_where_rounding_decides_is_noted(bench: Bench) -> None:
+def test_a_comparison_notes_the_step_in_which_rounding_flipped_an_update(bench: Bench) -> None:
     def records(sign: float) -> list[Record]:
         gradient, start = draw("gradient", (8,)), draw("start", (8,))
         gradient[2] = sign * 1e-17

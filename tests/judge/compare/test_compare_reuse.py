@@ -1,4 +1,4 @@
-"""What a reference says of its tensors is found once, and equal tensors are not loaded at all."""
+"""Tolerances of a reference are computed once, and tensors with equal bits are not loaded."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def loads(monkeypatch: pytest.MonkeyPatch) -> Counter[Path]:
 
 @pytest.fixture(autouse=True)
 def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other tests' comparisons of the same references are not remembered."""
+    """Replaces the cache of tolerances, which other tests fill for the same references."""
     monkeypatch.setattr(
         reference_tolerances,
         "_cache",
@@ -58,18 +58,18 @@ def facts(found: Comparison) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_a_judgement_is_the_same_whether_the_reference_was_judged_by_before_or_not(
+def test_a_comparison_is_the_same_with_and_without_cached_tolerances(
     bench: Bench, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     rung = bench.rung(POINT, dtype=dtype)
     first, again = compare(rung), compare(rung)
     monkeypatch.setattr(reference_tolerances, "_cache", LRUCache(0, reference_tolerances._bytes))
-    anew = compare(rung)
-    assert facts(first) == facts(again) == facts(anew)
+    uncached = compare(rung)
+    assert facts(first) == facts(again) == facts(uncached)
     assert first.worst > 0
 
 
-def test_runs_that_measure_a_reference_are_read_for_its_first_candidate_only(
+def test_perturbed_and_shadow_runs_are_loaded_for_the_first_candidate_only(
     bench: Bench, loads: Counter[Path]
 ) -> None:
     first, second = bench.rung(POINT), bench.rung(Point.of(dp=2))
@@ -85,7 +85,7 @@ def test_runs_that_measure_a_reference_are_read_for_its_first_candidate_only(
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("point", [Point.of(), Point.of(dp=2)], ids=str)
-def test_a_candidate_of_equal_bits_passes_without_being_loaded(
+def test_a_candidate_with_equal_bits_passes_without_loading_a_tensor(
     bench: Bench, dtype: str, point: Point, loads: Counter[Path]
 ) -> None:
     compare(bench.rung(POINT, dtype=dtype))
@@ -99,7 +99,9 @@ def test_a_candidate_of_equal_bits_passes_without_being_loaded(
     assert not loads
 
 
-def test_one_rank_without_its_replica_is_found_though_the_others_are_equal(bench: Bench) -> None:
+def test_a_missing_replica_is_reported_although_the_other_ranks_have_equal_bits(
+    bench: Bench,
+) -> None:
     def dropped(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return None if at["tp"] == 1 else part
 
@@ -108,7 +110,9 @@ def test_one_rank_without_its_replica_is_found_though_the_others_are_equal(bench
     assert {finding.check for finding in found.findings} == {"missing"}
 
 
-def test_one_rank_of_other_bits_is_found_though_the_first_is_equal(bench: Bench) -> None:
+def test_a_differing_replica_is_reported_although_the_first_rank_has_equal_bits(
+    bench: Bench,
+) -> None:
     def off(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part * (1 + 1e-6) if at["tp"] == 1 else part
 
@@ -117,7 +121,7 @@ def test_one_rank_of_other_bits_is_found_though_the_first_is_equal(bench: Bench)
     assert {finding.check for finding in found.findings} == {"replicas"}
 
 
-def test_a_reference_that_is_not_finite_is_in_doubt_though_the_candidate_is_equal(
+def test_a_non_finite_reference_is_inconclusive_although_the_candidate_is_equal(
     bench: Bench,
 ) -> None:
     def overflowed(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

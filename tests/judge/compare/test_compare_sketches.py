@@ -1,4 +1,4 @@
-"""Judged by sketches, healthy tensors are cleared, and wrong ones are suspects to look at again."""
+"""Judged by sketches, healthy tensors pass, and wrong ones become suspects to be recorded again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]
 
 @pytest.fixture(scope="module")
 def sketched(tmp_path_factory: pytest.TempPathFactory) -> Bench:
-    """A bench that keeps no values, however small a tensor is."""
+    """A bench that records sketches instead of values, also of small tensors."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("pytest_trainsafe.trace.writer.SIZE", 0)
         bench = Bench(tmp_path_factory.mktemp("sketched"), sketched=True)
@@ -66,7 +66,7 @@ def another(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Ten
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
 @pytest.mark.parametrize("point", POINTS, ids=str)
-def test_a_healthy_candidate_is_cleared(sketched: Bench, point: Point, dtype: str) -> None:
+def test_a_healthy_candidate_has_no_suspects(sketched: Bench, point: Point, dtype: str) -> None:
     rung = sketched.rung(point, dtype=dtype)
     kept = [id for id in rung.reference.ids() if is_whole(rung.reference, id)]
     found = compare(rung)
@@ -77,7 +77,7 @@ def test_a_healthy_candidate_is_cleared(sketched: Bench, point: Point, dtype: st
     assert guard(rung, found) == []
 
 
-def test_the_same_tensors_are_compared_as_in_full(sketched: Bench, bench: Bench) -> None:
+def test_sketches_and_full_traces_compare_the_same_tensors(sketched: Bench, bench: Bench) -> None:
     by_sketches, in_full = compare(sketched.rung(POINT)), compare(bench.rung(POINT))
 
     assert by_sketches.compared == in_full.compared
@@ -106,7 +106,7 @@ def test_a_wrong_tensor_is_a_suspect(sketched: Bench, kind, path, edit, dtype) -
     assert not found.failed
 
 
-def test_a_suspect_that_is_not_looked_at_again_is_no_pass(sketched: Bench) -> None:
+def test_a_suspect_that_is_not_recorded_again_is_a_sketched_finding(sketched: Bench) -> None:
     rung = sketched.rung(POINT, only("main_grad", "fc1.weight", scaled(2)))
     doubts = {finding.check: finding.message for finding in guard(rung, compare(rung))}
 
@@ -122,7 +122,7 @@ def test_a_suspect_that_is_not_looked_at_again_is_no_pass(sketched: Bench) -> No
         ("param", "fc2.weight", another),
     ],
 )
-def test_suspects_recorded_again_fail_as_in_full(
+def test_suspects_recorded_in_full_fail_like_a_direct_comparison(
     sketched: Bench, bench: Bench, kind: str, path: str, edit: Edit
 ) -> None:
     planted = only(kind, path, edit, step=1 if kind == "param" else 0)
@@ -131,15 +131,15 @@ def test_suspects_recorded_again_fail_as_in_full(
     again = compare(rung, screened=screened)
     directly = compare(rung)
 
-    def told(finding):
+    def summary(finding):
         return finding.where, finding.check, finding.message, finding.pattern, finding.error
 
     assert again.failed
-    assert [told(f) for f in again.findings] == [told(f) for f in directly.findings]
+    assert [summary(f) for f in again.findings] == [summary(f) for f in directly.findings]
     assert again.suspects == []
 
 
-def test_suspects_that_are_right_after_all_pass(sketched: Bench, bench: Bench) -> None:
+def test_suspects_that_are_right_when_recorded_in_full_pass(sketched: Bench, bench: Bench) -> None:
     screened = compare(sketched.rung(POINT, only("main_grad", "fc1.weight", scaled(2))))
     counted = dict(compare(bench.rung(POINT)).compared)
     rung = bench.rung(POINT)
@@ -150,7 +150,7 @@ def test_suspects_that_are_right_after_all_pass(sketched: Bench, bench: Bench) -
     assert guard(rung, again) == []
 
 
-def test_what_a_suspect_update_needs_is_kept(sketched: Bench) -> None:
+def test_tensors_that_a_suspect_update_depends_on_are_recorded_again(sketched: Bench) -> None:
     rung = sketched.rung(POINT, only("param", "fc2.weight", another, step=1))
     found = compare(rung)
     kept = {(id.kind, id.step) for id in tensors_to_record(found.suspects, rung.candidate)}
@@ -158,7 +158,9 @@ def test_what_a_suspect_update_needs_is_kept(sketched: Bench) -> None:
     assert kept == {("param", 1), ("param", 0), ("main_grad", 0), ("main_grad", 1)}
 
 
-def test_bits_alone_pass_where_no_rounding_was_measured(sketched: Bench) -> None:
+def test_without_measured_rounding_only_tensors_with_equal_bits_are_not_suspects(
+    sketched: Bench,
+) -> None:
     rung = sketched.rung(POINT)
     same = Rung(rung.dtype, rung.reference, rung.reference)
     other = Rung(rung.dtype, rung.candidate, rung.reference)
@@ -168,8 +170,8 @@ def test_bits_alone_pass_where_no_rounding_was_measured(sketched: Bench) -> None
 
 
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
-def test_one_wrong_count_among_thousands_is_a_suspect(tmp_path: Path, dtype: str) -> None:
-    """What is counted is compared exactly, whatever rounding the dtype of the rest has."""
+def test_one_wrong_integer_among_thousands_is_a_suspect(tmp_path: Path, dtype: str) -> None:
+    """Integers are compared exactly, whatever the dtype of the Run."""
     right = 11 * torch.arange(4096).reshape(64, 64)
     wrong = right.clone()
     wrong[3, 5] += 1

@@ -1,4 +1,4 @@
-"""Annotations that are suggested are short, and match what they are for and nothing else."""
+"""Suggested annotations are short, and match the intended modules and parameters only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def need(name: str, added: Layout, known: Layout = (), source: str = "default", 
 CP = (ZigZag(1, "cp"),)
 
 
-def test_the_most_frequent_is_for_all_and_comes_first() -> None:
+def test_the_most_frequent_layout_gets_the_pattern_for_all_modules_and_comes_first() -> None:
     sources = dict.fromkeys(["a", "b", "c", "l.0.fc", "l.1.fc"], "default")
     needs = [need(name, CP) for name in "abc"]
     needs += [need(f"l.{i}.fc", (*CP, Shard(2, "tp"))) for i in range(2)]
@@ -62,13 +62,13 @@ def test_the_most_frequent_is_for_all_and_comes_first() -> None:
     }
 
 
-def test_where_one_fits_as_it_is_nothing_is_for_all() -> None:
+def test_no_pattern_for_all_modules_is_suggested_if_one_module_already_fits() -> None:
     sources = dict.fromkeys(["a", "b", "c"], "default")
     found = wanted([need(n, CP) for n in "ab"], sources, (), order="zigzag", sp=False)
     assert list(found["modules"]) == ["a", "b"]
 
 
-def test_an_entry_whose_modules_all_want_more_is_completed() -> None:
+def test_an_existing_entry_is_extended_if_all_its_modules_need_the_addition() -> None:
     known, source = (Shard(2, "tp"),), "modules: fc"
     sources = {"l.0.fc": source, "l.1.fc": source}
     needs = [need(name, CP, known, source) for name in sources]
@@ -76,8 +76,8 @@ def test_an_entry_whose_modules_all_want_more_is_completed() -> None:
     assert found["modules"] == {"fc": {"output": {"cp_dim": 1}}}
 
 
-def test_a_gradient_s_own_key_says_all_of_it() -> None:
-    """It takes nothing from the key of the output beside it."""
+def test_an_output_grad_key_declares_the_complete_layout() -> None:
+    """It does not inherit from the `output` key of the same module."""
     source, known = "modules: fc", CP
     found = wanted(
         [need("fc", (Partial("tp"),), known, source, place="output_grad")],
@@ -89,7 +89,7 @@ def test_a_gradient_s_own_key_says_all_of_it() -> None:
     assert found["modules"] == {"fc": {"output_grad": {"cp_dim": 1, "tp_partial": True}}}
 
 
-def test_an_entry_of_which_some_modules_want_more_is_passed_by() -> None:
+def test_an_existing_entry_is_not_extended_if_only_some_of_its_modules_need_the_addition() -> None:
     source = "modules: *"
     sources = {"a": source, "l.0.fc": source, "l.1.fc": source}
     needs = [need(f"l.{i}.fc", (Shard(2, "tp"),), CP, source) for i in range(2)]
@@ -109,7 +109,7 @@ def test_an_entry_of_which_some_modules_want_more_is_passed_by() -> None:
         ((Shard(2, "tp", (4, 8)),), True, {"tp_dim": -1, "blocks": [4, 8]}),
     ],
 )
-def test_what_is_suggested_is_read_back_as_the_layout(
+def test_suggested_annotations_are_read_back_as_the_layout(
     layout: Layout, sp: bool, fields: dict[str, object]
 ) -> None:
     data = wanted([need("a", layout)], {"a": "default", "b": "default"}, (), order="zigzag", sp=sp)
@@ -119,8 +119,8 @@ def test_what_is_suggested_is_read_back_as_the_layout(
     assert Annotations.of(data).module("a", "output", point, 3) == (layout, "modules: a")
 
 
-def test_without_cp_the_sequence_is_the_dimension_that_most_outputs_are_cut_in() -> None:
-    """A head dimension that tp cuts is no sequence, though sp is on."""
+def test_without_cp_the_sequence_is_the_dimension_that_most_outputs_are_sharded_in() -> None:
+    """A head dimension that is sharded over tp is not the sequence, although sp is on."""
     cuts = {"norm": 0, "mlp": 0, "softmax": 1, "qkv": 2}
     needs = [need(name, (Shard(dim, "tp"),)) for name, dim in cuts.items()]
     sources = dict.fromkeys([*cuts, "other"], "default")
@@ -141,7 +141,9 @@ def test_without_cp_the_sequence_is_the_dimension_that_most_outputs_are_cut_in()
         ("output.1", True, "tp_partial"),
     ],
 )
-def test_terms_of_gradients_under_sp_are_said_to_be_of_sp(place: str, sp: bool, key: str) -> None:
+def test_partial_output_gradients_are_suggested_as_sp_partial_if_sp_is_on(
+    place: str, sp: bool, key: str
+) -> None:
     needs = [need("a", (Partial("tp"),), place=place)]
     data = wanted(needs, {"a": "default", "b": "default"}, (), order="", sp=sp)
     assert data == {"modules": {"a": {place: {key: True}}}}
@@ -166,7 +168,7 @@ def test_parameters_and_the_loss_have_their_own_sections() -> None:
     assert Annotations.of(data).sequence_parallel("l.3.norm.weight")
 
 
-def test_what_cannot_be_said_is_known() -> None:
+def test_a_layout_that_no_annotation_can_declare_has_a_reason() -> None:
     assert "mean" in inexpressible(need("a", (Partial("tp", "avg"),)), "")
     assert "cp_order: zigzag" in inexpressible(need("a", (Shard(1, "cp"),)), "zigzag")
     assert inexpressible(need("a", CP), "zigzag") == ""

@@ -1,4 +1,4 @@
-"""One tensor is judged as a whole, slice by slice, along itself, or exactly; rounding passes."""
+"""A tensor is judged by its norm, by its slices, by its projection, or exactly; rounding passes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensor(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_error_of_the_whole_is_judged_by_its_norm(dtype: str) -> None:
+def test_an_error_of_the_whole_tensor_is_judged_by_its_norm(dtype: str) -> None:
     reference = tensor(32, 16)
     wrong = reference + 100 * precision(dtype).epsilon * tensor(32, 16, seed=1)
     found = judged(wrong, reference, dtype)
@@ -51,7 +51,9 @@ def test_error_of_the_whole_is_judged_by_its_norm(dtype: str) -> None:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("dim", [0, 1, 2])
-def test_error_of_one_slice_that_the_norm_dilutes_is_found_there(dtype: str, dim: int) -> None:
+def test_an_error_in_one_slice_that_is_small_in_the_norm_is_found_in_the_slice(
+    dtype: str, dim: int
+) -> None:
     reference = tensor(64, 64, 64)
     wrong = reference.copy()
     np.moveaxis(wrong, dim, 0)[5] *= 1 + 3 * judged(reference, reference, dtype).allowed
@@ -93,14 +95,14 @@ def test_integers_and_booleans_are_compared_exactly(array: np.ndarray) -> None:
     assert found.ratio == float("inf")
 
 
-def test_other_shapes_are_told() -> None:
+def test_a_wrong_shape_is_reported() -> None:
     found = judged(tensor(4, 6), tensor(4, 5))
     shapes = "has shape [4, 6], but its reference has shape [4, 5]"
     assert (found.check, found.message) == ("shape", shapes)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
-def test_values_that_are_not_finite_fail_whatever_is_allowed(value: float) -> None:
+def test_non_finite_values_fail_at_any_tolerance(value: float) -> None:
     reference = tensor(4, 5)
     wrong = reference.copy()
     wrong[2, 3] = wrong[3, 0] = value
@@ -109,7 +111,7 @@ def test_values_that_are_not_finite_fail_whatever_is_allowed(value: float) -> No
     assert found.message == "2 of 20 values are not finite, first at [2, 3]"
 
 
-def test_complex_tensors_are_judged_in_both_parts() -> None:
+def test_complex_tensors_are_judged_by_real_and_imaginary_parts() -> None:
     reference = tensor(16, 16) + 1j * tensor(16, 16, seed=1)
     assert judged(noisy(reference, "float32", np.random.default_rng(2)), reference).passed
     assert judged(reference.conj(), reference).check == "norm"
@@ -117,7 +119,7 @@ def test_complex_tensors_are_judged_in_both_parts() -> None:
 
 
 @pytest.mark.parametrize("shape", [(0,), (0, 4), (4, 0)])
-def test_tensors_without_elements_are_equal(shape: tuple[int, ...]) -> None:
+def test_tensors_without_elements_pass(shape: tuple[int, ...]) -> None:
     assert judged(np.zeros(shape), np.zeros(shape)).passed
     assert judge_tensor(np.zeros(shape), np.zeros(shape), [], "float32").passed
 
@@ -135,7 +137,7 @@ def test_tensor_whose_true_value_is_zero_is_judged_by_its_noise(dtype: str) -> N
     assert fails.check == "norm"
 
 
-def test_value_where_the_reference_is_exactly_zero_fails() -> None:
+def test_a_nonzero_value_fails_if_reference_and_noise_are_exactly_zero() -> None:
     zero = np.zeros((4, 4))
     assert judge_tensor(zero, zero, [zero], "float32").passed
     found = judge_tensor(zero + 1e-30, zero, [zero], "float32")
@@ -144,7 +146,7 @@ def test_value_where_the_reference_is_exactly_zero_fails() -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-3, 1e3])
-def test_equal_values_are_judged_alike_with_and_without_a_comparison(size: float) -> None:
+def test_judge_equal_agrees_with_judge_tensor_on_equal_values(size: float) -> None:
     reference = size * tensor(6, 5)
     others = [reference + 1e-6 * tensor(6, 5, seed=1)]
     allowed = allowance_by(reference, others, "float32", loosened=1.0, least=0.0)
@@ -168,13 +170,13 @@ def test_without_measured_rounding_only_equal_bits_pass() -> None:
     assert not judge_tensor(tiny * 2, tiny, [], "float32").passed
 
 
-def test_numbers_whose_squares_overflow_do_not_pass_unmeasured() -> None:
+def test_wrong_values_whose_squares_overflow_do_not_pass() -> None:
     huge = np.full((4, 4), 1e200)
     found = judge_tensor(huge * 1.5, huge, [huge * (1 + 1e-16)], "float64")
     assert not found.passed
 
 
-def test_loosened_multiplies_what_is_allowed() -> None:
+def test_loosened_multiplies_the_allowance() -> None:
     reference = tensor(32, 16)
     wrong = reference + 30 * precision("float32").epsilon * tensor(32, 16, seed=1)
     assert not judged(wrong, reference).passed
@@ -184,7 +186,9 @@ def test_loosened_multiplies_what_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (7,), (3, 5), (2, 3, 4), (1, 9), (9, 1), (300, 400)])
-def test_errors_are_the_norms_of_the_difference(shape: tuple[int, ...]) -> None:
+def test_measure_returns_the_norms_and_the_projection_of_the_difference(
+    shape: tuple[int, ...],
+) -> None:
     value, reference = tensor(*shape), tensor(*shape, seed=1)
     value, reference = np.asarray(value), np.asarray(reference)
     found = measure(value, reference)
@@ -206,7 +210,7 @@ def test_the_norm_counts_each_element_once(size: int) -> None:
     assert norm(np.ones(size, np.float32)) == pytest.approx(size**0.5, rel=1e-12)
 
 
-def test_errors_of_a_view_are_those_of_its_values() -> None:
+def test_measure_gives_the_same_errors_for_a_view_and_its_copy() -> None:
     value, reference = tensor(6, 5, 4), tensor(6, 5, 4, seed=1)
     view, other = value.transpose(2, 0, 1)[:, ::2], reference.transpose(2, 0, 1)[:, ::2]
     found, expected = measure(view, other), measure(view.copy(), other.copy())
@@ -226,10 +230,10 @@ shapes = st.lists(st.integers(1, 12), min_size=0, max_size=3).map(tuple)
     tail=st.sampled_from([1, 3, 5]),
     rows=st.booleans(),
 )
-def test_noise_of_the_references_own_size_never_fails(
+def test_noise_as_large_as_the_references_own_passes_for_tensors_of_at_least_four_elements(
     shape: tuple[int, ...], seed: int, dtype: str, tail: int, rows: bool
 ) -> None:
-    """Also where a few values, or a few rows, outweigh the others."""
+    """This also holds if a few values, or a few rows, are much larger than the others."""
     rng = np.random.default_rng(seed)
     reference = np.asarray(rng.standard_normal(shape)) ** tail
     if rows and shape:
@@ -243,13 +247,13 @@ def test_noise_of_the_references_own_size_never_fails(
 
     others = [run(), run()]
     found = judge_tensor(run(), reference, others, dtype)
-    # A single value's response may be small by luck, twice.
+    # For a few elements, both noise responses may be small by chance.
     assert found.passed or reference.size < 4, found
 
 
 @settings(max_examples=150, deadline=None, derandomize=True)
 @given(shape=shapes, seed=st.integers(0, 2**31), dtype=st.sampled_from(DTYPES))
-def test_scale_error_of_ten_times_what_is_allowed_always_fails(
+def test_a_scale_error_of_ten_times_the_allowance_always_fails(
     shape: tuple[int, ...], seed: int, dtype: str
 ) -> None:
     reference = np.asarray(np.random.default_rng(seed).standard_normal(shape))

@@ -1,4 +1,4 @@
-"""What is allowed grows with what was measured, and with what the user loosens."""
+"""The allowance grows with the measured noise responses and the user's loosening."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def at_most(left: Allowance, right: Allowance) -> bool:
     sizes=st.lists(st.floats(0, 0.1), min_size=1, max_size=3),
     more=st.floats(0, 0.1),
 )
-def test_another_response_never_narrows_the_allowance(
+def test_another_noise_response_never_reduces_the_allowance(
     dtype: str, sizes: list[float], more: float
 ) -> None:
     reference = tensor(6, 5)
@@ -57,7 +57,7 @@ def test_loosened_multiplies_every_allowance(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_lucky_response_of_zero_leaves_a_floor(dtype: str) -> None:
+def test_a_noise_response_of_zero_leaves_a_minimum_allowance(dtype: str) -> None:
     reference = tensor(64, 64)
     found = allowance(reference, [response(reference, 0)], dtype)
     least = (
@@ -71,7 +71,7 @@ def test_lucky_response_of_zero_leaves_a_floor(dtype: str) -> None:
     assert found.along > 0
 
 
-def test_known_least_response_counts_like_a_measured_one() -> None:
+def test_a_known_least_response_raises_the_allowance_like_a_measured_one() -> None:
     reference = tensor(64, 64)
     nothing = [response(reference, 0)]
     plain = allowance(reference, nothing, "float32")
@@ -81,7 +81,7 @@ def test_known_least_response_counts_like_a_measured_one() -> None:
     assert at_most(allowance(reference, nothing, "float32", least=0.0), plain)
 
 
-def test_allowance_of_a_tensor_of_zeros_is_what_was_measured() -> None:
+def test_the_allowance_of_a_tensor_of_zeros_follows_the_measured_noise() -> None:
     zero = np.zeros((4, 4))
     exact = allowance(zero, [measure(zero, zero)], "float32")
     assert (exact.norm, exact.along) == (0, 0)
@@ -98,8 +98,8 @@ def test_allowance_scales_with_the_tensor() -> None:
     np.testing.assert_allclose(large.slices[0], 1e6 * one.slices[0])
 
 
-def test_slice_that_is_zero_is_allowed_its_share_of_the_whole() -> None:
-    """What it holds may be a sum that cancels in the reference alone."""
+def test_a_slice_of_zeros_is_allowed_its_share_of_the_allowance_of_the_tensor() -> None:
+    """Its elements may be sums that cancel only in the reference."""
     reference = tensor(16, 32)
     reference[3] = 0
     found = allowance(reference, [response(reference, 1e-5)], "float32")
@@ -107,7 +107,9 @@ def test_slice_that_is_zero_is_allowed_its_share_of_the_whole() -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_allowance_is_the_response_times_the_safety_and_the_fluctuation(dtype: str) -> None:
+def test_the_allowance_is_the_response_times_the_safety_factor_and_the_fluctuation(
+    dtype: str,
+) -> None:
     """Of n equal elements, a norm fluctuates by 1/sqrt(n), and the norm of a slice by 3/sqrt(n)."""
     reference = np.ones((64, 16))
     wrong = np.where(np.indices(reference.shape).sum(0) % 2, 1.01, 0.99)

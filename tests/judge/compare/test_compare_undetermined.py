@@ -1,4 +1,4 @@
-"""Elements of a gradient whose sign rounding decides are masked, and no others are."""
+"""Gradient elements whose sign depends on rounding are masked, and no others."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def mask(*elements: int) -> torch.Tensor:
     return torch.tensor([index in elements for index in range(len(GRADIENT))])
 
 
-def test_signs_below_rounding_are_uncertain_unless_every_run_has_a_zero() -> None:
+def test_signs_of_elements_below_rounding_are_uncertain_unless_every_run_has_a_zero() -> None:
     noisy = GRADIENT.clone()
     noisy[5] = 1e-12
     uncertain, zero = _undetermined(GRADIENT, [GRADIENT, noisy], 1e-8)
@@ -34,21 +34,21 @@ def test_signs_below_rounding_are_uncertain_unless_every_run_has_a_zero() -> Non
     assert torch.equal(zero, mask(4))
 
 
-def test_without_an_element_that_is_always_zero_there_is_no_second_mask() -> None:
+def test_there_is_no_mask_of_zeros_if_no_element_is_zero_in_every_run() -> None:
     noisy = torch.where(GRADIENT == 0, 1e-12, GRADIENT)
     uncertain, zero = _undetermined(GRADIENT, [noisy, GRADIENT], 1e-8)
     assert torch.equal(uncertain, mask(2, 3, 4, 5))
     assert zero is None
 
 
-def test_rounding_decides_the_sign_of_a_complex_element_by_its_magnitude() -> None:
+def test_a_complex_element_is_uncertain_by_its_magnitude() -> None:
     gradient = torch.tensor([1 + 1j, 1e-9 + 1e-9j, 1e-9 + 1j], dtype=torch.complex128)
     uncertain, zero = _undetermined(gradient, [gradient], 1e-8)
     assert uncertain.tolist() == [False, True, False]
     assert zero is None
 
 
-def test_only_what_is_zero_in_every_run_of_the_reference_may_be_a_candidates_rounding() -> None:
+def test_only_elements_that_are_zero_in_every_reference_run_count_as_rounding_of_zero() -> None:
     tolerance = Tolerance(True, 6, 1.0, True, False, None, zero=mask(4, 5))
     assert tolerance.rounding_of_zero(GRADIENT) is None
     rounded = torch.where(mask(5), 1e-20, GRADIENT)
@@ -74,7 +74,7 @@ def test_cached_tolerances_count_the_bytes_of_their_masks() -> None:
     assert _bytes(masked) == _bytes(plain) + 2 * len(GRADIENT)
 
 
-def test_a_tolerance_reads_the_tensor_that_its_caller_has_not(tmp_path: Path) -> None:
+def test_tolerance_loads_the_reference_tensor_if_the_caller_passes_none(tmp_path: Path) -> None:
     id = parameter("main_grad", "fc1.bias", 0)
     gradient = draw("gradient", (8,))
     traces = [

@@ -1,4 +1,4 @@
-"""Replicas whose gradients were scaled on some ranks only are told from other odd replicas."""
+"""Replicas whose gradients only some ranks scaled are distinguished from other replicas."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def moment():
 
 
 @pytest.mark.parametrize("share", [0.095, -0.4])
-def test_a_difference_that_is_a_multiple_of_the_gradient_is_found(gradient, moment, share):
+def test_a_difference_that_is_a_multiple_of_the_gradient_is_explained(gradient, moment, share):
     other = moment + share * gradient
     assert _multiple(moment, other, gradient, gradient) == pytest.approx(share)
 
 
-def test_gradients_that_differ_themselves_are_another_story(gradient, moment):
+def test_states_are_not_explained_if_their_gradients_differ(gradient, moment):
     other = moment + 0.1 * gradient
     assert _multiple(moment, other, gradient, 2 * gradient) is None
 
 
-def test_replicas_that_differ_otherwise_are_not_explained(gradient, moment):
+def test_differences_that_are_no_multiple_of_the_gradient_are_not_explained(gradient, moment):
     assert _multiple(moment, moment.roll(1, 0), gradient, gradient) is None
     row = moment.clone()
     row[3] += gradient[3]
@@ -47,7 +47,7 @@ def test_equal_replicas_and_empty_gradients_are_not_explained(gradient, moment):
     assert _multiple(moment, moment + 1, nothing, nothing) is None
 
 
-def test_rounding_does_not_hide_it(gradient, moment):
+def test_rounding_to_bfloat16_does_not_hide_a_multiple_of_the_gradient(gradient, moment):
     other = (moment + 0.1 * gradient).to(torch.bfloat16).double()
     assert _multiple(moment.to(torch.bfloat16).double(), other, gradient, gradient) is not None
 

@@ -1,4 +1,4 @@
-"""Every guard speaks of its own emptiness, by name, and none of a healthy pair."""
+"""Each guard reports checks that could not have failed by name; a healthy pair has no reports."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ POINT = Point.of(tp=2, dp=2)
 
 
 def doubts(rung: Rung) -> dict[str, str]:
-    """The messages of the guards that speak, by name."""
+    """The messages of the findings of guards, by the name of the check."""
     comparison = compare(rung)
     assert not comparison.failed, comparison.findings[:2]
     found = guard(rung, comparison)
@@ -60,11 +60,11 @@ def pair(bench: Bench, records: list[Record], point: Point = POINT, **options: o
     [POINT, Point.of(tp=2, cp=2), Point.of(dp=4), Point.of(cp=2, dp=2), Point.of()],
     ids=str,
 )
-def test_no_guard_speaks_of_a_healthy_pair(bench: Bench, point: Point, dtype: str) -> None:
+def test_no_guard_reports_a_healthy_pair(bench: Bench, point: Point, dtype: str) -> None:
     assert doubts(bench.rung(point, dtype=dtype)) == {}
 
 
-def test_nothing_in_common(bench: Bench) -> None:
+def test_traces_without_common_tensors_are_inconclusive(bench: Bench) -> None:
     def renamed(record: Record) -> Record:
         return Record(msgspec.structs.replace(record.id, name="logits"), record.tensor)
 
@@ -77,20 +77,20 @@ def test_nothing_in_common(bench: Bench) -> None:
     assert "8 of the reference's 8 tensors of kind main_grad" in found["coverage:main_grad"]
 
 
-def test_no_gradients_in_common(bench: Bench) -> None:
+def test_traces_without_common_gradients_are_inconclusive(bench: Bench) -> None:
     found = doubts(bench.rung(POINT, without("param_grad", "main_grad")))
     assert "no gradient was compared" in found["gradients-compared"]
     assert "8 of the reference's 8 tensors of kind main_grad" in found["coverage:main_grad"]
 
 
 @pytest.mark.parametrize("kind", ["activation", "activation_grad", "param_grad", "loss"])
-def test_kind_the_candidate_does_not_record_is_uncovered(bench: Bench, kind: str) -> None:
+def test_a_kind_that_the_candidate_does_not_record_is_uncovered(bench: Bench, kind: str) -> None:
     found = doubts(bench.rung(POINT, without(kind)))
     assert list(found) == [f"coverage:{kind}"]
     assert f"of kind {kind}" in found[f"coverage:{kind}"]
 
 
-def test_module_of_another_name_is_covered_while_most_are_compared(bench: Bench) -> None:
+def test_a_kind_is_covered_if_most_of_its_tensors_are_compared(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return None if record.id.kind == "activation_grad" and record.id.module == "fc1" else part
 
@@ -98,17 +98,17 @@ def test_module_of_another_name_is_covered_while_most_are_compared(bench: Bench)
 
 
 @pytest.mark.parametrize("kind", ["optimizer_state", "grad_norm"])
-def test_what_optimizers_keep_as_they_like_needs_no_counterpart(bench: Bench, kind: str) -> None:
+def test_optimizer_states_and_the_gradient_norm_may_be_unrecorded(bench: Bench, kind: str) -> None:
     assert doubts(bench.rung(POINT, without(kind))) == {}
 
 
-def test_gradients_that_are_all_zero(bench: Bench) -> None:
+def test_gradients_that_are_all_zero_are_inconclusive(bench: Bench) -> None:
     found = doubts(pair(bench, zeroed("main_grad")))
     assert list(found) == ["gradients"]
     assert "every gradient of the reference is zero" in found["gradients"]
 
 
-def test_parameters_that_never_moved(bench: Bench) -> None:
+def test_parameters_that_never_moved_are_inconclusive(bench: Bench) -> None:
     start = {r.id.path: r.tensor for r in training() if r.id.step == INITIAL}
     still = [
         Record(r.id, start[r.id.path], r.layout) if r.id.kind == "param" else r for r in training()
@@ -128,13 +128,13 @@ def flattened(kind: str, step: int | None = None) -> list[Record]:
 
 
 @pytest.mark.parametrize("sketched", [False, True])
-def test_weights_that_start_as_zeros(bench: Bench, sketched: bool) -> None:
+def test_weights_that_all_start_as_zeros_are_inconclusive(bench: Bench, sketched: bool) -> None:
     found = doubts(pair(bench, flattened("param", INITIAL), sketched=sketched))
     assert list(found) == ["zeros"]
     assert "2 of 2 weights of the reference start as zeros, such as fc1.weight" in found["zeros"]
 
 
-def test_one_weight_of_two_that_starts_as_zeros_is_common(bench: Bench) -> None:
+def test_one_weight_of_two_may_start_as_zeros(bench: Bench) -> None:
     records = [
         Record(r.id, torch.zeros_like(r.tensor), r.layout)
         if (r.id.kind, r.id.path, r.id.step) == ("param", "fc2.weight", INITIAL)
@@ -144,18 +144,18 @@ def test_one_weight_of_two_that_starts_as_zeros_is_common(bench: Bench) -> None:
     assert doubts(pair(bench, records)) == {}
 
 
-def test_only_biases_moved(bench: Bench) -> None:
+def test_a_run_in_which_only_biases_and_scales_moved_is_inconclusive(bench: Bench) -> None:
     found = doubts(pair(bench, flattened("main_grad")))
     assert list(found) == ["moved"]
     assert "only biases and scales moved, such as norm.weight" in found["moved"]
 
 
-def test_parameters_that_were_not_recorded(bench: Bench) -> None:
+def test_a_run_without_recorded_parameters_is_inconclusive(bench: Bench) -> None:
     records = [r for r in training() if r.id.kind != "param"]
     assert "no update of a parameter was compared" in doubts(pair(bench, records))["moved"]
 
 
-def test_a_model_without_its_optimizer(bench: Bench) -> None:
+def test_a_run_without_recorded_parameters_and_optimizer_is_inconclusive(bench: Bench) -> None:
     kinds = ("param", "main_grad", "optimizer_state")
     found = doubts(pair(bench, [r for r in training() if r.id.kind not in kinds]))
     assert list(found) == ["moved"]
@@ -164,12 +164,14 @@ def test_a_model_without_its_optimizer(bench: Bench) -> None:
     )
 
 
-def test_an_optimizer_that_is_not_watched_but_steps(bench: Bench) -> None:
+def test_a_run_with_an_unwatched_optimizer_passes_if_parameters_moved(bench: Bench) -> None:
     kinds = ("main_grad", "optimizer_state")
     assert doubts(pair(bench, [r for r in training() if r.id.kind not in kinds])) == {}
 
 
-def test_nothing_steps_and_no_optimizer_is_watched(bench: Bench) -> None:
+def test_a_run_with_an_unwatched_optimizer_is_inconclusive_if_no_parameter_moved(
+    bench: Bench,
+) -> None:
     start = {r.id.path: r.tensor for r in training() if r.id.step == INITIAL}
     still = [
         Record(r.id, start[r.id.path], r.layout) if r.id.kind == "param" else r
@@ -179,20 +181,20 @@ def test_nothing_steps_and_no_optimizer_is_watched(bench: Bench) -> None:
     assert list(doubts(pair(bench, still))) == ["moved"]
 
 
-def test_dp_ranks_that_saw_the_same_data(bench: Bench) -> None:
+def test_dp_ranks_with_the_same_data_are_inconclusive(bench: Bench) -> None:
     same = bench.rung(POINT, inputs=lambda at, index: index % 2)
     found = doubts(same)
     assert list(found) == ["dp-inputs"]
     assert "ranks 0 and 2 of dp saw the same data" in found["dp-inputs"]
 
 
-def test_tp_ranks_that_saw_different_data(bench: Bench) -> None:
+def test_tp_ranks_with_different_data_are_inconclusive(bench: Bench) -> None:
     found = doubts(bench.rung(POINT, inputs=lambda at, index: (index, at["tp"])))
     text = "ranks 0 and 1 of tp saw different data, but ranks of tp must see the same data"
     assert found == {"tp-inputs": text}
 
 
-def test_later_stages_of_tp_ranks_are_fed_other_shards(bench: Bench) -> None:
+def test_tp_ranks_may_have_different_inputs_on_later_pipeline_stages(bench: Bench) -> None:
     point = Point.of(tp=2, pp=2)
     shards = doubts(bench.rung(point, inputs=lambda at, index: (index, at["tp"] * at["pp"])))
     assert "tp-inputs" not in shards
@@ -200,8 +202,8 @@ def test_later_stages_of_tp_ranks_are_fed_other_shards(bench: Bench) -> None:
     assert data["tp-inputs"].startswith("ranks 0 and 1 of tp saw different data")
 
 
-def test_dp_axis_of_ranks_without_inputs_must_split_something(bench: Bench) -> None:
-    """A later pipeline stage sees no data; where no rank does, only layouts can tell."""
+def test_a_dp_axis_without_recorded_inputs_or_sharding_is_not_in_effect(bench: Bench) -> None:
+    """If no rank recorded its inputs, only layouts can show that dp is in effect."""
     point = Point.of(dp=2)
     rung = pair(
         bench, [r for r in plain(training()) if r.id.microbatch is None], point, inputs=None
@@ -209,7 +211,9 @@ def test_dp_axis_of_ranks_without_inputs_must_split_something(bench: Bench) -> N
     assert list(doubts(rung)) == ["in-effect"]
 
 
-def test_data_of_one_dp_rank_is_not_blamed_on_another_axis(bench: Bench) -> None:
+def test_equal_data_of_dp_ranks_is_found_although_cp_ranks_have_different_data(
+    bench: Bench,
+) -> None:
     """cp ranks see different parts of the same sequence, and dp ranks different sequences."""
     point = Point.of(cp=2, dp=2)
     assert doubts(bench.rung(point, inputs=lambda at, index: (index, at["cp"]))) == {}
@@ -222,7 +226,7 @@ def plain(records: list[Record]) -> list[Record]:
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp", "pp"])
-def test_axis_that_did_nothing(bench: Bench, axis: str) -> None:
+def test_an_axis_without_effect_is_inconclusive(bench: Bench, axis: str) -> None:
     rung = pair(bench, plain(training()), Point.of({axis: 2}), inputs=lambda at, index: index)
     found = doubts(rung)
     assert list(found) == ["in-effect"]
@@ -255,44 +259,44 @@ def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> Rung
     ],
     ids=["every rank keeps all", "each keeps a part", "one keeps it"],
 )
-def test_zero_that_shares_nothing_out(
+def test_zero_is_not_in_effect_if_every_dp_rank_keeps_all_optimizer_states(
     bench: Bench, layout_of: Callable[[int], Layout | None], idle: bool
 ) -> None:
     rung = with_states(bench, layout_of)
     found = [text for check, text in _in_effect(rung.candidate) if check == "in-effect"]
-    said = "zero=1 had no effect: every rank of dp keeps all of the optimizer's state"
-    assert found == ([said] if idle else [])
+    message = "zero=1 had no effect: every rank of dp keeps all of the optimizer's state"
+    assert found == ([message] if idle else [])
 
 
-def test_axis_that_only_shares_out_the_data_is_in_effect(bench: Bench) -> None:
+def test_an_axis_that_only_splits_the_data_is_in_effect(bench: Bench) -> None:
     point = Point.of(cp=2)
     rung = pair(bench, plain(training()), point, inputs=lambda at, index: (index, at["cp"]))
     assert doubts(rung) == {}
 
 
-def test_a_candidate_that_compiled_nothing(bench: Bench) -> None:
+def test_compile_is_not_in_effect_if_no_rank_compiled_anything(bench: Bench) -> None:
     point = Point.of(tp=2, compile=True)
     asked = [NoteEvent("read_axis", "compile")]
-    said = "compile=True had no effect: torch.compile compiled nothing on any rank"
-    assert doubts(bench.rung(point, notes=asked)) == {"in-effect": said}
+    message = "compile=True had no effect: torch.compile compiled nothing on any rank"
+    assert doubts(bench.rung(point, notes=asked)) == {"in-effect": message}
     assert doubts(bench.rung(point, notes=[*asked, NoteEvent("ran", "compile")])) == {}
 
 
-def test_dp_ranks_whose_inputs_nobody_saw_are_told_apart_by_what_they_computed(
+def test_dp_ranks_without_recorded_inputs_are_distinguished_by_their_outputs(
     bench: Bench,
 ) -> None:
     assert doubts(bench.rung(Point.of(dp=2), inputs=None)) == {}
-    # Gradients of whole steps alone tell nothing of one rank's data.
+    # Gradients of whole steps do not show which data each rank had.
     found = doubts(pair(bench, whole_steps(), Point.of(dp=2), inputs=None))
     assert "dp=2 had no effect" in found["in-effect"]
-    assert "level='step'" not in found["in-effect"]  # it did enter micro-batches
+    assert "level='step'" not in found["in-effect"]  # the program did mark micro-batches
 
 
 def whole_steps() -> list[Record]:
     return [record for record in training() if record.id.microbatch is None]
 
 
-def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
+def test_dropout_that_drew_no_random_numbers_is_inconclusive(bench: Bench) -> None:
     notes = [NoteEvent("dropout", "0.1")]
     assert doubts(bench.rung(POINT, notes=notes)) == {}
     found = doubts(bench.rung(POINT, notes=notes, rng=lambda step: ("same", "same")))
@@ -300,13 +304,13 @@ def test_dropout_that_drew_no_numbers(bench: Bench) -> None:
     assert doubts(bench.rung(POINT, rng=lambda step: ("same", "same"))) == {}
 
 
-def test_a_step_that_a_framework_left_out(bench: Bench) -> None:
+def test_an_optimizer_step_skipped_by_a_framework_is_inconclusive(bench: Bench) -> None:
     found = doubts(bench.rung(POINT, notes=[NoteEvent("skipped", "step 1, an overflow")]))
     text = "the candidate skipped an optimizer step, unlike the reference: step 1, an overflow"
     assert found == {"skipped-step": text}
 
 
-def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
+def test_an_allowance_as_large_as_the_tensors_is_inconclusive(bench: Bench) -> None:
     reference, _, _ = bench.measures("float32")
     loud = write(bench.path(), training("float32", 3.0, 2), dtype="float32")
     rung = Rung("float32", bench.rung(POINT).candidate, reference, loud)
@@ -316,7 +320,7 @@ def test_tolerance_larger_than_the_signal(bench: Bench) -> None:
     assert all("are allowed an error as large as themselves" in found[c] for c in loud_kinds)
 
 
-def test_model_whose_activations_are_all_zero(bench: Bench) -> None:
+def test_activations_that_are_all_zero_are_inconclusive(bench: Bench) -> None:
     def silenced(record: Record) -> Record:
         zeros = torch.zeros_like(record.tensor)
         return replace(record, tensor=zeros) if record.id.kind == "activation" else record
@@ -329,7 +333,7 @@ def test_model_whose_activations_are_all_zero(bench: Bench) -> None:
     assert "24 of 24 forward activations of the reference are zero" in found["zeros"]
 
 
-def test_few_insensitive_tensors_are_no_doubt(bench: Bench) -> None:
+def test_a_few_insensitive_tensors_are_not_reported(bench: Bench) -> None:
     """The gradient of a key bias is rounding noise in every program."""
     loud = only("main_grad", "fc1.bias", lambda r, at, p: p * 2)
     reference, _, _ = bench.measures("float32")
@@ -339,7 +343,7 @@ def test_few_insensitive_tensors_are_no_doubt(bench: Bench) -> None:
     assert doubts(rung) == {}
 
 
-def test_rounding_that_was_not_measured(bench: Bench) -> None:
+def test_unmeasured_rounding_is_inconclusive(bench: Bench) -> None:
     reference = write(bench.path(), training())
     candidate = write(bench.path(), training(), POINT)
     found = doubts(Rung("float64", candidate, reference))
@@ -348,7 +352,7 @@ def test_rounding_that_was_not_measured(bench: Bench) -> None:
     }
 
 
-def test_unknown_name_is_not_accepted_and_the_known_ones_are_listed() -> None:
+def test_an_unknown_check_name_is_refused_with_the_known_names() -> None:
     require_known([*CHECKS, "coverage:param_grad", "sensitive:update"])
     with pytest.raises(ValueError, match=r"takes some of .*dp-inputs.*, not 'dp-input'"):
         require_known(["dp-input"])

@@ -1,4 +1,4 @@
-"""The collectives that may reduce gradients are noted once each, with the line that led there."""
+"""Collectives that may reduce gradients are recorded once each, with the line that calls them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TP, DP, WORLD = (0, 1), (0, 2), (0, 1, 2, 3)
 
 
 class Noted(RankWriter):
-    """Keeps what is noted."""
+    """Keeps the recorded reductions in lists."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 0)
@@ -45,7 +45,7 @@ def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) ->
     return Collective(group="", ranks=ranks, op=op, **known)  # type: ignore[arg-type]
 
 
-def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
+def test_each_reduction_is_recorded_once_with_its_axes(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
@@ -58,12 +58,12 @@ def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
     ]
 
 
-def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) -> None:
+def test_a_reduction_of_the_total_size_of_several_parameters_is_recorded(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
-    reductions.on_collective(call(TP, shape=(10,)))  # of 4 and of 6 elements
-    reductions.on_collective(call(TP, shape=(8,)))  # twice 4, of which there is one
+    reductions.on_collective(call(TP, shape=(10,)))  # the parameters of 4 and of 6 elements
+    reductions.on_collective(call(TP, shape=(8,)))  # only one parameter has 4 elements
     assert [made.numel for made in noted.found] == [10]
 
 
@@ -79,7 +79,9 @@ def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) 
     ],
     ids=["broadcast", "gather", "counts", "a number", "no parameter's size", "alone"],
 )
-def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
+def test_collectives_that_reduce_no_gradients_are_not_recorded(
+    noted: Noted, other: Collective
+) -> None:
     clock = Clock()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
     reductions.on_collective(call())  # before the first step
@@ -93,14 +95,18 @@ def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective)
     [{"shape": (2, 3)}, {"shape": (31,)}, {"shape": (7,), "name": "w.grad"}, {"shape": None}],
     ids=["a copy", "a bucket", "a gradient", "several"],
 )
-def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) -> None:
+def test_collectives_that_may_reduce_gradients_are_recorded(
+    noted: Noted, of: dict[str, object]
+) -> None:
     clock = Clock()
     clock.start_step()
     Reductions(clock, noted, POINT, PARAMETERS).on_collective(call(**of))  # type: ignore[arg-type]
     assert len(noted.found) == 1
 
 
-def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> None:
+def test_a_scalar_reduction_outside_of_micro_batches_is_recorded_as_of_the_norm(
+    noted: Noted,
+) -> None:
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
@@ -111,7 +117,7 @@ def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> N
     assert noted.found == []
 
 
-def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
+def test_reductions_of_different_sizes_on_one_line_are_recorded_separately(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)
@@ -120,8 +126,8 @@ def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
     assert [made.numel for made in noted.found] == [4, 6]
 
 
-def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
-    """As a bucket does that is full; over tp and cp the model itself communicates there."""
+def test_within_a_micro_batch_only_reductions_over_dp_are_recorded(noted: Noted) -> None:
+    """Full DDP buckets are reduced there; over tp and cp, the model itself communicates."""
     clock = Clock()
     clock.start_step()
     clock.start_microbatch(0)
@@ -131,7 +137,7 @@ def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
     assert [made.axes for made in noted.found] == [("dp",)]
 
 
-def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -> None:
+def test_a_collective_in_a_wrapper_function_is_recorded_with_its_caller(noted: Noted) -> None:
     clock = Clock()
     clock.start_step()
     reductions = Reductions(clock, noted, POINT, PARAMETERS)

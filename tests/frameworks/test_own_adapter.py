@@ -8,7 +8,7 @@ from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.clock import ProgramError
 
 FRAMEWORK = '''
-"""A small framework: a layer cut over tp by a mark of its own, and an engine with a loss scale."""
+"""A small framework: a layer with its own tp attribute, and an engine with a loss scale."""
 
 import torch
 import torch.distributed as dist

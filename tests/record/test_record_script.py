@@ -73,7 +73,7 @@ def test_a_script_is_recorded(
     assert len(trace.ranks[0].steps) == 2
     where = "{'tp': 0, 'cp': 0, 'dp': 0, 'pp': 0}"
     assert capsys.readouterr().out == f"__main__ [0, 1] 0 1 {where} torch.float64\n"
-    # After the Run, context() is the one outside of any Run.
+    # After the Run, context() returns the context outside of any Run.
     assert context().dtype == torch.float32
 
 

@@ -98,11 +98,11 @@ def test_choices_and_scores_inside_a_module_are_recorded_beside_its_outputs(
 
     scores, chosen = (found(run, "decision", f"router.{n}") for n in ("scores", "output"))
     assert len(scores) == len(chosen) == 2
-    for by, own, marks in zip(
+    for router_scores, choice, mask in zip(
         scores, chosen, found(run, "activation", "router.output.1"), strict=True
     ):
-        assert torch.equal(own, by.topk(own.shape[-1]).indices)
-        assert torch.equal(marks.nonzero()[:, 1].view_as(own), own.sort(-1).values)
+        assert torch.equal(choice, router_scores.topk(choice.shape[-1]).indices)
+        assert torch.equal(mask.nonzero()[:, 1].view_as(choice), choice.sort(-1).values)
 
 
 def test_several_choices_of_one_forward_are_numbered(record: Any) -> None:

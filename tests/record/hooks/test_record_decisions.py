@@ -24,7 +24,7 @@ class Choose(nn.Module):
 
 
 class Model(nn.Module):
-    """Scores times `sign`, the choice, and the score that was chosen."""
+    """Multiplies scores by `sign`, chooses one in each row, and adds up the chosen scores."""
 
     def __init__(self, sign: int, choose: nn.Module) -> None:
         super().__init__()

@@ -97,7 +97,7 @@ def test_the_line_that_calls_a_model_which_enters_the_microbatch_itself_is_recor
 
 
 def test_localisation_runs_record_the_lines_that_change_gradients(record: Any) -> None:
-    """Neither lines that clear gradients nor the backward that computes them are recorded so."""
+    """Lines that clear gradients, and the backward that computes them, do not count as changes."""
     run = record(train, rewrite=REWRITE)
     assert sites(run)["write"] == ["parameter.grad.mul_(0.5)"]
 

@@ -51,7 +51,7 @@ def sharded(full: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -
 def merged_over(
     point: Point, make: Callable[[], DTensor], sizes: bool = True
 ) -> tuple[torch.Tensor, list[ours.Layout]]:
-    """Merges the ranks' local tensors by the layouts of their DTensors; also returns the layouts."""
+    """Merges the ranks' local tensors by their layouts; returns the tensor and the layouts."""
     parts = []
     for rank in range(point.world_size):
         with fake_rank(rank, point.world_size):
@@ -211,10 +211,10 @@ def test_blocks_sharded_over_tp_can_be_sharded_again_over_dp() -> None:
     def make() -> DTensor:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         cut = sharded(full, mesh["tp"], [_StridedShard(0, split_factor=2)]).to_local()
-        own = cut.chunk(2)[mesh.get_local_rank("dp")]
+        local_part = cut.chunk(2)[mesh.get_local_rank("dp")]
         placements = [_StridedShard(0, split_factor=2), _StridedShard(0, split_factor=2)]
         return DTensor.from_local(
-            own, mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
+            local_part, mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
         )
 
     merged, layouts = merged_over(point, make)

@@ -125,7 +125,7 @@ def test_expert_tp_size_shards_experts_over_other_ranks_than_tp(
     point: Point, size: int, layout: tuple[Any, ...], marked: bool
 ) -> None:
     """Megatron-LM sets tensor_model_parallel on expert weights even if they are not sharded."""
-    own = parameter(
+    expert = parameter(
         tensor_model_parallel=True,
         partition_dim=0,
         partition_stride=2,
@@ -134,7 +134,7 @@ def test_expert_tp_size_shards_experts_over_other_ranks_than_tp(
     )
     entries = {} if marked else {"parameters": {"experts.*": {"expert_tp_size": size}}}
 
-    found = parameter_layout("experts.0.fc1.weight", own, point, Annotations.of(entries))
+    found = parameter_layout("experts.0.fc1.weight", expert, point, Annotations.of(entries))
     assert found[0] == layout
 
 

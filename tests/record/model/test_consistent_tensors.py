@@ -31,7 +31,7 @@ def test_values_are_the_same_in_every_release() -> None:
     assert consistent_integers("t", (6,), 100).tolist() == [28, 31, 96, 61, 74, 6]
 
 
-def test_values_follow_the_definition() -> None:
+def test_values_equal_those_computed_with_python_integers() -> None:
     """The definition, computed with Python integers."""
     import xxhash
 

@@ -101,8 +101,8 @@ def test_a_replaced_tensor_method_is_called_only_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """torch passes the replacement to the mode, although the replacement is already running."""
-    own = torch.Tensor.type
-    monkeypatch.setattr(torch.Tensor, "type", lambda self: f"cuda.{own(self)}")
+    original = torch.Tensor.type
+    monkeypatch.setattr(torch.Tensor, "type", lambda self: f"cuda.{original(self)}")
     values = torch.ones(2)
 
     with Origins(RankWriter(tmp_path, 0)):

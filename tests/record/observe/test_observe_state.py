@@ -55,7 +55,7 @@ def test_writes_through_data_and_by_the_program_are_recorded() -> None:
     net = Net()
     with observe() as observation:
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), 1)
-        net.one.bias.data.add_(1)  # leaves the tensor's version as it was
+        net.one.bias.data.add_(1)  # does not change the tensor's version
         with torch.no_grad():
             net.two.bias.add_(1)
         train(net, torch.optim.SGD(net.parameters(), lr=0.0), 1)

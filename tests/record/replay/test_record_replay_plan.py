@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pytest_trainsafe import ReplayCheckpoint, replay_plan
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
-#: What a program may not save, and the plan's entry about it: the action and a part of the text.
+#: What a program may forget to save, and the plan's entry: the action and a part of the text.
 FORGOTTEN = {
     "optimizer": ("save", "training changes it at"),
     "average": ("save", "training changes it at"),

@@ -162,11 +162,11 @@ def test_a_norm_of_parameter_values_is_not_a_clip(record: Any) -> None:
 
 
 def test_invalid_arguments_raise_torchs_own_error(record: Any) -> None:
-    def wrongly(_: Context, model: nn.Module) -> None:
+    def with_invalid_arguments(_: Context, model: nn.Module) -> None:
         clip_grads_with_norm_(model.parameters(), no_such_argument=1)  # type: ignore[call-arg]
 
     with pytest.raises(TypeError, match="no_such_argument"):
-        record(train_with(nn.Linear(3, 2), wrongly))
+        record(train_with(nn.Linear(3, 2), with_invalid_arguments))
 
 
 @pytest.mark.parametrize("fails", [False, True])

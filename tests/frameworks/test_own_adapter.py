@@ -1,4 +1,4 @@
-"""A framework that the package does not know is added by a hook: engine, layouts, loss scale."""
+"""A pytest hook adds an adapter for an unknown framework: its engine, layouts and loss scale."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pytest_trainsafe.record.adapter import activate
 from pytest_trainsafe.record.clock import ProgramError
 
 FRAMEWORK = '''
-"""A small framework: a layer cut over tp by a mark of its own, and an engine with a loss scale."""
+"""A small framework: a layer with its own tp attribute, and an engine with a loss scale."""
 
 import torch
 import torch.distributed as dist
@@ -154,20 +154,20 @@ def project(pytester: pytest.Pytester) -> pytest.Pytester:
     return pytester
 
 
-def adapted(project: pytest.Pytester, path: str) -> None:
+def use_adapter(project: pytest.Pytester, path: str) -> None:
     project.makeconftest(f"def pytest_trainsafe_adapters(config):\n    return [{path!r}]\n")
 
 
-def test_a_frameworks_own_engine_and_layouts_are_judged(
+def test_a_correct_training_with_a_custom_adapter_passes(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
-    adapted(project, "adapter:Toy")
+    use_adapter(project, "adapter:Toy")
 
     project.runpytest_subprocess("-q").assert_outcomes(passed=1)
 
 
-def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> None:
-    adapted(project, "adapter.py")
+def test_an_adapter_must_be_given_as_an_import_path(project: pytest.Pytester) -> None:
+    use_adapter(project, "adapter.py")
 
     result = project.runpytest_subprocess("-q")
 
@@ -175,11 +175,11 @@ def test_a_path_that_is_no_import_path_is_refused(project: pytest.Pytester) -> N
 
 
 @pytest.mark.parametrize("path", ["missing_module:Toy", "collections:Missing"])
-def test_an_adapter_that_is_not_there_is_named(path: str) -> None:
+def test_the_error_names_an_adapter_that_cannot_be_imported(path: str) -> None:
     with pytest.raises(ProgramError, match=f"the adapter '{path}' cannot be created"):
         activate([path])
 
 
-def test_a_class_that_is_no_adapter_is_refused() -> None:
+def test_an_adapter_must_derive_from_the_adapter_class() -> None:
     with pytest.raises(ProgramError, match="'collections:OrderedDict' is a OrderedDict; derive"):
         activate(["collections:OrderedDict"])

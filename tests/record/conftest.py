@@ -1,4 +1,4 @@
-"""Records programs in this process, a world of one rank, and reads back what they left."""
+"""Fixtures that record programs in this process, as a world of one rank, and open the traces."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 
 class Recorded:
-    """A trace of one rank, with its values at hand."""
+    """The trace of one rank, with access to its values."""
 
     def __init__(self, trace: Trace) -> None:
         self.trace = trace
@@ -31,7 +31,7 @@ class Recorded:
     def get(
         self, kind: Kind, path: str, *, step: int = 0, microbatch: int | None = None, call: int = 0
     ) -> torch.Tensor:
-        """The value of one tensor, which must be there once."""
+        """The value of one tensor, which must have been recorded exactly once."""
         if kind in ("activation", "activation_grad", "param_grad", "loss"):
             microbatch = microbatch or 0
         wanted = (step, microbatch, kind, path, call)
@@ -39,7 +39,7 @@ class Recorded:
         return self.trace.load(0, self.rank.tensors[found])
 
     def paths(self, kind: Kind, step: int | None = None) -> list[str]:
-        """The paths recorded of a kind, in the order of dataflow, with their call where not 0."""
+        """The recorded paths of a kind, in the order of dataflow, with the call number if not 0."""
         return [
             id.path + (f"#{id.call}" if id.call else "")
             for id in self.rank.tensors
@@ -60,7 +60,7 @@ Record = Callable[..., Recorded]
 
 @pytest.fixture
 def assign(tmp_path: Path) -> Callable[..., Assignment]:
-    """Build the assignment of a Run with a directory of its own; keywords change its spec."""
+    """Build the assignment of a Run with a new trace directory; keywords change its spec."""
     made = []
 
     def make(*, replayed: str = "", **changes: Any) -> Assignment:
@@ -101,7 +101,7 @@ def record(assign: Callable[..., Assignment]) -> Record:
 
 @pytest.fixture(autouse=True)
 def _no_process_group() -> Iterator[None]:
-    """A test that starts torch.distributed does not leave it to the next."""
+    """Destroys the process group that a test initialised."""
     yield
     if dist.is_initialized():
         dist.destroy_process_group()
@@ -109,5 +109,5 @@ def _no_process_group() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _one_seed() -> None:
-    """Models made outside a run have the same values in every test."""
+    """Seeds torch, so that models made outside of a run have the same values in every test."""
     torch.manual_seed(0)

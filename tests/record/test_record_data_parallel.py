@@ -1,7 +1,7 @@
-"""Torch's data parallel wrappers are found wherever they are, with the axes they average over.
+"""Torch's data parallel wrappers are detected, with the axes over which they average gradients.
 
-A fake process group stands in for the other ranks: what is reduced has no values, what is
-recorded before has.
+A fake process group replaces the other ranks: reduced gradients have meaningless values, but
+values recorded before the reduction are right.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def small() -> nn.Sequential:
 
 
 def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> Any:
-    """A micro-batch of a model that `wrap` makes: what is called, and what is watched."""
+    """One micro-batch; `wrap` returns the model to call and the model to watch."""
 
     def train(ctx: Context) -> None:
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=ctx.point.world_size)
@@ -48,7 +48,7 @@ def train_wrapped(wrap: Wrap, annotations: Any = None, late: bool = False) -> An
         if late:
             called, _ = wrap(ctx, model)
         for module in (*called.modules(), *model.modules()):
-            # A fake group gives the hooks of DistributedDataParallel nothing.
+            # A fake group gives no results to the hooks of DistributedDataParallel.
             if isinstance(module, DistributedDataParallel):
                 module.require_backward_grad_sync = False
             if isinstance(module, DDP):
@@ -180,7 +180,7 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
         "no wrapper",
     ],
 )
-def test_gradients_are_means_over_what_a_wrapper_averages(
+def test_gradients_are_recorded_as_scaled_over_the_axes_that_a_wrapper_averages(
     record: Any, wrap: Wrap, point: dict[str, int], axes: set[str]
 ) -> None:
     run = record(train_wrapped(wrap), point=point)
@@ -190,7 +190,7 @@ def test_gradients_are_means_over_what_a_wrapper_averages(
     assert len(run.rank.note("averages")) == bool(axes)
 
 
-def test_a_hook_of_torch_averages(record: Any) -> None:
+def test_a_communication_hook_of_torch_is_known_to_average(record: Any) -> None:
     from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
 
     run = record(train_wrapped(hooked(allreduce_hook)), point=DP)
@@ -198,7 +198,7 @@ def test_a_hook_of_torch_averages(record: Any) -> None:
 
 
 @pytest.mark.parametrize("wrap", [ddp, replicated, replicated_on_a_mesh])
-def test_a_wrapper_made_after_the_model_is_watched_is_found(record: Any, wrap: Wrap) -> None:
+def test_a_wrapper_applied_after_ctx_watch_is_detected(record: Any, wrap: Wrap) -> None:
     run = record(train_wrapped(wrap, late=True), point=DP)
     assert averaged_over(run, "param_grad") == {"dp"}
 
@@ -212,17 +212,21 @@ def test_a_wrapper_made_after_the_model_is_watched_is_found(record: Any, wrap: W
         (fsdp, "fully_shard"),
     ],
 )
-def test_the_wrapper_that_averages_is_named(record: Any, wrap: Wrap, name: str) -> None:
+def test_the_trace_names_the_wrapper_that_averages_gradients(
+    record: Any, wrap: Wrap, name: str
+) -> None:
     assert record(train_wrapped(wrap), point=DP).rank.note("averages") == [name]
 
 
 @pytest.mark.parametrize("wrap", [replicated, replicated_by_fsdp])
-def test_what_replicate_makes_of_a_class_is_described_by_the_class(record: Any, wrap: Wrap) -> None:
+def test_a_replicated_module_is_described_by_its_original_class(record: Any, wrap: Wrap) -> None:
     assert record(train_wrapped(wrap), point=DP).rank.modules[""].cls == "Sequential"
 
 
 @pytest.mark.parametrize("axes", [[], ["cp"]])
-def test_annotations_go_before_what_a_wrapper_does(record: Any, axes: list[str]) -> None:
+def test_gradient_annotations_take_precedence_over_detected_wrappers(
+    record: Any, axes: list[str]
+) -> None:
     annotations = {"gradients": {"mean": axes}}
     run = record(train_wrapped(ddp, annotations), point=BOTH)
     assert averaged_over(run, "param_grad") == {*axes}
@@ -230,7 +234,7 @@ def test_annotations_go_before_what_a_wrapper_does(record: Any, axes: list[str])
 
 
 @pytest.mark.parametrize("wrap", [fsdp, hybrid, fsdp_over_cp])
-def test_the_gradients_of_unsharded_parameters_are_recorded_whole(record: Any, wrap: Wrap) -> None:
+def test_micro_batch_gradients_under_fsdp2_are_recorded_unsharded(record: Any, wrap: Wrap) -> None:
     points: dict[Wrap, dict[str, int]] = {fsdp: DP, hybrid: {"dp": 4}, fsdp_over_cp: BOTH}
     point = points[wrap]
     run = record(train_wrapped(wrap), point=point)
@@ -241,8 +245,8 @@ def test_the_gradients_of_unsharded_parameters_are_recorded_whole(record: Any, w
     assert run.rank.note("local") == []
 
 
-def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
-    """Of a module whose forward never runs, though FSDP2 knows of another method of it."""
+def test_a_gradient_that_fsdp2_reduces_before_it_can_be_recorded_is_listed(record: Any) -> None:
+    """The module's forward never runs; another method is registered with FSDP2."""
 
     class Second(nn.Linear):
         def other(self, x: torch.Tensor) -> torch.Tensor:
@@ -275,9 +279,9 @@ def test_a_gradient_that_is_reduced_out_of_sight_is_named(record: Any) -> None:
     ]
 
 
-def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
+def test_fsdp1_is_refused_with_the_advice_to_use_fully_shard(record: Any) -> None:
     class Flat(FullyShardedDataParallel):
-        """Without its __init__, which asks for an accelerator."""
+        """Skips FSDP1's __init__, which requires an accelerator."""
 
         named_parameters = nn.Module.named_parameters
 
@@ -294,8 +298,8 @@ def test_flat_parameters_are_refused_with_what_to_do(record: Any) -> None:
         record(train, point=DP)
 
 
-def test_the_input_of_a_forward_that_marks_the_microbatch_itself_is_recorded(record: Any) -> None:
-    """As a module of Lightning does, whose training step is its wrapper's forward."""
+def test_the_input_of_a_forward_that_enters_the_microbatch_itself_is_recorded(record: Any) -> None:
+    """As in Lightning, where the forward of a wrapper calls the module's training step."""
 
     class Stepping(nn.Module):
         def __init__(self, ctx: Context) -> None:

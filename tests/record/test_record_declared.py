@@ -1,4 +1,4 @@
-"""Outputs are recorded in the declared order of dimensions, and not where they are local."""
+"""Outputs are recorded in the annotated order of dimensions, and not if annotated as local."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def training(entry: dict[str, Any]) -> Any:
     return train
 
 
-def test_a_permuted_output_and_its_gradient_have_the_logical_order(record: Any) -> None:
+def test_permuted_outputs_and_their_gradients_are_recorded_in_the_logical_order(
+    record: Any,
+) -> None:
     entry = {"output.0": {"sp_dim": 1, "permuted": {"sp": [1, 0, 2]}}}
     run = record(training(entry), point=SP)
     plain = record(training(entry), point={"tp": 2})
@@ -56,7 +58,7 @@ def test_a_permuted_output_and_its_gradient_have_the_logical_order(record: Any) 
         assert torch.equal(run.get(kind, "embed.output.1"), plain.get(kind, "embed.output.1"))
 
 
-def test_one_tensor_of_an_output_may_be_local(record: Any) -> None:
+def test_one_tensor_of_an_output_may_be_annotated_as_local(record: Any) -> None:
     run = record(training({"output.0": {"local": ["sp"]}}), point=SP)
 
     assert [p for p in run.paths("activation") if "embed" in p] == ["embed.output.1"]
@@ -67,7 +69,7 @@ def test_one_tensor_of_an_output_may_be_local(record: Any) -> None:
     assert elsewhere.rank.note("local") == []
 
 
-def test_a_gradient_alone_may_be_local(record: Any) -> None:
+def test_the_gradient_of_an_output_alone_may_be_annotated_as_local(record: Any) -> None:
     run = record(training({"output_grad.0": {"local": ["tp"]}}), point={"tp": 2})
 
     assert "embed.output.0" in run.paths("activation")

@@ -1,4 +1,4 @@
-"""`deterministic_runtime` makes what runs inside repeatable, and puts every setting back."""
+"""`deterministic_runtime` makes computations repeatable, and restores all settings and states."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def _draws():
     return random.random(), np.random.random(), torch.rand(3).tolist(), torch.empty(3).tolist()
 
 
-def test_two_regions_of_one_seed_draw_the_same_and_fill_memory_the_same():
+def test_regions_of_the_same_seed_draw_equal_numbers_and_fill_memory_with_nan():
     with deterministic_runtime(7):
         first = _draws()
     random.random(), np.random.random(), torch.rand(1)
     with deterministic_runtime(7):
         second = _draws()
 
-    # Memory is filled with NaN, which equals nothing.
+    # Memory is filled with NaN, which is not equal to itself.
     assert repr(first) == repr(second)
     assert "nan" in repr(first[3])
 
@@ -56,7 +56,7 @@ def test_regions_of_different_seeds_draw_different_numbers():
     assert all(one != other for one, other in zip(first[:3], second[:3], strict=True))
 
 
-def test_every_setting_and_every_state_is_put_back_after_an_error(monkeypatch):
+def test_settings_and_generator_states_are_restored_after_an_error(monkeypatch):
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", "of the user's own")
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
     monkeypatch.setattr(deterministic, "fill_uninitialized_memory", False)
@@ -87,7 +87,7 @@ def test_an_operator_that_torch_cannot_make_deterministic_raises_or_warns():
 
 
 @pytest.mark.parametrize("seed", [None, 1.5, "1", True])
-def test_a_seed_that_is_no_integer_is_refused(seed):
+def test_the_seed_must_be_an_integer(seed):
     with pytest.raises(ArgumentTypeError, match="must be an integer"), deterministic_runtime(seed):
         pass
 

@@ -1,4 +1,4 @@
-"""Steps and micro-batches that are begun by one call and ended by another."""
+"""Steps and micro-batches that one call begins and another call ends."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def training(begin_and_end: bool) -> Callable[[Context], None]:
     return train
 
 
-def test_calls_record_what_context_managers_do(record: Any) -> None:
+def test_begin_and_end_calls_record_the_same_as_context_managers(record: Any) -> None:
     called, entered = record(training(True)), record(training(False))
 
     assert list(called.hashes().items()) == list(entered.hashes().items())
@@ -119,7 +119,7 @@ def microbatch_left_open(ctx: Context) -> None:
         (microbatch_left_open, "ended in micro-batch 5 of step 0; call ctx.end_microbatch"),
     ],
 )
-def test_misuse_is_an_error_that_says_what_to_do(
+def test_misused_begin_and_end_calls_raise_an_error_with_advice(
     record: Any, misuse: Callable[[Context], None], message: str
 ) -> None:
     def train(ctx: Context) -> None:
@@ -130,7 +130,7 @@ def test_misuse_is_an_error_that_says_what_to_do(
         record(train)
 
 
-def test_an_exception_in_an_open_step_is_the_programs_own(assign: Any) -> None:
+def test_an_exception_in_an_open_step_propagates_and_recorded_values_are_kept(assign: Any) -> None:
     assignment = assign()
 
     def train(ctx: Context) -> None:

@@ -24,12 +24,14 @@ from pytest_trainsafe.record.microbatches import numbers_of, permuted
     ],
     ids=["contiguous", "strided", "split", "sequence", "tensor", "function"],
 )
-def test_an_order_shares_the_numbers_out(order: Any, shares: list[list[int]]) -> None:
+def test_an_order_divides_the_micro_batches_among_the_dp_ranks(
+    order: Any, shares: list[list[int]]
+) -> None:
     assert [list(numbers_of(6, rank, 2, order)) for rank in range(2)] == shares
 
 
 @pytest.mark.parametrize("order", ["contiguous", "strided", "split", lambda rank, ranks: range(6)])
-def test_a_single_device_computes_all_in_order(order: Any) -> None:
+def test_a_single_device_computes_all_micro_batches_in_order(order: Any) -> None:
     assert list(numbers_of(6, 0, 1, order)) == [0, 1, 2, 3, 4, 5]
 
 
@@ -50,33 +52,33 @@ def test_a_single_device_computes_all_in_order(order: Any) -> None:
         ("4", "contiguous", "an integer of at least 1"),
     ],
 )
-def test_an_order_that_does_not_give_each_number_once_is_an_error(
+def test_an_order_must_assign_each_micro_batch_exactly_once(
     total: Any, order: Any, message: str
 ) -> None:
     with pytest.raises(ProgramError, match=message):
         numbers_of(total, 1, 2, order)
 
 
-def test_the_function_is_given_a_rank_and_the_number_of_ranks() -> None:
-    asked: list[tuple[int, int]] = []
+def test_an_order_function_is_called_with_a_rank_and_the_number_of_ranks() -> None:
+    arguments: list[tuple[int, int]] = []
 
     def order(rank: int, ranks: int) -> list[int]:
-        asked.append((rank, ranks))
+        arguments.append((rank, ranks))
         return [rank]
 
     share: Callable[..., Any] = numbers_of
     assert share(3, 2, 3, order) == [2]
-    assert asked == [(0, 3), (1, 3), (2, 3)]
+    assert arguments == [(0, 3), (1, 3), (2, 3)]
 
 
-def test_another_order_replaces_numbers_whoever_computes_them():
+def test_a_permutation_renumbers_the_micro_batches_of_every_dp_rank():
     blocks = [numbers_of(4, rank, 2) for rank in (0, 1)]
 
     assert [permuted(numbers, 4, (1, 3, 2, 0)) for numbers in blocks] == [[1, 3], [2, 0]]
     assert permuted(blocks[0], 4, ()) is blocks[0]
 
 
-def test_an_order_of_another_number_of_micro_batches_is_refused():
+def test_a_permutation_of_another_number_of_micro_batches_is_refused():
     with pytest.raises(
         ProgramError, match=r"microbatches\(3\): this Run changes the order of the 4 micro"
     ):

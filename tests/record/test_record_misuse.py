@@ -1,4 +1,4 @@
-"""A program that marks time wrongly is told so, and what to do."""
+"""Misuse of the Context raises an error that says what to do."""
 
 from __future__ import annotations
 
@@ -192,7 +192,7 @@ def two_of_a_name(ctx: Context) -> None:
         (two_of_a_name, "two parameters are called 'weight'", "rename"),
     ],
 )
-def test_misuse_is_an_error_that_says_what_to_do(
+def test_misuse_of_the_context_raises_an_error_with_advice(
     record: Any, misuse: Callable[[Context], None], message: str, advice: str
 ) -> None:
     point = {"dp": 2} if misuse is uneven_microbatches else {}
@@ -200,13 +200,13 @@ def test_misuse_is_an_error_that_says_what_to_do(
         record(misuse, point=point)
 
 
-def test_annotations_are_a_path_or_a_mapping(record: Any) -> None:
+def test_annotations_must_be_a_path_or_a_mapping(record: Any) -> None:
     with pytest.raises(AnnotationError, match=r"annotations is a list; it must be the path"):
         record(lambda ctx: ctx.watch(nn.Linear(3, 2), annotations=["gpt.yaml"]))
 
 
 @pytest.mark.parametrize("error", [ValueError("my own"), KeyboardInterrupt(), SystemExit(3)])
-def test_an_exception_passes_through_and_leaves_what_was_recorded(
+def test_an_exception_propagates_and_recorded_values_are_kept(
     assign: Any, error: BaseException
 ) -> None:
     assignment = assign()
@@ -230,7 +230,9 @@ def test_an_exception_passes_through_and_leaves_what_was_recorded(
     assert [id.kind for id in rank.tensors if id.step == 1] == ["input", "activation"]
 
 
-def test_a_program_that_cannot_write_hears_its_own_error(assign: Any, tmp_path: Path) -> None:
+def test_the_programs_own_error_propagates_if_the_trace_cannot_be_written(
+    assign: Any, tmp_path: Path
+) -> None:
     assignment = assign()
 
     def train(ctx: Context) -> None:
@@ -243,8 +245,8 @@ def test_a_program_that_cannot_write_hears_its_own_error(assign: Any, tmp_path: 
         program.record(assignment, train)
 
 
-def test_a_program_may_catch_what_ends_a_step(record: Any) -> None:
-    """As where the data run out: the next step has a number of its own."""
+def test_a_program_may_catch_an_exception_that_ends_a_step(record: Any) -> None:
+    """For example, if the data run out; the next step gets the next number."""
 
     def train(ctx: Context) -> None:
         model = watched(ctx)
@@ -261,7 +263,7 @@ def test_a_program_may_catch_what_ends_a_step(record: Any) -> None:
     assert [event.step for event in run.rank.steps] == [0, 2]
 
 
-def test_leaving_a_step_early_is_no_error(record: Any) -> None:
+def test_leaving_a_step_with_break_is_not_an_error(record: Any) -> None:
     def train(ctx: Context) -> None:
         model = watched(ctx)
         for _ in range(3):
@@ -273,7 +275,7 @@ def test_leaving_a_step_early_is_no_error(record: Any) -> None:
     assert [event.step for event in record(train).rank.steps] == [0]
 
 
-def test_the_global_state_of_torch_is_given_back(record: Any) -> None:
+def test_the_default_dtype_of_torch_is_restored_after_an_error(record: Any) -> None:
     seen = []
 
     def train(ctx: Context) -> None:
@@ -286,7 +288,9 @@ def test_the_global_state_of_torch_is_given_back(record: Any) -> None:
     assert torch.get_default_dtype() == torch.float32
 
 
-def test_a_run_needs_a_directory_of_its_own(assign: Callable[..., Assignment]) -> None:
+def test_a_directory_that_already_holds_a_trace_is_refused(
+    assign: Callable[..., Assignment],
+) -> None:
     from pytest_trainsafe.trace.writer import TraceWriteError
 
     assignment = assign()

@@ -1,4 +1,4 @@
-"""What a trace says of its surroundings: autocast, dropout, random numbers; and selections."""
+"""A trace's notes about autocast, dropout and annotations; selection of what is recorded."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def train_model(model: nn.Module, optimizer: Any = None, **annotations: Any) -> 
     return train
 
 
-def test_autocast_is_noted_once_with_its_dtype(record: Any) -> None:
+def test_autocast_is_recorded_once_with_its_dtype(record: Any) -> None:
     model = nn.Linear(3, 2)
 
     def train(ctx: Context) -> None:
@@ -45,7 +45,7 @@ def test_autocast_is_noted_once_with_its_dtype(record: Any) -> None:
     assert record(train_model(nn.Linear(3, 2))).rank.note("autocast") == []
 
 
-def test_autocast_inside_the_model_is_noted(record: Any) -> None:
+def test_autocast_inside_the_model_is_recorded(record: Any) -> None:
     class Inside(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -65,11 +65,11 @@ def test_autocast_inside_the_model_is_noted(record: Any) -> None:
         (nn.Dropout(0.25), ["0.25"], True),
         (nn.Dropout1d(0.5), ["0.5"], True),
         (nn.Dropout(0.25).eval(), [], False),
-        (nn.Dropout(0.0), [], True),  # the kernel draws all the same
+        (nn.Dropout(0.0), [], True),  # the kernel draws random numbers even so
         (nn.Identity(), [], False),
     ],
 )
-def test_dropout_and_its_random_numbers_are_noted(
+def test_dropout_rates_and_changes_of_the_generator_state_are_recorded(
     record: Any, layer: nn.Module, rates: list[str], draws: bool
 ) -> None:
     run = record(train_model(nn.Sequential(nn.Linear(3, 3), layer)))
@@ -79,7 +79,7 @@ def test_dropout_and_its_random_numbers_are_noted(
     assert [s.rng_before != s.rng_after for s in run.rank.steps] == [draws, draws]
 
 
-def test_dropout_of_attention_is_noted(record: Any) -> None:
+def test_dropout_of_attention_is_recorded(record: Any) -> None:
     class Attends(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -95,7 +95,7 @@ def test_dropout_of_attention_is_noted(record: Any) -> None:
     assert all(s.rng_before != s.rng_after for s in run.rank.steps)
 
 
-def test_only_the_chosen_kinds_are_recorded(record: Any) -> None:
+def test_only_the_selected_kinds_are_recorded(record: Any) -> None:
     every = record(train_model(nn.Linear(3, 2)))
     assert {id.kind for id in every.rank.tensors} == {
         "input", "activation", "activation_grad", "param_grad", "main_grad", "param", "loss",
@@ -107,7 +107,7 @@ def test_only_the_chosen_kinds_are_recorded(record: Any) -> None:
         assert list(run.rank.tensors) == [id for id in every.rank.tensors if id.kind == kind]
 
 
-def test_only_the_chosen_modules_leave_activations(record: Any) -> None:
+def test_activations_are_recorded_only_for_selected_modules(record: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Sequential(nn.Tanh(), nn.Linear(3, 3)))
     run = record(train_model(model), modules=("1.*", "0"))
     assert run.paths("activation", 0) == ["0.output", "1.0.output", "1.1.output"]
@@ -115,7 +115,7 @@ def test_only_the_chosen_modules_leave_activations(record: Any) -> None:
     assert set(run.rank.modules) == {"", "0", "1", "1.0", "1.1"}
 
 
-def test_selecting_changes_no_call_numbers_and_no_values(record: Any) -> None:
+def test_selection_does_not_change_call_numbers_or_values(record: Any) -> None:
     def model() -> nn.Module:
         torch.manual_seed(1)
         layer = nn.Linear(3, 3)
@@ -127,7 +127,9 @@ def test_selecting_changes_no_call_numbers_and_no_values(record: Any) -> None:
     assert {id.call for id in some} == {0, 1}
 
 
-def test_annotations_reach_the_events(record: Any) -> None:
+def test_events_name_the_annotation_of_their_layout_and_unmatched_ones_are_listed(
+    record: Any,
+) -> None:
     model = nn.Sequential(nn.Linear(3, 3))
     run = record(
         train_model(model, modules={"0": {"output": {"tp_dim": -1}}, "nothing": {}},
@@ -139,8 +141,8 @@ def test_annotations_reach_the_events(record: Any) -> None:
     assert sources["activation_grad"] == "modules: 0"
 
 
-def test_gradients_have_their_own_annotations(record: Any) -> None:
-    """A partial output has a gradient that is whole, unless its entry says otherwise."""
+def test_gradients_of_outputs_have_their_own_annotations(record: Any) -> None:
+    """The gradient of a partial output is replicated, unless `output_grad` says otherwise."""
     model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3))
     modules = {
         "0": {"output": {"tp_partial": True}},
@@ -154,7 +156,7 @@ def test_gradients_have_their_own_annotations(record: Any) -> None:
     assert layouts["activation_grad", "1"] == (Partial("tp"),)
 
 
-def test_recording_twice_gives_the_same_bits(record: Any) -> None:
+def test_two_recordings_of_a_program_have_the_same_bits(record: Any) -> None:
     def train(ctx: Context) -> None:
         model = nn.Sequential(nn.Linear(3, 8), nn.Dropout(0.5), nn.LayerNorm(8), nn.Linear(8, 2))
         ctx.initialize(model)

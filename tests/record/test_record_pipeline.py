@@ -78,7 +78,7 @@ def values(run: Any) -> dict[Any, str]:
 
 @pytest.mark.parametrize("recompute", [None, False, True])
 @pytest.mark.parametrize("order", [reentered, inferred, inside_the_next])
-def test_the_order_of_a_schedule_changes_nothing_that_is_recorded(
+def test_the_order_of_a_pipeline_schedule_does_not_change_recorded_values(
     record: Any, order: Callable[[Context, nn.Module], None], recompute: bool | None
 ) -> None:
     def train(run: Callable[[Context, nn.Module], None]) -> Callable[[Context], None]:
@@ -92,7 +92,7 @@ def test_the_order_of_a_schedule_changes_nothing_that_is_recorded(
         return program
 
     alone, scheduled = record(train(plain)), record(train(order))
-    # The input, outputs, their gradients, parameters'.
+    # The input, the outputs, the gradients of outputs and those of parameters.
     assert len(values(alone)) == 3 * (1 + 3 + 3 + 4)
     assert values(scheduled) == values(alone)
     assert len(scheduled.rank.inputs) == 3
@@ -100,12 +100,12 @@ def test_the_order_of_a_schedule_changes_nothing_that_is_recorded(
 
 
 def chunks() -> Iterator[nn.ModuleDict]:
-    """The layers of Model, a chunk each, under their names in the whole."""
+    """The layers of Model, one in each chunk, under their names in the whole model."""
     for name in ("0", "1"):
         yield nn.ModuleDict({"layers": nn.ModuleDict({name: nn.Linear(3, 3)})})
 
 
-def test_chunks_of_a_rank_are_parts_of_one_model(record: Any) -> None:
+def test_a_list_of_chunks_is_recorded_as_one_model(record: Any) -> None:
     def train(ctx: Context) -> None:
         held = list(chunks())
         ctx.initialize(held)
@@ -116,7 +116,7 @@ def test_chunks_of_a_rank_are_parts_of_one_model(record: Any) -> None:
     assert_as_one_model(record, train)
 
 
-def test_parts_have_the_names_they_are_given(record: Any) -> None:
+def test_a_dict_of_parts_is_recorded_as_one_model_under_its_keys(record: Any) -> None:
     def train(ctx: Context) -> None:
         held = {"layers.0": nn.Linear(3, 3), "layers.1": nn.Linear(3, 3)}
         ctx.initialize(held)
@@ -129,7 +129,7 @@ def test_parts_have_the_names_they_are_given(record: Any) -> None:
 
 
 def run_chunks(ctx: Context, layers: list[nn.Module]) -> None:
-    """Every chunk's forwards, then their backwards, with a cut graph between the chunks."""
+    """Every chunk's forwards, then the backwards; no autograd graph connects the chunks."""
     with ctx.step():
         inputs = [[x.clone().requires_grad_() for x in X], []]
         outputs: list[list[Tensor]] = [[], []]
@@ -177,7 +177,9 @@ def test_a_loss_may_be_reported_after_its_micro_batch(record: Any) -> None:
     assert [id.microbatch for id in run.rank.tensors if id.kind == "loss"] == [0, 1, 2]
 
 
-def test_a_backward_is_known_without_recorded_activations(record: Any) -> None:
+def test_parameter_gradients_are_assigned_to_micro_batches_without_recorded_activations(
+    record: Any,
+) -> None:
     def train(ctx: Context) -> None:
         model = Model(None)
         ctx.initialize(model)
@@ -192,7 +194,7 @@ def test_a_backward_is_known_without_recorded_activations(record: Any) -> None:
 
 
 class Stage:
-    """Called as a schedule of torch.distributed.pipelining calls its stages."""
+    """Has the methods with which schedules of torch.distributed.pipelining call a stage."""
 
     def __init__(self, model: nn.Module, inputs: list[Tensor]) -> None:
         self.model, self.inputs = model, inputs
@@ -203,14 +205,14 @@ class Stage:
         return self.losses[fwd_chunk_id]
 
     def backward_one_chunk(self, bwd_chunk_id: int) -> None:
-        """The gradients that go on, without those of weights."""
+        """Computes the input's gradients, without those of weights."""
         self.losses[bwd_chunk_id].backward(inputs=[self.inputs[bwd_chunk_id]], retain_graph=True)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int) -> None:
         self.losses[bwd_chunk_id].backward(inputs=list(self.model.parameters()))
 
 
-def test_a_stage_of_torch_is_followed(record: Any) -> None:
+def test_micro_batches_of_a_followed_pipelining_stage_are_recorded(record: Any) -> None:
     def train(ctx: Context) -> None:
         model = Model(None)
         ctx.initialize(model)

@@ -66,7 +66,7 @@ def line_of(function, text):
     return f"{__file__}:{number}"
 
 
-def test_a_dropout_is_recorded_with_its_module_its_line_and_its_states(record):
+def test_a_dropout_is_recorded_with_its_module_its_line_and_generator_states(record):
     generator = torch.Generator().manual_seed(3)
 
     def seed():
@@ -82,14 +82,14 @@ def test_a_dropout_is_recorded_with_its_module_its_line_and_its_states(record):
     assert draw.after == torch_state(generator)
 
 
-def test_a_recomputation_is_told_from_its_forward_and_begins_where_that_began(record):
+def test_a_recomputed_dropout_has_its_own_phase_and_the_state_of_its_forward(record):
     recorded = record(training(recompute=True))
     [forward], [again] = draws(recorded, "forward"), draws(recorded, "recomputation")
 
     assert (again.before, again.module) == (forward.before, forward.module)
 
 
-def test_phases_are_told_apart(record):
+def test_draws_are_recorded_with_the_phase_of_the_training(record):
     def draw(*_):
         torch.rand(1)
 
@@ -113,7 +113,7 @@ def test_phases_are_told_apart(record):
     ]
 
 
-def test_draws_of_one_line_in_a_row_are_one_event_with_their_number(record):
+def test_consecutive_draws_of_one_line_are_one_event_with_a_count(record):
     generator = torch.Generator().manual_seed(1)
 
     def loop():
@@ -128,7 +128,7 @@ def test_draws_of_one_line_in_a_row_are_one_event_with_their_number(record):
     assert draw.after == torch_state(generator)
 
 
-def test_functions_of_random_and_numpy_are_recorded_and_put_back(record):
+def test_functions_of_random_and_numpy_are_recorded_and_restored(record):
     before = random.random, np.random.rand, np.random.default_rng
 
     def both():
@@ -143,14 +143,14 @@ def test_functions_of_random_and_numpy_are_recorded_and_put_back(record):
     assert before == (random.random, np.random.rand, np.random.default_rng)
 
 
-def test_generators_that_no_function_shows_are_found_by_their_states(record):
+def test_draws_that_bypass_intercepted_functions_are_found_by_generator_states(record):
     made = []
 
     def make():
         made.append(np.random.default_rng(5))
 
     def use():
-        shuffle([1, 2, 3])  # taken from its module before the ledger began
+        shuffle([1, 2, 3])  # imported before the ledger replaced random.shuffle
         made[0].normal()
 
     found = {draw.generator for draw in draws(record(training(before=make, during=use)), "data")}
@@ -162,7 +162,7 @@ def _named(function, text):
     return line_of(function, text).rpartition("/")[2]
 
 
-def test_draws_of_another_thread_are_recorded_with_its_name(record):
+def test_draws_of_another_thread_are_recorded_with_the_threads_name(record):
     def draw():
         torch.rand(3)
 
@@ -176,7 +176,7 @@ def test_draws_of_another_thread_are_recorded_with_its_name(record):
     assert (event.thread, event.at) == ("augmenter", line_of(draw, "rand"))
 
 
-def test_numbers_that_no_operator_drew_are_counted_as_unseen(record):
+def test_numbers_drawn_without_an_intercepted_operator_are_counted_as_unseen(record):
     def jump():
         ahead = torch.Generator()
         ahead.set_state(torch.default_generator.get_state())
@@ -195,7 +195,7 @@ def operators_hidden():
 
 
 @pytest.mark.parametrize("restore", ["seed", "state"])
-def test_a_state_that_the_program_sets_is_no_unseen_draw(record, restore):
+def test_setting_a_seed_or_a_state_is_not_an_unseen_draw(record, restore):
     states = []
 
     def keep():
@@ -210,14 +210,14 @@ def test_a_state_that_the_program_sets_is_no_unseen_draw(record, restore):
     assert not any(isinstance(event, UnseenDraws) for event in recorded.rank.rng)
 
 
-def test_a_switched_off_ledger_says_so_and_records_nothing(record):
+def test_a_disabled_ledger_records_only_that_it_is_switched_off(record):
     [gap] = record(training(), rng=False).rank.rng
 
     assert isinstance(gap, LedgerGap)
     assert "switched off" in gap.why
 
 
-def test_the_numbers_that_a_program_draws_are_the_same_with_and_without_the_ledger(record):
+def test_the_ledger_does_not_change_the_random_numbers_of_a_program(record):
     drawn = []
 
     def draw():
@@ -230,7 +230,7 @@ def test_the_numbers_that_a_program_draws_are_the_same_with_and_without_the_ledg
     assert drawn[0] == drawn[1]
 
 
-def test_a_thread_that_outlives_the_program_goes_on_computing(record):
+def test_a_thread_that_outlives_the_program_can_still_compute_and_draw(record):
     go, found = threading.Event(), []
 
     def compute():
@@ -245,7 +245,7 @@ def test_a_thread_that_outlives_the_program_goes_on_computing(record):
     assert found == [5.0]
 
 
-def test_an_exchanged_function_is_sent_to_other_processes_as_the_modules_own(record):
+def test_a_replaced_random_function_is_pickled_as_the_original(record):
     sent = []
     record(training(during=lambda: sent.append((pickle.dumps(random.gauss), random.gauss))))
 
@@ -261,15 +261,13 @@ class Noisy(Dataset):
         return torch.rand(4)
 
 
-def test_the_workers_of_a_data_loader_are_followed(record):
+def test_draws_in_data_loader_workers_are_recorded(record):
     sent = []
 
     def load():
         loader = DataLoader(Noisy(), batch_size=2, num_workers=2)
         batches = iter(loader)
-        sent.append(
-            pickle.dumps(_WatchedLoop("a folder", 0, "a.py:1"))
-        )  # as to one that is spawned
+        sent.append(pickle.dumps(_WatchedLoop("a folder", 0, "a.py:1")))  # as for a spawned worker
         assert len(list(batches)) == 2
 
     found = [e for e in record(training(during=load)).rank.rng if isinstance(e, WorkerDraw)]
@@ -282,7 +280,7 @@ def test_the_workers_of_a_data_loader_are_followed(record):
     assert sent
 
 
-def test_an_error_in_a_random_operator_reaches_the_program_as_it_is(record):
+def test_an_error_in_a_random_operator_reaches_the_program_unchanged(record):
     with pytest.raises(RuntimeError, match="expects p to be in"):
         record(training(during=lambda: torch.ones(3).bernoulli_(2.0)))
 
@@ -300,11 +298,11 @@ def test_every_random_operator_of_this_torch_is_intercepted_or_known_not_to_draw
             operator = getattr(getattr(torch.ops.aten, base), overload or "default")
         except AttributeError:
             continue
-        # Implicit composites are taken apart before any mode is given them.
-        taken_apart = torch._C._dispatch_has_kernel_for_dispatch_key(
+        # Implicit composites are decomposed before a dispatch mode receives them.
+        decomposed = torch._C._dispatch_has_kernel_for_dispatch_key(
             full, "CompositeImplicitAutograd"
         )
-        if torch.Tag.nondeterministic_seeded in operator.tags and not taken_apart:
+        if torch.Tag.nondeterministic_seeded in operator.tags and not decomposed:
             missing.append(name)
 
     assert missing == []
@@ -312,14 +310,14 @@ def test_every_random_operator_of_this_torch_is_intercepted_or_known_not_to_draw
 
 
 class Nothing(TorchDispatchMode):
-    """A mode that calls what it is given."""
+    """A dispatch mode that only calls the operator."""
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("mode", [contextlib.nullcontext, Nothing, CastWatch])
-def test_draws_are_seen_below_a_mode_of_the_dispatcher(mode):
+def test_draws_are_intercepted_below_a_torch_dispatch_mode(mode):
     generator = torch.Generator().manual_seed(1)
     drawn = []
 

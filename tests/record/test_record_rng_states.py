@@ -1,4 +1,4 @@
-"""States that are read in the memory of generators are those that the generators give."""
+"""States read from the memory of generators equal those of get_state and getstate."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_trainsafe.trace.rng.events import DrawEvent
 
 
 class Events(list):
-    """A sink of the ledger's in memory."""
+    """Collects the events of the ledger in a list."""
 
     def add(self, event):
         self.append(event)
@@ -29,7 +29,7 @@ class Events(list):
 
 
 def recorded(draw, *modules):
-    """The draws of a function, in modules that are watched."""
+    """The recorded draws of a function that calls the watched modules."""
     events = Events()
     ledger = RngLedger(events, Clock())
     with ledger.recording():
@@ -38,14 +38,14 @@ def recorded(draw, *modules):
     return events.draws
 
 
-def test_the_memory_of_a_cpu_generator_gives_the_state_that_get_state_gives():
+def test_the_state_in_the_memory_of_a_cpu_generator_equals_get_state():
     generator = torch.Generator().manual_seed(1)
     memory = cpu_memory.memory_of(generator)
     assert memory is not None
     drawing = [
         lambda: torch.empty(9).uniform_(generator=generator),
-        lambda: torch.empty(1).normal_(generator=generator),  # puts a number aside
-        lambda: torch.empty(1).normal_(generator=generator),  # and takes it
+        lambda: torch.empty(1).normal_(generator=generator),  # caches a second number
+        lambda: torch.empty(1).normal_(generator=generator),  # uses the cached number
         lambda: torch.empty(1300).uniform_(generator=generator),
         lambda: generator.manual_seed(2**63),
         lambda: generator.set_state(torch.Generator().manual_seed(3).get_state()),
@@ -60,7 +60,7 @@ def test_the_memory_of_a_cpu_generator_gives_the_state_that_get_state_gives():
 
 
 @pytest.mark.parametrize("aside", [False, True], ids=["", "with-a-number-aside"])
-def test_memory_that_does_not_hold_the_state_is_not_read(monkeypatch, aside):
+def test_memory_at_a_wrong_offset_is_not_read_as_generator_state(monkeypatch, aside):
     generator = torch.Generator().manual_seed(1)
     torch.empty(1).normal_(generator=generator) if aside else None
     layout = cpu_memory._layout()
@@ -73,12 +73,12 @@ def test_memory_that_does_not_hold_the_state_is_not_read(monkeypatch, aside):
     assert cpu_memory.memory_of(generator) is None
 
 
-def test_a_layout_that_is_not_torchs_is_not_used(monkeypatch):
+def test_no_memory_layout_is_returned_if_the_search_does_not_find_the_state(monkeypatch):
     monkeypatch.setattr(cpu_memory, "_SEARCHED", 8)
     assert cpu_memory._layout.__wrapped__() is None
 
 
-def test_the_memory_of_pythons_generator_gives_the_state_that_getstate_gives():
+def test_the_state_in_the_memory_of_pythons_generator_equals_getstate():
     before, reader = random.getstate(), PythonState()
     try:
         drawing = [random.random, lambda: random.gauss(0, 1), lambda: random.seed(4)]
@@ -90,7 +90,7 @@ def test_the_memory_of_pythons_generator_gives_the_state_that_getstate_gives():
 
 
 @pytest.mark.parametrize("readable", [True, False], ids=["memory", "get_state"])
-def test_a_ledger_is_the_same_where_memory_cannot_be_read(monkeypatch, readable):
+def test_the_ledger_is_the_same_with_and_without_readable_generator_memory(monkeypatch, readable):
     if not readable:
         monkeypatch.setattr("pytest_trainsafe.record.rng.unseen.memory_of", lambda _: None)
     drop, x = nn.Dropout(0.5), torch.ones(3, 5)
@@ -124,7 +124,7 @@ def test_a_ledger_is_the_same_where_memory_cannot_be_read(monkeypatch, readable)
         pytest.param(lambda x: F.dropout(x, 0.5, inplace=True), id="in-place"),
     ],
 )
-def test_a_dropout_draws_the_same_numbers_and_is_recorded_alike_however_it_is_called(dropout):
+def test_every_dropout_function_draws_unchanged_numbers_and_is_recorded_alike(dropout):
     found = []
 
     def draw():
@@ -138,7 +138,7 @@ def test_a_dropout_draws_the_same_numbers_and_is_recorded_alike_however_it_is_ca
     assert (event.operator, event.shape, event.seed) == ("bernoulli_.float", (4, 6), "7")
 
 
-def test_a_dropout_that_ends_its_recomputation_is_recorded():
+def test_a_dropout_that_is_the_last_recomputed_operation_is_recorded():
     drop, linear = nn.Dropout(0.5), nn.Linear(4, 4)
 
     def draw():
@@ -151,13 +151,13 @@ def test_a_dropout_that_ends_its_recomputation_is_recorded():
     assert forward.before == again.before
 
 
-def test_torchs_dropout_is_put_back():
+def test_the_dropout_function_of_torch_is_restored():
     before = vars(torch._VF).get("dropout")
     recorded(lambda: None)
     assert vars(torch._VF).get("dropout") is before
 
 
-def test_a_dropout_under_vmap_is_left_to_torch():
+def test_dropout_functions_under_vmap_are_recorded_alike():
     def under_vmap(dropout):
         def draw():
             torch.manual_seed(7)
@@ -171,7 +171,7 @@ def test_a_dropout_under_vmap_is_left_to_torch():
     assert function == under_vmap(lambda x: torch.dropout(x, 0.5, True))
 
 
-def test_a_dropout_that_is_compiled_stays_in_one_graph_and_is_recorded():
+def test_a_compiled_dropout_stays_in_one_graph_and_is_recorded():
     drop, found = nn.Dropout(0.5), []
     compiled = torch.compile(drop, backend="eager", fullgraph=True)
 

@@ -1,4 +1,4 @@
-"""Programs are found by name, by file, or as scripts, which also run by themselves."""
+"""Programs are functions, found by name and file, or scripts, which also run outside of a Run."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def script(tmp_path: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def _arguments_and_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A script changes both."""
+    """Restores sys.argv and sys.path, which a script changes."""
     monkeypatch.setattr(sys, "argv", ["pytest"])
     monkeypatch.setattr(sys, "path", list(sys.path))
 
@@ -73,11 +73,11 @@ def test_a_script_is_recorded(
     assert len(trace.ranks[0].steps) == 2
     where = "{'tp': 0, 'cp': 0, 'dp': 0, 'pp': 0}"
     assert capsys.readouterr().out == f"__main__ [0, 1] 0 1 {where} torch.float64\n"
-    # Afterwards there is no run to be part of.
+    # After the Run, context() returns the context outside of any Run.
     assert context().dtype == torch.float32
 
 
-def test_a_script_runs_by_itself(
+def test_a_script_runs_outside_of_a_run_and_writes_no_files(
     script: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(current, "_alone", None)
@@ -87,7 +87,7 @@ def test_a_script_runs_by_itself(
     assert [path.name for path in script.parent.iterdir()] == ["train_it.py"]
 
 
-def test_a_script_that_fails_is_no_context_for_the_next(assign: Any, tmp_path: Path) -> None:
+def test_the_context_of_a_script_that_failed_is_discarded(assign: Any, tmp_path: Path) -> None:
     path = tmp_path / "fails.py"
     path.write_text("raise ValueError('my own')\n")
     with pytest.raises(ValueError, match="my own"):
@@ -96,7 +96,7 @@ def test_a_script_that_fails_is_no_context_for_the_next(assign: Any, tmp_path: P
     assert type(context()._recorder).__name__ == "Unrecorded"
 
 
-def test_a_script_without_steps_is_named(assign: Any, tmp_path: Path) -> None:
+def test_a_script_without_steps_is_refused(assign: Any, tmp_path: Path) -> None:
     path = tmp_path / "idle.py"
     path.write_text("pass\n")
     with pytest.raises(ProgramError, match=r"idle\.py never called ctx\.step"):
@@ -130,7 +130,7 @@ def test_a_function_is_found_by_name_and_gets_its_arguments(assign: Any) -> None
     assert torch.equal(losses[1], 4 * losses[0])
 
 
-def test_a_script_alone_is_told_of_misuse_too() -> None:
+def test_misuse_of_the_context_outside_of_a_run_is_an_error() -> None:
     ctx = context()
     with (
         pytest.raises(ProgramError, match=r"ctx\.microbatch was entered outside ctx\.step"),
@@ -141,7 +141,9 @@ def test_a_script_alone_is_told_of_misuse_too() -> None:
         ctx.loss(torch.ones(()))
 
 
-def test_dp_ranks_share_the_microbatches(assign: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_micro_batches_are_divided_among_the_dp_ranks(
+    assign: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from pytest_trainsafe.record.current import Unrecorded
 
     shares = []

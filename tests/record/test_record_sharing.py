@@ -1,4 +1,4 @@
-"""The ledger notes a generator that several threads use at once, and no other."""
+"""The ledger records whether several threads use a generator concurrently."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.rng.events import DrawEvent
 
 
 def sharing(record, during):
-    """The threads of the draws that the ledger calls shared, each with the other that it names."""
+    """The threads of draws recorded as shared, each with the other thread that the event names."""
 
     def train(ctx):
         model = nn.Linear(2, 2)
@@ -36,7 +36,7 @@ def sharing(record, during):
 
 
 def in_turn(first, second):
-    """Two threads that draw one after the other, both in the midst of their work."""
+    """Runs two threads that draw one after the other while both are running."""
     drawn, done = threading.Event(), threading.Event()
 
     def one():
@@ -57,7 +57,7 @@ def in_turn(first, second):
 
 
 @pytest.mark.parametrize("kind", ["default", "own", "numpy"])
-def test_a_generator_that_two_threads_use_is_noted(record, kind):
+def test_draws_of_two_running_threads_from_a_generator_are_recorded_as_shared(record, kind):
     own = torch.Generator().manual_seed(1)
     draw = {
         "default": lambda: torch.rand(2),
@@ -68,7 +68,7 @@ def test_a_generator_that_two_threads_use_is_noted(record, kind):
     assert sharing(record, lambda: in_turn(draw, draw)) == {("other", "one")}
 
 
-def test_a_thread_that_draws_while_the_main_thread_works_is_noted(record):
+def test_a_draw_of_a_thread_while_the_main_thread_works_is_recorded_as_shared(record):
     def during():
         working: list[bool] = []
         drawn, deadline = [], time.monotonic() + 60
@@ -90,7 +90,7 @@ def test_a_thread_that_draws_while_the_main_thread_works_is_noted(record):
     assert sharing(record, during) == {("augmenter", "MainThread")}
 
 
-def test_threads_with_generators_of_their_own_share_nothing(record):
+def test_draws_of_threads_with_separate_generators_are_not_recorded_as_shared(record):
     def draw():
         torch.rand(2, generator=torch.Generator().manual_seed(1))
 
@@ -98,7 +98,7 @@ def test_threads_with_generators_of_their_own_share_nothing(record):
 
 
 @pytest.mark.parametrize("wait", ["join", "queue", "lock", "future"])
-def test_a_thread_that_the_main_thread_waits_for_shares_nothing(record, wait):
+def test_draws_of_a_thread_that_the_main_thread_waits_for_are_not_recorded_as_shared(record, wait):
     def during():
         torch.rand(2)
         results, lock = queue.SimpleQueue[Any](), threading.Lock()
@@ -125,7 +125,7 @@ def test_a_thread_that_the_main_thread_waits_for_shares_nothing(record, wait):
     assert sharing(record, during) == set()
 
 
-def test_workers_of_a_pool_that_draw_one_after_the_other_share_nothing(record):
+def test_sequential_draws_of_thread_pool_workers_are_not_recorded_as_shared(record):
     def during():
         with ThreadPoolExecutor(2) as pool:
             for _ in range(4):

@@ -1,4 +1,4 @@
-"""With order="split" dp ranks have slices of each micro-batch, and terms of its gradients."""
+"""With order="split", dp ranks compute slices of each micro-batch, and partial gradients."""
 
 from __future__ import annotations
 
@@ -30,7 +30,9 @@ def training(order: str, annotations: Any = CUT) -> Any:
     return train
 
 
-def test_activations_are_cut_gradients_are_terms_and_the_loss_is_a_mean(record: Any) -> None:
+def test_over_dp_activations_are_sharded_gradients_partial_and_the_loss_averaged(
+    record: Any,
+) -> None:
     run = record(training("split"), point={"dp": 2})
 
     layouts = {id.kind: event.layout for id, event in run.rank.tensors.items()}
@@ -46,13 +48,13 @@ def test_activations_are_cut_gradients_are_terms_and_the_loss_is_a_mean(record: 
     assert {id.microbatch for id in run.rank.tensors if id.kind == "activation"} == {0, 1}
 
 
-def test_on_a_single_device_nothing_is_cut(record: Any) -> None:
+def test_on_a_single_device_nothing_is_sharded(record: Any) -> None:
     run = record(training("split"))
 
     assert {event.layout for event in run.rank.tensors.values()} == {()}
 
 
-def test_a_dimension_that_is_cut_over_dp_needs_the_order_split(record: Any) -> None:
+def test_a_dp_dim_annotation_requires_the_order_split(record: Any) -> None:
     with pytest.raises(ProgramError, match=r"modules: \* has a dp_dim.*order='split'"):
         record(training("strided"), point={"dp": 2})
 

@@ -31,18 +31,18 @@ def whole_steps(ctx: Context) -> None:
             optimizer.zero_grad()
 
 
-def test_what_is_recorded_belongs_to_steps(record: Any) -> None:
+def test_at_level_step_only_values_of_whole_steps_are_recorded(record: Any) -> None:
     run = record(whole_steps)
 
     kinds = {"param", "main_grad", "optimizer_state", "loss", "grad_norm"}
     assert {id.kind for id in run.rank.tensors} == kinds
     assert {id.microbatch for id in run.rank.tensors} == {None}
     assert run.rank.note("level") == ["step"]
-    # What the model was given tells dp ranks apart; the numbers are a count of calls.
+    # Inputs distinguish the dp ranks; their micro-batch numbers count the calls of the model.
     assert [(e.step, e.microbatch) for e in run.rank.inputs] == [(0, 0), (0, 1), (1, 0), (1, 1)]
 
 
-def test_its_noise_is_inside_modules_all_the_same(record: Any) -> None:
+def test_at_level_step_noise_changes_losses_and_parameters(record: Any) -> None:
     plain, noisy = record(whole_steps), record(whole_steps, perturbation=2.0**-10)
 
     differ = {id.path for id, digest in plain.hashes().items() if noisy.hashes()[id] != digest}
@@ -52,7 +52,7 @@ def test_its_noise_is_inside_modules_all_the_same(record: Any) -> None:
 @pytest.mark.parametrize(
     ("point", "layout"), [({"dp": 2}, (Partial("dp", "avg"),)), ({"tp": 2}, ()), ({}, ())]
 )
-def test_a_loss_of_a_step_is_a_mean_over_dp(record: Any, point: Any, layout: Any) -> None:
+def test_a_loss_at_level_step_is_a_mean_over_dp(record: Any, point: Any, layout: Any) -> None:
     run = record(whole_steps, point=point)
 
     losses = [event for id, event in run.rank.tensors.items() if id.kind == "loss"]
@@ -86,7 +86,7 @@ def loss_twice(ctx: Context) -> None:
         (loss_twice, "ctx.loss was called twice in one step"),
     ],
 )
-def test_misuse_is_an_error_that_says_what_to_do(
+def test_misuse_at_level_step_raises_an_error_with_advice(
     record: Any, misuse: Callable[[Context], None], message: str
 ) -> None:
     with pytest.raises(ProgramError, match=message):

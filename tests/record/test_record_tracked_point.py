@@ -1,4 +1,4 @@
-"""A program's Point remembers what the program asked of it."""
+"""A TrackedPoint behaves like its Point, and records which axes a program reads."""
 
 from __future__ import annotations
 
@@ -11,54 +11,54 @@ from pytest_trainsafe.record.tracked_point import TrackedPoint
 POINT = Point.of(tp=2, sp=True, zero=1)
 
 
-def test_it_answers_as_the_point_does() -> None:
-    asked = TrackedPoint(POINT)
+def test_a_tracked_point_returns_the_values_of_its_point() -> None:
+    tracked = TrackedPoint(POINT)
 
-    assert asked.get("sp", False) is True
-    assert asked.get("cp", 1) == 1
-    assert asked.size("tp") == 2
-    assert asked.world_size == 2
-    assert (asked.id, str(asked), dict(asked)) == (POINT.id, str(POINT), dict(POINT))
-    assert asked.replace(tp=1) == POINT.replace(tp=1)
-
-
-def test_looking_an_axis_up_asks_for_it_alone() -> None:
-    asked = TrackedPoint(POINT)
-    asked.get("sp", False)
-    asked.size("tp")
-
-    assert asked.axes_read == {"sp", "tp"}
+    assert tracked.get("sp", False) is True
+    assert tracked.get("cp", 1) == 1
+    assert tracked.size("tp") == 2
+    assert tracked.world_size == 2
+    assert (tracked.id, str(tracked), dict(tracked)) == (POINT.id, str(POINT), dict(POINT))
+    assert tracked.replace(tp=1) == POINT.replace(tp=1)
 
 
-def test_looking_at_all_axes_asks_for_all() -> None:
-    asked = TrackedPoint(POINT)
-    dict(asked)
+def test_reading_an_axis_records_only_that_axis() -> None:
+    tracked = TrackedPoint(POINT)
+    tracked.get("sp", False)
+    tracked.size("tp")
 
-    assert asked.axes_read == {"tp", "sp", "zero"}
-
-
-def test_an_axis_is_also_an_attribute() -> None:
-    asked = TrackedPoint(Point.of(tp=2, recompute="full", width=8))
-
-    assert (asked.tp, asked.recompute, asked.width) == (2, "full", 8)
-    assert (asked.zero, asked.sp, asked.compile, asked.cp) == (0, False, False, 1)
-    assert {"tp", "recompute", "width", "zero", "compile"} <= asked.axes_read
+    assert tracked.axes_read == {"sp", "tp"}
 
 
-def test_an_unknown_axis_is_an_error_that_names_get() -> None:
-    asked = TrackedPoint(POINT)
+def test_iterating_over_the_point_records_all_axes() -> None:
+    tracked = TrackedPoint(POINT)
+    dict(tracked)
+
+    assert tracked.axes_read == {"tp", "sp", "zero"}
+
+
+def test_axes_can_be_read_as_attributes() -> None:
+    tracked = TrackedPoint(Point.of(tp=2, recompute="full", width=8))
+
+    assert (tracked.tp, tracked.recompute, tracked.width) == (2, "full", 8)
+    assert (tracked.zero, tracked.sp, tracked.compile, tracked.cp) == (0, False, False, 1)
+    assert {"tp", "recompute", "width", "zero", "compile"} <= tracked.axes_read
+
+
+def test_the_error_for_an_unknown_axis_suggests_get() -> None:
+    tracked = TrackedPoint(POINT)
 
     with pytest.raises(
         UnknownAxisError, match=r"no axis 'widht'.*tp=2.*ctx.point.get\('widht', def"
     ):
-        _ = asked.widht
+        _ = tracked.widht
 
 
-def test_experts_and_chunks_have_a_size_and_other_axes_say_how_to_ask() -> None:
-    asked = TrackedPoint(Point.of(ep=4))
+def test_size_accepts_ep_and_vpp_and_suggests_get_for_axes_without_a_size() -> None:
+    tracked = TrackedPoint(Point.of(ep=4))
 
-    assert (asked.size("ep"), asked.size("vpp"), asked.size("dp")) == (4, 1, 1)
+    assert (tracked.size("ep"), tracked.size("vpp"), tracked.size("dp")) == (4, 1, 1)
     with pytest.raises(
         ArgumentError, match=r"size\('zero'\).*tp, cp, dp, pp, ep, vpp.*get\('zero'"
     ):
-        asked.size("zero")
+        tracked.size("zero")

@@ -1,4 +1,4 @@
-"""Wrapped models are recorded under the names, and with the values, of the model inside."""
+"""Wrapped models are recorded with the names and the values of the unwrapped model."""
 
 from __future__ import annotations
 
@@ -52,14 +52,14 @@ def train_model(model: nn.Module, wrap: Any = lambda model: model) -> Any:
 
 @pytest.fixture
 def bare(record: Any) -> tuple[nn.Module, Any]:
-    """A model that is not trained yet, and what training its copy recorded."""
+    """An untrained model, and the recording of a training of its copy."""
     model = Small()
     run = record(train_model(copy.deepcopy(model)))
     dist.destroy_process_group()
     return model, run
 
 
-def test_distributed_data_parallel(record: Any, bare: Any) -> None:
+def test_a_ddp_model_is_recorded_as_the_unwrapped_model(record: Any, bare: Any) -> None:
     model, expected = bare
     run = record(train_model(model, DistributedDataParallel))
     assert run.hashes() == expected.hashes()
@@ -68,7 +68,9 @@ def test_distributed_data_parallel(record: Any, bare: Any) -> None:
     assert len(run.rank.inputs) == 4
 
 
-def test_distributed_data_parallel_without_its_reduction(record: Any, bare: Any) -> None:
+def test_a_ddp_model_with_no_sync_is_recorded_as_the_unwrapped_model(
+    record: Any, bare: Any
+) -> None:
     model, expected = bare
 
     def train(ctx: Context) -> None:
@@ -92,7 +94,7 @@ def test_distributed_data_parallel_without_its_reduction(record: Any, bare: Any)
     assert record(train).hashes() == expected.hashes()
 
 
-def test_checkpoint_wrappers(record: Any, bare: Any) -> None:
+def test_a_checkpoint_wrapper_does_not_change_what_is_recorded(record: Any, bare: Any) -> None:
     from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
     model, expected = bare
@@ -102,7 +104,7 @@ def test_checkpoint_wrappers(record: Any, bare: Any) -> None:
     assert list(run.rank.modules) == list(expected.rank.modules)
 
 
-def test_fully_sharded_parameters_are_dtensors_with_their_own_layouts(
+def test_an_fsdp2_model_is_recorded_as_the_unwrapped_model_with_dtensor_layouts(
     record: Any, bare: Any
 ) -> None:
     from torch.distributed.device_mesh import init_device_mesh
@@ -127,7 +129,7 @@ def test_fully_sharded_parameters_are_dtensors_with_their_own_layouts(
     assert sources == {"dtensor"}
 
 
-def test_dtensors_are_recorded_by_their_own_placements(record: Any) -> None:
+def test_dtensors_are_recorded_with_layouts_from_their_placements(record: Any) -> None:
     from torch.distributed.tensor import Partial, Shard
     from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module
 

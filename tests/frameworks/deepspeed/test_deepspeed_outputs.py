@@ -1,4 +1,4 @@
-"""Gradients of a model's output are recorded as its backward has them, after the engine's hooks."""
+"""The recorded gradient of a model's output is the one after DeepSpeed's hooks have divided it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class Pair(NamedTuple):
 
 
 class Output(OrderedDict[str, Any]):
-    """A dict of a class of its own, as those of transformers."""
+    """A subclass of OrderedDict, like the outputs of transformers models."""
 
 
 class Model(nn.Module):
-    """Returns its output in some structure."""
+    """Returns its loss in the structure that `wrap` makes."""
 
     def __init__(self, wrap: Callable[[torch.Tensor], Any]) -> None:
         super().__init__()
@@ -36,9 +36,9 @@ class Model(nn.Module):
 
 
 def gradients(model: Model, pick: Callable[[Any], torch.Tensor], *, separate: bool) -> list[float]:
-    """What a hook of the recorder sees of the output's gradient, and the weight's gradient.
+    """The output's gradient as a recorder's hook sees it, and the weight's gradient.
 
-    The engine divides the gradient of what the model returns by 4 in a hook, as 0.18.3 does.
+    A hook on the model's output divides the gradient by 4, as the engine of DeepSpeed 0.18.3 does.
     """
     seen: list[float] = []
 
@@ -66,20 +66,20 @@ NAMES = [each[0] for each in STRUCTURES]
 
 
 @pytest.mark.parametrize(("wrap", "pick"), [e[1:] for e in STRUCTURES], ids=NAMES)
-def test_the_gradient_is_the_one_after_the_engine_divided_it(
+def test_a_hook_on_a_separated_output_sees_the_gradient_that_the_engine_divided(
     wrap: Callable[[torch.Tensor], Any], pick: Callable[[Any], torch.Tensor]
 ) -> None:
     assert gradients(Model(wrap), pick, separate=True) == [0.25, 0.25]
 
 
-def test_on_the_same_tensor_it_would_be_the_one_before() -> None:
+def test_without_separate_outputs_a_hook_sees_the_gradient_before_the_division() -> None:
     _, wrap, pick = STRUCTURES[0]
 
     assert gradients(Model(wrap), pick, separate=False) == [1.0, 0.25]
 
 
 @pytest.mark.parametrize("wrap", [e[1] for e in STRUCTURES], ids=NAMES)
-def test_what_the_model_returns_keeps_its_class_and_its_values(
+def test_separate_outputs_keeps_the_class_and_the_values_of_the_models_output(
     wrap: Callable[[torch.Tensor], Any],
 ) -> None:
     model = Model(wrap)

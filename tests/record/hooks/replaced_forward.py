@@ -1,4 +1,4 @@
-"""A forward of another file, which a test sets in place of a module's own."""
+"""Forwards outside of the test file, with which tests replace the forward of a module."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Doubled:
-    """A forward that has a state, as an emulated precision has."""
+    """A replacement forward that is an object, such as one that emulates a precision."""
 
     def __init__(self, module: nn.Module) -> None:
         self.module = module

@@ -75,14 +75,14 @@ def used_before(y: Tensor) -> Tensor:
     ],
     ids=["relu_", "add_", "slice", "view", "twice", "transpose_", "used before", "not at all"],
 )
-def test_outputs_modified_in_place_are_recorded_as_they_were(
+def test_outputs_later_modified_in_place_are_recorded_with_their_original_values(
     record: Any,
     in_place: Callable[[Tensor], Tensor],
     plain: Callable[[Tensor], Tensor],
     shape: tuple[int, ...],
     bias: bool,
 ) -> None:
-    """Also where they are views: a linear layer with a bias gives a view of its 2-d product."""
+    """Also outputs that are views: a linear layer with a bias returns a view of its 2-d product."""
     model = Consumer(in_place, bias)
     x = X.reshape(shape)
     y = model.fc(x)
@@ -129,7 +129,7 @@ def test_outputs_that_are_views_have_their_own_gradients(
     assert torch.equal(run.get("activation_grad", "views.output"), expected)
 
 
-def test_a_graph_is_freed_with_its_outputs(record: Any) -> None:
+def test_the_autograd_graph_is_freed_together_with_the_outputs(record: Any) -> None:
     import gc
     import weakref
 
@@ -172,7 +172,7 @@ class Frozen:
 
 
 class Returns(nn.Module):
-    """Computes two tensors and returns them in some structure."""
+    """Computes two tensors and returns them in the structure that `wrap` makes."""
 
     def __init__(self, wrap: Callable[[Tensor, Tensor], Any]) -> None:
         super().__init__()
@@ -220,7 +220,7 @@ STRUCTURES = pytest.mark.parametrize(
 
 
 @STRUCTURES
-def test_tensors_in_any_structure_are_recorded_by_their_place(
+def test_tensors_in_nested_outputs_are_recorded_under_their_key_paths(
     record: Any, wrap: Callable[[Tensor, Tensor], Any], places: tuple[str, str]
 ) -> None:
     model = Whole(wrap)
@@ -239,7 +239,7 @@ def test_tensors_in_any_structure_are_recorded_by_their_place(
 
 
 @STRUCTURES
-def test_structures_survive_noise(
+def test_noise_keeps_the_structure_of_outputs(
     record: Any, wrap: Callable[[Tensor, Tensor], Any], places: tuple[str, str]
 ) -> None:
     # The leaf returns the structure itself.
@@ -268,7 +268,7 @@ def test_structures_survive_noise(
         assert torch.allclose(one, other, rtol=2**-7)
 
 
-def test_a_module_called_several_times_has_a_number_for_each_call(record: Any) -> None:
+def test_repeated_calls_of_a_module_are_numbered(record: Any) -> None:
     class Loop(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -292,7 +292,7 @@ def test_a_module_called_several_times_has_a_number_for_each_call(record: Any) -
     assert run.paths("activation_grad") == ["fc.output#2", "output", "fc.output#1", "fc.output"]
 
 
-def test_call_numbers_begin_again_in_every_microbatch(record: Any) -> None:
+def test_call_numbers_restart_in_every_microbatch(record: Any) -> None:
     model = nn.Linear(3, 2)
 
     def train(ctx: Context) -> None:
@@ -308,7 +308,7 @@ def test_call_numbers_begin_again_in_every_microbatch(record: Any) -> None:
     assert torch.equal(run.get("activation", "output", step=1, microbatch=1), model(X * 2).detach())
 
 
-def test_a_module_that_is_not_called_leaves_nothing(record: Any) -> None:
+def test_an_unused_module_has_no_recorded_activations_or_gradients(record: Any) -> None:
     model = Consumer(torch.relu)
     model.unused = nn.Linear(2, 2)
     run = record(one_step(model))
@@ -317,7 +317,7 @@ def test_a_module_that_is_not_called_leaves_nothing(record: Any) -> None:
     assert run.paths("param_grad") == ["fc.bias", "fc.weight"]
 
 
-def test_a_tensor_passed_on_is_recorded_under_each_module(record: Any) -> None:
+def test_a_tensor_passed_through_modules_is_recorded_under_each_of_them(record: Any) -> None:
     class Pass(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -336,7 +336,7 @@ def test_a_tensor_passed_on_is_recorded_under_each_module(record: Any) -> None:
 
 
 @pytest.mark.parametrize("value", [None, "text", 3, {"a": None}, object(), []])
-def test_what_holds_no_tensors_leaves_nothing(record: Any, value: object) -> None:
+def test_outputs_without_tensors_are_not_recorded(record: Any, value: object) -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> object:
             return value
@@ -382,7 +382,7 @@ def test_what_holds_no_tensors_leaves_nothing(record: Any, value: object) -> Non
         "inf",
     ],
 )
-def test_tensors_of_any_kind_are_recorded_as_they_are(record: Any, value: Tensor) -> None:
+def test_tensors_of_any_dtype_and_stride_are_recorded_unchanged(record: Any, value: Tensor) -> None:
     class Gives(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             return value
@@ -401,7 +401,7 @@ def test_tensors_of_any_kind_are_recorded_as_they_are(record: Any, value: Tensor
     torch.testing.assert_close(got, value, rtol=0, atol=0, equal_nan=True)
 
 
-def test_complex_outputs_have_gradients_too(record: Any) -> None:
+def test_gradients_of_complex_outputs_are_recorded(record: Any) -> None:
     model = Consumer(lambda y: torch.view_as_real(torch.fft.rfft(y).conj()))
 
     class Transform(nn.Module):
@@ -423,7 +423,9 @@ def test_complex_outputs_have_gradients_too(record: Any) -> None:
     assert torch.equal(run.get("activation_grad", "transform.output"), grad.resolve_conj())
 
 
-def test_a_module_that_returns_its_parameter_is_recorded_in_every_microbatch(record: Any) -> None:
+def test_gradients_of_a_module_that_returns_its_parameter_are_recorded_per_microbatch(
+    record: Any,
+) -> None:
     class Table(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -455,11 +457,11 @@ def test_a_module_that_returns_its_parameter_is_recorded_in_every_microbatch(rec
         for index in range(2):
             got = run.get("activation_grad", "table.output", step=step, microbatch=index)
             assert torch.equal(got, X.sum(0) * (index + 1))
-    # The parameter recorder's own is left.
+    # Only the hook that records parameter gradients is left.
     assert len(model.table.weight._backward_hooks or {}) == 1
 
 
-def test_two_backward_passes_are_added_up(record: Any) -> None:
+def test_gradients_of_two_backward_passes_are_added(record: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 5), nn.Tanh())
     y = model[0](X)
     z = model[1](y)
@@ -480,7 +482,9 @@ def test_two_backward_passes_are_added_up(record: Any) -> None:
     assert torch.equal(run.get("param_grad", "0.weight"), gradient)
 
 
-def test_a_backward_after_its_microbatch_counts_for_it(record: Any) -> None:
+def test_one_backward_after_all_microbatches_records_activation_gradients_of_each(
+    record: Any,
+) -> None:
     model = nn.Linear(3, 2)
     x = [X, X * 2]
 
@@ -501,7 +505,7 @@ def test_a_backward_after_its_microbatch_counts_for_it(record: Any) -> None:
     assert run.paths("main_grad") == ["weight", "bias"]
 
 
-def test_without_gradients_there_are_outputs_only(record: Any) -> None:
+def test_under_no_grad_only_outputs_are_recorded(record: Any) -> None:
     model = Consumer(torch.relu)
 
     def train(ctx: Context) -> None:
@@ -514,7 +518,7 @@ def test_without_gradients_there_are_outputs_only(record: Any) -> None:
     assert run.paths("activation_grad") == run.paths("param_grad") == run.paths("main_grad") == []
 
 
-def test_a_forward_outside_a_microbatch_is_ignored(record: Any) -> None:
+def test_a_forward_outside_a_microbatch_is_not_recorded(record: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Dropout(0.5))
 
     def train(ctx: Context) -> None:
@@ -532,7 +536,7 @@ def test_a_forward_outside_a_microbatch_is_ignored(record: Any) -> None:
     assert len(run.rank.inputs) == 1
 
 
-def test_a_copy_of_the_model_is_not_the_model(record: Any) -> None:
+def test_calls_of_a_copy_of_the_model_are_not_recorded(record: Any) -> None:
     model = nn.Sequential(nn.Linear(3, 3))
 
     def train(ctx: Context) -> None:
@@ -569,7 +573,7 @@ def test_inputs_are_hashed_by_value(record: Any) -> None:
     assert first[1] == other[1]
 
 
-def test_modules_are_described(record: Any) -> None:
+def test_a_trace_describes_modules_by_class_source_and_parameters(record: Any) -> None:
     run = record(one_step(Consumer(torch.relu)))
     assert run.rank.modules[""].cls == "Consumer"
     assert run.rank.modules[""].source.rpartition(":")[0] == __file__

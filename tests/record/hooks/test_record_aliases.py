@@ -1,4 +1,4 @@
-"""Outputs that share memory, with each other or with an input, each have their own values."""
+"""Outputs that share memory with an input or with each other are recorded with their own values."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 class Returns(nn.Module):
-    """Applies a function; a module so that what it returns is recorded."""
+    """Applies a function, as a module, so that the result is recorded."""
 
     def __init__(self, function: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -48,7 +48,9 @@ def add_to_input(y: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("later", [False, True], ids=["as it is", "modified again"])
-def test_a_module_that_changes_its_input_in_place(record: Any, later: bool) -> None:
+def test_input_and_output_of_an_in_place_module_are_recorded_with_their_own_values(
+    record: Any, later: bool
+) -> None:
     model = Model(add_to_input, lambda y: y.relu_() if later else y.relu())
     y = model.fc(X)
     z = y * 3
@@ -68,7 +70,9 @@ def halves(y: Tensor) -> tuple[Tensor, Tensor]:
     [(halves, False), (halves, True), (lambda y: y.chunk(2, 1), False)],
     ids=["slices", "slices, one modified", "chunks"],
 )
-def test_views_of_the_input(record: Any, split: Callable[[Tensor], Any], modify: bool) -> None:
+def test_outputs_that_are_views_of_the_input_have_their_own_values_and_gradients(
+    record: Any, split: Callable[[Tensor], Any], modify: bool
+) -> None:
     def then(pair: tuple[Tensor, Tensor]) -> Tensor:
         first, second = pair
         return (first.mul_(2) if modify else first * 2) * second
@@ -83,7 +87,7 @@ def test_views_of_the_input(record: Any, split: Callable[[Tensor], Any], modify:
         assert torch.equal(run.get("activation_grad", f"odd.output.{place}"), grad)
 
 
-def test_one_tensor_returned_twice_has_one_gradient(record: Any) -> None:
+def test_a_tensor_returned_twice_has_its_total_gradient_under_both_paths(record: Any) -> None:
     model = Model(lambda y: (y, y), lambda pair: pair[0] * 2 + pair[1].square())
     y = model.fc(X)
     (grad,) = torch.autograd.grad((y * 2 + y.square()).square().sum(), y)
@@ -93,7 +97,9 @@ def test_one_tensor_returned_twice_has_one_gradient(record: Any) -> None:
         assert torch.equal(run.get("activation_grad", path), grad)
 
 
-def test_the_input_changed_by_a_later_module_keeps_its_earlier_values(record: Any) -> None:
+def test_an_output_changed_in_place_by_a_later_module_is_recorded_with_its_earlier_values(
+    record: Any,
+) -> None:
     """A residual that a later module adds to in place, as fused kernels do."""
 
     class Residual(nn.Module):
@@ -124,7 +130,9 @@ def test_the_input_changed_by_a_later_module_keeps_its_earlier_values(record: An
         assert torch.equal(run.get("activation_grad", path), 2 * (y + 1)), path
 
 
-def test_an_output_that_no_backward_needs_gives_its_memory_back(record: Any) -> None:
+def test_recording_does_not_keep_the_memory_of_an_output_that_no_backward_needs(
+    record: Any,
+) -> None:
     memory = []
 
     def add(y: Tensor) -> Tensor:
@@ -136,7 +144,7 @@ def test_an_output_that_no_backward_needs_gives_its_memory_back(record: Any) -> 
     def train(ctx: Context) -> None:
         ctx.watch(model)
         with ctx.step(), ctx.microbatch(0):
-            output = model(X[None])  # of more than two dimensions, so it is a view
+            output = model(X[None])  # 3-d, so the linear layer returns a view
             freed.append(torch.UntypedStorage._expired(memory[-1]))
             output.square().sum().backward()
 

@@ -34,7 +34,7 @@ class Kept(nn.Module):
         self.recompute = recompute
 
     def forward(self, x: Tensor) -> Tensor:
-        self.calls = self.calls + 1  # another tensor in its place
+        self.calls = self.calls + 1  # replaces the tensor
         if self.recompute:
             x = checkpoint(self.norm, x, use_reentrant=False)
         else:
@@ -66,7 +66,7 @@ def test_every_buffer_is_recorded_once_at_the_start_and_after_each_step(record: 
 
 
 @pytest.mark.parametrize("recompute", [False, True])
-def test_what_a_forward_changes_is_recorded_with_its_micro_batch(
+def test_buffers_that_a_forward_changes_are_recorded_in_the_micro_batch(
     record: Any, recompute: bool
 ) -> None:
     run = record(train_with(Kept(recompute)))
@@ -93,7 +93,7 @@ def test_a_model_without_buffers_records_none(record: Any) -> None:
     assert run.paths("buffer") == []
 
 
-def test_annotations_say_how_a_buffer_is_cut() -> None:
+def test_annotations_define_the_layouts_of_buffers() -> None:
     annotations = Annotations.of(
         {
             "cp_order": "zigzag",
@@ -123,6 +123,6 @@ def test_annotations_say_how_a_buffer_is_cut() -> None:
         ({"tp_dim": "0"}, "`buffers: mask` has `tp_dim: '0'`; tp_dim must be a dimension"),
     ],
 )
-def test_a_wrong_entry_is_refused(entry: dict[str, object], message: str) -> None:
+def test_an_invalid_buffer_annotation_is_refused(entry: dict[str, object], message: str) -> None:
     with pytest.raises(AnnotationError, match=message):
         Annotations.of({"buffers": {"mask": entry}})

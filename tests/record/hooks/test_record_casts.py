@@ -1,4 +1,4 @@
-"""Casts out of float64 are found, with the dtype and the line; a clean program has none."""
+"""Casts from float64 to a narrower dtype, and to FP8, are found with their dtype and line."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def one_number(x: Tensor) -> Tensor:
         (one_number, ".float()", torch.float32),
     ],
 )
-def test_a_cast_is_named_with_its_line(
+def test_a_cast_is_found_with_its_dtype_and_line(
     function: Callable[[Tensor], Tensor], text: str, dtype: torch.dtype
 ) -> None:
     with CastWatch() as watch:
@@ -84,7 +84,7 @@ def test_a_cast_is_named_with_its_line(
     assert watch.where == line_of(function, text)
 
 
-def test_the_narrowest_cast_is_named() -> None:
+def test_the_narrowest_of_several_casts_is_reported() -> None:
     with CastWatch() as watch:
         floats(X), narrow(X), half(X)
     assert watch.narrowest is torch.bfloat16
@@ -126,7 +126,9 @@ def test_a_cast_in_a_backward_is_found() -> None:
         lambda: X.argmax(-1),
     ],
 )
-def test_what_is_no_narrowing_is_ignored(harmless: Callable[[], Any]) -> None:
+def test_operations_that_do_not_narrow_float64_tensors_are_ignored(
+    harmless: Callable[[], Any],
+) -> None:
     with CastWatch() as watch:
         harmless()
     assert watch.narrowest is None
@@ -170,23 +172,25 @@ def casts(run: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_clean_program_is_not_said_to_narrow(record: Any, autocast: bool) -> None:
-    """Autocast leaves float64 alone; that it is on is another note."""
+def test_no_cast_is_recorded_for_a_float64_program_without_casts(
+    record: Any, autocast: bool
+) -> None:
+    """Autocast does not change float64 tensors; that it is enabled is recorded separately."""
     run = record(lambda ctx: train_model(ctx, False, autocast), dtype="float64", watch_casts=True)
     assert casts(run) == []
     assert run.rank.note("autocast") == ["bfloat16"] * autocast
-    kinds = ("grad_norm", "input")  # which are float32 and int64 at any rung
+    kinds = ("grad_norm", "input")  # these are float32 and int64 at every precision
     assert {e.dtype for id, e in run.rank.tensors.items() if id.kind not in kinds} == {"float64"}
 
 
-def test_a_program_that_narrows_is_noted(record: Any) -> None:
+def test_a_cast_in_a_forward_is_recorded_if_casts_are_watched(record: Any) -> None:
     run = record(lambda ctx: train_model(ctx, True, False), dtype="float64", watch_casts=True)
     assert casts(run) == [f"float32 {line_of(Model.forward, 'x.float()')}"]
     unwatched = record(lambda ctx: train_model(ctx, True, False), dtype="float64")
     assert casts(unwatched) == []
 
 
-def test_watching_changes_no_bits(record: Any) -> None:
+def test_watching_casts_does_not_change_recorded_values(record: Any) -> None:
     one, other = (
         record(lambda ctx: train_model(ctx, False, False), dtype="float64", watch_casts=watched)
         for watched in (False, True)
@@ -195,7 +199,7 @@ def test_watching_changes_no_bits(record: Any) -> None:
 
 
 def cast_early(ctx: Context, dtype: torch.dtype) -> None:
-    """Weights that are drawn in float32 and filled again, in a model of some dtype."""
+    """Casts a weight to float32 before `ctx.initialize` fills it, in a model of the given dtype."""
     model = Model(False).to(dtype)
     with torch.no_grad():
         model.fc.weight.copy_(torch.randn(7, 4, dtype=torch.float64).float())
@@ -205,12 +209,12 @@ def cast_early(ctx: Context, dtype: torch.dtype) -> None:
         model(torch.arange(7)).sum().backward()
 
 
-def test_a_cast_in_the_initialisation_does_not_count(record: Any) -> None:
+def test_a_cast_during_initialisation_is_not_recorded(record: Any) -> None:
     run = record(lambda ctx: cast_early(ctx, ctx.dtype), dtype="float64", watch_casts=True)
     assert casts(run) == []
 
 
-def test_a_model_that_stays_narrow_counts_though_it_was_cast_before_it_is_watched(
+def test_a_model_cast_to_bfloat16_before_ctx_watch_is_recorded_as_a_cast(
     record: Any,
 ) -> None:
     run = record(lambda ctx: cast_early(ctx, torch.bfloat16), dtype="float64", watch_casts=True)
@@ -223,7 +227,7 @@ def to_codes(x: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_casts_to_fp8_are_noted_apart_and_in_every_dtype(record: Any, dtype: str) -> None:
+def test_casts_to_fp8_are_recorded_as_float8_at_every_precision(record: Any, dtype: str) -> None:
     class Quantised(Model):
         def forward(self, tokens: Tensor) -> Tensor:
             x = super().forward(tokens)
@@ -240,7 +244,7 @@ def test_casts_to_fp8_are_noted_apart_and_in_every_dtype(record: Any, dtype: str
     assert casts(run) == [f"float8 {line_of(to_codes, 'float8_e4m3fn')}"]
 
 
-def test_codes_that_are_moved_are_no_cast_to_fp8() -> None:
+def test_copying_and_dequantising_fp8_values_is_not_a_cast_to_fp8() -> None:
     codes = to_codes(X)
     with CastWatch() as watch:
         torch.cat([codes.view(torch.uint8)] * 2).view(torch.float8_e4m3fn).clone()

@@ -1,4 +1,4 @@
-"""A choice within a module is recorded with its scores, and a Run that follows another uses it."""
+"""Choices inside a module's forward are recorded with their scores, and replayed by other Runs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def by_topk(scores: Tensor) -> Tensor:
 
 
 def by_two_calls(scores: Tensor) -> Tensor:
-    """First a group of two options, then one of three that the group allows."""
+    """Chooses between two groups, then among three options whose scores depend on the group."""
     group = torch.topk(scores[:, :2], k=1).indices
     allowed = scores.clone()
     allowed[:, 1:2] += group
@@ -37,12 +37,12 @@ def by_max(scores: Tensor) -> Tensor:
 
 
 def second_best(scores: Tensor) -> Tensor:
-    """Skips the best: wrong, where the scores are certain."""
+    """Chooses the second and third best: wrong if scores differ by more than rounding."""
     return scores.topk(3, dim=-1).indices[:, 1:]
 
 
 class Router(nn.Module):
-    """Probabilities, zero but for the chosen, and a map of the chosen."""
+    """Returns probabilities, zero except for the chosen options, and a mask of the chosen."""
 
     def __init__(self, sign: int, choose: Choose) -> None:
         super().__init__()
@@ -91,16 +91,18 @@ def found(recorded: Any, kind: str, path: str) -> list[Tensor]:
 
 
 @pytest.mark.parametrize("choose", [by_topk, by_max])
-def test_choice_and_scores_are_recorded_beside_the_outputs(record: Any, choose: Choose) -> None:
+def test_choices_and_scores_inside_a_module_are_recorded_beside_its_outputs(
+    record: Any, choose: Choose
+) -> None:
     run = record(training(choose=choose))
 
     scores, chosen = (found(run, "decision", f"router.{n}") for n in ("scores", "output"))
     assert len(scores) == len(chosen) == 2
-    for by, own, marks in zip(
+    for router_scores, choice, mask in zip(
         scores, chosen, found(run, "activation", "router.output.1"), strict=True
     ):
-        assert torch.equal(own, by.topk(own.shape[-1]).indices)
-        assert torch.equal(marks.nonzero()[:, 1].view_as(own), own.sort(-1).values)
+        assert torch.equal(choice, router_scores.topk(choice.shape[-1]).indices)
+        assert torch.equal(mask.nonzero()[:, 1].view_as(choice), choice.sort(-1).values)
 
 
 def test_several_choices_of_one_forward_are_numbered(record: Any) -> None:
@@ -114,7 +116,7 @@ def test_several_choices_of_one_forward_are_numbered(record: Any) -> None:
 
 @pytest.mark.parametrize("choose", [by_topk, by_max, by_two_calls])
 @pytest.mark.parametrize("reentrant", [None, False, True])
-def test_a_run_that_replays_computes_with_the_other_s_choice(
+def test_a_replaying_run_records_its_own_choices_and_computes_with_the_replayed_ones(
     record: Any, choose: Choose, reentrant: bool | None
 ) -> None:
     first = record(training(choose=choose))
@@ -124,21 +126,23 @@ def test_a_run_that_replays_computes_with_the_other_s_choice(
     )
 
     for path in ("router.output", "router.scores"):
-        for own, mine in zip(
+        for own, recorded in zip(
             found(alone, "decision", path), found(run, "decision", path), strict=True
         ):
-            assert torch.equal(own, mine)
+            assert torch.equal(own, recorded)
     maps = [found(each, "activation", "router.output.1") for each in (first, alone, run)]
-    for there, without, here in zip(*maps, strict=True):
-        assert torch.equal(here, there)
-        assert not torch.equal(here, without)
+    for replayed, own, used in zip(*maps, strict=True):
+        assert torch.equal(used, replayed)
+        assert not torch.equal(used, own)
     if choose is by_topk:
         for gradient in found(run, "param_grad", "router.gate.weight"):
             assert bool(gradient.any())
 
 
 @pytest.mark.parametrize("reentrant", [False, True])
-def test_recomputation_makes_the_same_choice_again(record: Any, reentrant: bool) -> None:
+def test_activation_recomputation_uses_the_same_replayed_choices(
+    record: Any, reentrant: bool
+) -> None:
     first = record(training())
     replayed = {"replayed": str(first.trace.path)}
     plain = record(training(sign=-1), **replayed)
@@ -150,7 +154,9 @@ def test_recomputation_makes_the_same_choice_again(record: Any, reentrant: bool)
     assert again.paths("decision") == plain.paths("decision")
 
 
-def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record: Any) -> None:
+def test_a_wrong_choice_fails_the_comparison_although_the_reference_choice_is_replayed(
+    record: Any,
+) -> None:
     reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
     replayed = {"replayed": str(reference.trace.path)}
     right = record(training(), **replayed)
@@ -165,12 +171,12 @@ def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record
     assert "starts at router.output · decision · step 0 · micro-batch 0" in text
 
 
-def test_a_module_that_chooses_nothing_is_named(record: Any) -> None:
+def test_a_topk_decision_without_a_call_of_topk_argmax_or_max_is_refused(record: Any) -> None:
     with pytest.raises(ProgramError, match=r"router is annotated `decision: topk`.*neither"):
         record(training(choose=lambda scores: scores.argsort(dim=-1)[:, :2]))
 
 
-def test_the_mode_ends_with_a_forward_that_raises(record: Any) -> None:
+def test_choices_are_not_intercepted_after_a_forward_that_raises(record: Any) -> None:
     def fails(scores: Tensor) -> Tensor:
         raise ValueError("of the program")
 

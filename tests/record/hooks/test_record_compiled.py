@@ -1,4 +1,4 @@
-"""Compiled models keep their graphs whole, and what crosses their boundaries is recorded."""
+"""Recording adds no graph breaks to compiled models, and records values at region boundaries."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 
-# torch.compile itself looks at `.grad`, and hides the warning in a way that errors pass by.
+# torch.compile itself reads `.grad`; its own filter does not hide a warning turned into an error.
 pytestmark = pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 
 
 class Norm(nn.LayerNorm):
-    """A part that every release compiles: torch 2.10 runs `nn.LayerNorm` itself as Python."""
+    """A module that every torch release compiles; torch 2.10 runs `nn.LayerNorm` itself eagerly."""
 
     def forward(self, input: Tensor) -> Tensor:
         return super().forward(input)
@@ -93,13 +93,13 @@ def training(
 
 @pytest.fixture
 def plain(record: Any) -> Iterator[tuple[nn.Module, Any]]:
-    """A model that is not trained yet, and what training its copy recorded."""
+    """An untrained model, and the recording of a training of its copy."""
     model = Small()
     yield model, record(training(copy.deepcopy(model)))
     torch.compiler.reset()
 
 
-#: All that have a forward of their own.
+#: The modules that have their own forward.
 WHOLE = {"", "layers.0", "layers.1", "norm"}
 
 
@@ -120,7 +120,7 @@ WHOLE = {"", "layers.0", "layers.1", "norm"}
         *("part later", "wrapped later", "function"),
     ],
 )
-def test_what_crosses_the_boundary_is_recorded_and_the_graph_stays_whole(
+def test_values_at_the_boundary_of_a_compiled_region_are_recorded_without_graph_breaks(
     record: Any, plain: Any, before: Any, after: Any, unseen: set[str]
 ) -> None:
     model, expected = plain
@@ -132,20 +132,20 @@ def test_what_crosses_the_boundary_is_recorded_and_the_graph_stays_whole(
     assert run.rank.note("ran") == ["compile"]
     assert set(run.rank.note("compiled")) == unseen
     flows = ("input", "activation", "activation_grad")
-    due = {
+    wanted = {
         id: digest
         for id, digest in expected.hashes().items()
         if id.kind not in flows or id.module not in unseen
     }
-    assert run.hashes() == due
+    assert run.hashes() == wanted
     assert {name: e.cls for name, e in run.rank.modules.items()} == {
         name: e.cls for name, e in expected.rank.modules.items()
     }
     assert len(run.rank.inputs) == (0 if "" in unseen else 4)
 
 
-def test_a_part_that_torch_may_not_compile_is_recorded_either_way(record: Any) -> None:
-    """torch 2.10 runs its own modules as Python if they are compiled in place; 2.13 compiles."""
+def test_a_module_is_recorded_whether_or_not_torch_compiles_it_in_place(record: Any) -> None:
+    """torch 2.10 runs its own modules eagerly if they are compiled in place; 2.13 compiles them."""
     model = Small()
     model.norm = nn.LayerNorm(4)
     expected = record(training(copy.deepcopy(model)))
@@ -160,7 +160,7 @@ def test_a_part_that_torch_may_not_compile_is_recorded_either_way(record: Any) -
     assert run.hashes() == expected.hashes()
 
 
-def test_hooks_around_a_compiled_module_may_be_inside_another_region(
+def test_a_compiled_module_inside_another_compiled_region_is_not_recorded(
     record: Any, plain: Any
 ) -> None:
     model, _ = plain
@@ -175,7 +175,7 @@ def test_hooks_around_a_compiled_module_may_be_inside_another_region(
 
 
 @pytest.mark.parametrize("compile", [wrapped, in_place], ids=["wrapped", "in place"])
-def test_an_eager_run_compiles_nothing(record: Any, plain: Any, compile: Any) -> None:
+def test_a_trusted_run_of_a_compiled_model_is_eager(record: Any, plain: Any, compile: Any) -> None:
     model, expected = plain
     regions = compiled_regions()
 
@@ -187,10 +187,10 @@ def test_an_eager_run_compiles_nothing(record: Any, plain: Any, compile: Any) ->
     assert "TORCHDYNAMO_DISABLE" not in os.environ
 
 
-def test_a_perturbed_eager_run_has_noise_inside_what_it_would_compile(
+def test_a_trusted_run_adds_noise_to_all_modules_of_a_compiled_model(
     record: Any, plain: Any
 ) -> None:
-    """The noise that measures rounding is on leaf modules, so it needs every module's calls."""
+    """Noise is added to the outputs of leaf modules, so the hooks of all modules must run."""
     model, _ = plain
     noisy = record(training(copy.deepcopy(model)), perturbation=2.0**-20)
 
@@ -200,7 +200,7 @@ def test_a_perturbed_eager_run_has_noise_inside_what_it_would_compile(
 
 
 class Broken(nn.Module):
-    """Two layers between which no graph goes on."""
+    """Two layers with a graph break between them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -212,8 +212,8 @@ class Broken(nn.Module):
         return self.second(x)
 
 
-def test_modules_that_share_a_region_and_break_graphs_are_all_accounted_for(record: Any) -> None:
-    """Code compiled for one module runs for others of its class, which the compiler never met."""
+def test_every_module_is_recorded_or_listed_as_compiled_despite_graph_breaks(record: Any) -> None:
+    """Code compiled for one module also runs for others of its class, which were never traced."""
     model = nn.Sequential(nn.Linear(3, 3), Broken(), Broken(), nn.LayerNorm(3))
     called = torch.compile(model, backend="aot_eager")
 

@@ -1,4 +1,4 @@
-"""A rank notes that it recomputed activations, or ran a compiled graph, however that came about."""
+"""A trace says whether the rank recomputed activations and whether it ran a compiled graph."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 class Net(nn.Module):
-    """Two layers; `how` recomputes nothing, the second one, its forward alone, or a function."""
+    """Two layers; `how` says what is recomputed: the second layer, its forward, or a function."""
 
     def __init__(self, how: str, reentrant: bool = True) -> None:
         super().__init__()
@@ -47,23 +47,23 @@ def train(model: nn.Module, ctx: Context, **options: Any) -> None:
 
 @pytest.mark.parametrize("reentrant", [True, False], ids=["reentrant", "not reentrant"])
 @pytest.mark.parametrize("how", ["module", "forward", "function"])
-def test_recomputation_is_noted(record: Any, how: str, reentrant: bool) -> None:
+def test_activation_recomputation_is_recorded(record: Any, how: str, reentrant: bool) -> None:
     run = record(partial(train, Net(how, reentrant)))
 
     assert run.rank.note("ran") == ["recompute"]
 
 
-def test_recomputation_is_noted_where_no_module_is_recorded(record: Any) -> None:
+def test_activation_recomputation_is_recorded_if_no_module_is_selected(record: Any) -> None:
     run = record(partial(train, Net("function")), modules=("nothing",))
 
     assert run.rank.note("ran") == ["recompute"]
 
 
-def test_a_plain_backward_is_no_recomputation(record: Any) -> None:
+def test_a_plain_backward_is_not_recorded_as_recomputation(record: Any) -> None:
     assert record(partial(train, Net(""))).rank.note("ran") == []
 
 
-def test_several_backwards_of_a_micro_batch_are_no_recomputation(record: Any) -> None:
+def test_two_backwards_of_a_micro_batch_are_not_recorded_as_recomputation(record: Any) -> None:
     model = Net("")
 
     def twice(ctx: Context) -> None:
@@ -76,7 +76,7 @@ def test_several_backwards_of_a_micro_batch_are_no_recomputation(record: Any) ->
     assert record(twice).rank.note("ran") == []
 
 
-def test_a_compiled_graph_is_noted(record: Any) -> None:
+def test_running_a_compiled_graph_is_recorded(record: Any) -> None:
     twice = torch.compile(lambda x: 2 * x, backend="eager")
     model = Net("")
 

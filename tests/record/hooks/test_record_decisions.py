@@ -1,4 +1,4 @@
-"""A decision is recorded as it was made, and a Run that follows another uses the other's."""
+"""A Run records the decisions of its modules, and may compute with those of another Run."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 class Choose(nn.Module):
-    """The number of the best score of each row."""
+    """The index of the best score of each row."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores.topk(1, dim=-1).indices
 
 
 class Model(nn.Module):
-    """Scores times `sign`, the choice, and the score that was chosen."""
+    """Multiplies scores by `sign`, chooses one in each row, and adds up the chosen scores."""
 
     def __init__(self, sign: int, choose: nn.Module) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def choices(recorded: Any, name: str = "choose.output") -> list[Tensor]:
     ]
 
 
-def test_choice_and_scores_are_recorded_whole_also_in_sketches(record) -> None:
+def test_decisions_and_scores_are_recorded_in_full_even_with_sketches(record) -> None:
     recorded = record(training(), record="sketch")
 
     for scores, chosen in zip(choices(recorded, "choose.scores"), choices(recorded), strict=True):
@@ -68,34 +68,40 @@ def test_choice_and_scores_are_recorded_whole_also_in_sketches(record) -> None:
     assert "choose.output" not in recorded.paths("activation")
 
 
-def test_a_run_that_replays_records_its_own_choice_and_uses_the_other(record) -> None:
+def test_a_replaying_run_records_its_own_decisions_and_computes_with_the_replayed_ones(
+    record,
+) -> None:
     first = record(training())
     alone = record(training(sign=-1))
     replaying = record(training(sign=-1), replayed=str(first.trace.path))
 
-    for own, there, mine in zip(choices(alone), choices(first), choices(replaying), strict=True):
-        assert torch.equal(mine, own)
-        assert not torch.equal(mine, there)
+    for own, replayed, recorded in zip(
+        choices(alone), choices(first), choices(replaying), strict=True
+    ):
+        assert torch.equal(recorded, own)
+        assert not torch.equal(recorded, replayed)
     for index in (0, 1):
-        # With the other's choices, the negated scores sum to the negated sum.
+        # With the replayed decisions, the negated scores add up to the negated sum.
         total = first.get("activation", "output", microbatch=index)
         assert replaying.get("activation", "output", microbatch=index) == -total
         assert alone.get("activation", "output", microbatch=index) != -total
 
 
-def test_a_module_that_chooses_nothing_is_no_decision(record) -> None:
+def test_a_decision_annotation_on_a_module_without_integer_outputs_is_refused(record) -> None:
     with pytest.raises(ProgramError, match=r"choose is annotated as a decision.*int64"):
         record(training(choose=nn.Identity()))
 
 
 class ChooseSecond(nn.Module):
-    """The number of the second best score of each row: a wrong choice, and a certain one."""
+    """The index of the second best score of each row: wrong by more than rounding."""
 
     def forward(self, scores: Tensor) -> Tensor:
         return scores.topk(2, dim=-1).indices[..., 1:]
 
 
-def test_a_wrong_choice_fails_though_the_reference_s_is_used_in_its_place(record) -> None:
+def test_a_wrong_choice_fails_the_comparison_although_the_reference_choice_is_replayed(
+    record,
+) -> None:
     reference, noisy = record(training()), record(training(), perturbation=2.0**-23)
     replayed = {"replayed": str(reference.trace.path)}
     right = record(training(), **replayed)

@@ -1,4 +1,4 @@
-"""What a module returns where the recorder does not look is named, once; nothing breaks it."""
+"""Tensors in outputs that the recorder cannot read are listed once in the trace."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 class Cache:
-    """Holds tensors as caches and scans do, and a property that must not be called."""
+    """Has tensors in its attributes, as caches have, and a property that must not be read."""
 
     def __init__(self, tensor: Tensor) -> None:
         self.keys, self.values, self.length = tensor, [{"v": tensor}], 3
@@ -41,7 +41,7 @@ class Output:
 
 
 class Model(nn.Module):
-    """A layer, and a leaf that returns what it is asked to."""
+    """A linear layer, and a leaf module that returns what `wrap` makes."""
 
     def __init__(self, wrap: Callable[[Tensor], Any]) -> None:
         super().__init__()
@@ -103,7 +103,7 @@ def quantized(tensor: Tensor) -> Tensor:
     ],
     ids=["object", "slots", "field", "set", "generator", "numpy", "meta", "nested", "quantized"],
 )
-def test_tensors_out_of_reach_are_named_once(
+def test_tensors_that_cannot_be_recorded_are_listed_once(
     record: Any, wrap: Callable[[Tensor], Any], named: str, perturbation: float
 ) -> None:
     run = record(train(Model(wrap)), perturbation=perturbation)
@@ -113,8 +113,8 @@ def test_tensors_out_of_reach_are_named_once(
     assert "fc.output" in run.paths("activation_grad")
 
 
-def test_what_a_program_gets_is_what_the_module_returned(record: Any) -> None:
-    """Looking does not use up a generator, and leaves objects as they are."""
+def test_recording_does_not_consume_a_generator_that_a_module_returns(record: Any) -> None:
+    """The program still gets the first item of each generator."""
     seen: list[Any] = []
 
     def given(y: Tensor) -> Any:
@@ -143,16 +143,18 @@ def test_what_a_program_gets_is_what_the_module_returned(record: Any) -> None:
     ],
     ids=lambda value: repr(value).partition(" at ")[0],
 )
-def test_what_holds_no_tensors_is_not_named(value: object) -> None:
+def test_values_without_tensors_are_not_listed_as_not_recorded(value: object) -> None:
     assert list(not_recorded(value)) == []
 
 
-def test_modules_and_tensors_are_not_named() -> None:
+def test_modules_and_tensors_are_not_listed_as_not_recorded() -> None:
     layer = nn.Linear(2, 2)
     assert list(not_recorded((layer, layer.weight, torch.ones(2), torch.ones(2).to_sparse()))) == []
 
 
-def test_states_and_master_copies_without_a_layout_are_named(record: Any) -> None:
+def test_optimizer_states_and_main_params_of_another_shape_are_listed_as_not_compared(
+    record: Any,
+) -> None:
     class Factored(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             for parameter in self.param_groups[0]["params"]:

@@ -1,4 +1,4 @@
-"""Every tensor of an output has a place of its own, whatever the containers are like."""
+"""Every tensor in an output has a unique key path, whatever the containers and their keys."""
 
 from __future__ import annotations
 
@@ -34,13 +34,15 @@ def inside_itself(make: Callable[[], Any], put: Callable[[Any, Any], None]) -> A
     ],
     ids=["1 and '1'", "dots", "odd keys", "twice", "list in itself", "dict in itself", "shared"],
 )
-def test_places_are_unique_and_finite(value: Any, places: list[str]) -> None:
+def test_key_paths_are_unique_even_in_containers_that_contain_themselves(
+    value: Any, places: list[str]
+) -> None:
     assert [place for place, _ in tensors_in(value)] == places
     replaced = replace_tensors(value, lambda _, tensor: tensor + 1)
     assert type(replaced) is type(value)
 
 
-def test_two_tensors_of_one_name_are_recorded_apart(record: Any) -> None:
+def test_tensors_under_keys_with_the_same_text_are_recorded_separately(record: Any) -> None:
     class Odd(nn.Module):
         def forward(self, x: Tensor) -> dict[Any, Tensor]:
             return {0: x * 2, "0": x * 3}

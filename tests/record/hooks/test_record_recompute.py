@@ -1,4 +1,4 @@
-"""Activation recomputation: each call is recorded once, and its gradient under its own number."""
+"""Activation recomputation: each call is recorded once, with the gradient of the same call."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 class Blocks(nn.Module):
     """Calls one block several times, some of the calls under a checkpoint, as `plan` says.
 
-    "." plain, "r" reentrant, "n" not, "R" and "N" a checkpoint inside another of the kind.
+    "." plain, "r" reentrant, "n" non-reentrant, "R" and "N" such a checkpoint inside another one.
     """
 
     def __init__(self, plan: str) -> None:
@@ -45,7 +45,7 @@ class Blocks(nn.Module):
 
 
 class Plain(Blocks):
-    """The same without any checkpoint."""
+    """The same calls without any checkpoint."""
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.first(x)
@@ -67,7 +67,7 @@ def train_once(model: nn.Module) -> Any:
 
 
 def same(run: Any, expected: Any) -> None:
-    """The same tensors, bit by bit; parameter gradients up to the order of a sum.
+    """Asserts equal tensors bit by bit; parameter gradients up to the order of summation.
 
     Reentrant checkpoints add a shared parameter's terms in another order.
     """
@@ -85,7 +85,7 @@ def same(run: Any, expected: Any) -> None:
 @pytest.mark.parametrize(
     "plan", ["r", "n", "rr", "nn", ".r.", ".n.", "rrr", "r.r", "rn", "nr", "R", "N", "RR", ".RrR"]
 )
-def test_recomputation_changes_nothing_that_is_recorded(record: Any, plan: str) -> None:
+def test_activation_recomputation_does_not_change_what_is_recorded(record: Any, plan: str) -> None:
     plain = Plain(plan)
     model = Blocks(plan)
     model.load_state_dict(plain.state_dict())
@@ -93,7 +93,9 @@ def test_recomputation_changes_nothing_that_is_recorded(record: Any, plan: str) 
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_the_whole_model_recomputed_has_one_input(record: Any, reentrant: bool) -> None:
+def test_a_recomputed_model_records_its_input_and_activations_once(
+    record: Any, reentrant: bool
+) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     x = X.clone().requires_grad_()
 
@@ -109,7 +111,9 @@ def test_the_whole_model_recomputed_has_one_input(record: Any, reentrant: bool) 
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_two_backward_passes_recompute_twice(record: Any, reentrant: bool) -> None:
+def test_two_backward_passes_with_recomputation_record_the_same_as_without(
+    record: Any, reentrant: bool
+) -> None:
     model = nn.Sequential(nn.Linear(3, 3), nn.Tanh())
     x = X.clone().requires_grad_()
     plain = copy.deepcopy(model)
@@ -129,7 +133,7 @@ def test_two_backward_passes_recompute_twice(record: Any, reentrant: bool) -> No
 
 
 @pytest.mark.parametrize("reentrant", [True, False])
-def test_noise_is_the_same_when_recomputed(record: Any, reentrant: bool) -> None:
+def test_recomputed_outputs_get_the_same_noise(record: Any, reentrant: bool) -> None:
     plan = "rr" if reentrant else "nn"
     plain = Plain(plan)
     model = Blocks(plan)
@@ -139,8 +143,8 @@ def test_noise_is_the_same_when_recomputed(record: Any, reentrant: bool) -> None
     assert record(train_once(plain)).hashes() != expected.hashes()
 
 
-def test_a_forward_first_made_in_a_backward_is_no_recomputation(record: Any) -> None:
-    """A custom function may run a module in its backward: nothing to repeat, nothing recorded."""
+def test_a_module_called_only_in_a_backward_is_not_recorded(record: Any) -> None:
+    """A custom autograd function may call a module in its backward."""
 
     class Odd(torch.autograd.Function):
         @staticmethod

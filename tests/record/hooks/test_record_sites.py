@@ -1,4 +1,4 @@
-"""The lines at which a program calls its model, reports, reduces and steps are noted, once each."""
+"""The lines with which a program constructs and drives its training are recorded, once each."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 
 
 def sites(run: Any) -> dict[str, list[str]]:
-    """By what they do, the source of the lines that were noted; all are of this file."""
+    """The source of the recorded lines, which are all in this file, by what the lines do."""
     found: dict[str, list[str]] = {}
     for site in run.rank.events_of(Site):
         file, _, line = site.at.rpartition(":")
@@ -57,7 +57,7 @@ def train(ctx: Any) -> None:
             optimizer.zero_grad(set_to_none=False)
 
 
-def test_each_line_is_noted_once(record: Any) -> None:
+def test_lines_that_call_model_loss_backward_and_optimizer_are_recorded_once(record: Any) -> None:
     assert sites(record(train)) == {
         "watch": ["ctx.watch(model, optimizer)"],
         "optimizer": ["optimizer = torch.optim.SGD(model.parameters(), lr=0.1)"],
@@ -69,8 +69,10 @@ def test_each_line_is_noted_once(record: Any) -> None:
     }
 
 
-def test_a_model_that_marks_the_microbatch_itself_is_called_where_it_is_called(record: Any) -> None:
-    """As Lightning's modules are, whose training step has the mark."""
+def test_the_line_that_calls_a_model_which_enters_the_microbatch_itself_is_recorded(
+    record: Any,
+) -> None:
+    """As in Lightning, where the module's training step enters the micro-batch."""
 
     class Marking(nn.Sequential):
         ctx: Any
@@ -94,15 +96,17 @@ def test_a_model_that_marks_the_microbatch_itself_is_called_where_it_is_called(r
     assert found["backward"] == ["with contextlib.ExitStack() as stack:"]
 
 
-def test_where_a_fault_is_sought_the_lines_that_change_gradients_are_noted_too(record: Any) -> None:
-    """Not those that clear them, nor the backward that makes them."""
+def test_localisation_runs_record_the_lines_that_change_gradients(record: Any) -> None:
+    """Lines that clear gradients, and the backward that computes them, do not count as changes."""
     run = record(train, rewrite=REWRITE)
     assert sites(run)["write"] == ["parameter.grad.mul_(0.5)"]
 
 
-def test_a_wrapper_that_reduces_is_noted_where_it_is_applied(record: Any, tmp_path: Path) -> None:
+def test_the_lines_that_apply_data_parallel_wrappers_are_recorded(
+    record: Any, tmp_path: Path
+) -> None:
     class FSDPState(_State):
-        """As what torch keeps of a module that `fully_shard` is applied to."""
+        """Has the name of the state that torch keeps for a module given to `fully_shard`."""
 
     def wrapped(ctx: Any) -> None:
         store = f"file://{tmp_path}/store"
@@ -120,7 +124,7 @@ def test_a_wrapper_that_reduces_is_noted_where_it_is_applied(record: Any, tmp_pa
     assert names == ["DistributedDataParallel", "fully_shard"]
 
 
-def test_a_process_group_is_noted_where_the_program_makes_it(record: Any, tmp_path: Path) -> None:
+def test_the_line_that_creates_a_process_group_is_recorded(record: Any, tmp_path: Path) -> None:
     def grouped(ctx: Any) -> None:
         store = f"file://{tmp_path}/store"
         dist.init_process_group("gloo", init_method=store, rank=0, world_size=1)
@@ -130,7 +134,7 @@ def test_a_process_group_is_noted_where_the_program_makes_it(record: Any, tmp_pa
     assert sites(record(grouped))["group"] == ["dist.new_group([0])"]
 
 
-def test_nothing_is_left_of_watching_for_constructions(record: Any) -> None:
+def test_patched_constructors_are_restored_after_a_run(record: Any) -> None:
     def watched() -> list[object]:
         classes = torch.optim.Optimizer, DistributedDataParallel, _State
         return [*(each.__init__ for each in classes), dist.new_group, c10d.new_group]
@@ -141,7 +145,7 @@ def test_nothing_is_left_of_watching_for_constructions(record: Any) -> None:
     assert "__init__" not in vars(_State)
 
 
-def test_a_forward_set_on_an_instance_is_found_in_its_file() -> None:
+def test_the_line_of_a_forward_set_on_an_instance_is_found() -> None:
     linear = nn.Linear(2, 2)
     assert found_forward(linear) == ""
     linear.forward = replaced_forward.Doubled(linear)  # type: ignore[assignment, method-assign]
@@ -150,7 +154,9 @@ def test_a_forward_set_on_an_instance_is_found_in_its_file() -> None:
     assert found_forward(linear) == f"{replaced_forward.__file__}:18"
 
 
-def test_a_forward_set_on_a_class_by_another_file_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_line_of_a_forward_that_another_file_set_on_a_class_is_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     class Linear(nn.Linear):
         def forward(self, hidden: torch.Tensor) -> torch.Tensor:
             return super().forward(hidden)
@@ -164,20 +170,20 @@ def test_a_forward_set_on_a_class_by_another_file_is_found(monkeypatch: pytest.M
     assert found_forward(Other(2, 2)) == f"{replaced_forward.__file__}:18"
 
 
-def test_what_torch_itself_puts_around_a_forward_is_no_replacement() -> None:
+def test_a_checkpoint_around_a_forward_is_not_a_replaced_forward() -> None:
     linear = nn.Linear(2, 2)
     linear.forward = functools.partial(checkpoint, linear.forward, use_reentrant=False)  # type: ignore[method-assign]
     assert found_forward(linear) == ""
 
 
-def test_the_class_that_torch_derives_is_described_by_the_one_it_derives_from() -> None:
+def test_a_class_derived_by_a_parametrization_is_described_by_its_base_class() -> None:
     linear = nn.Linear(2, 2)
     nn.utils.parametrize.register_parametrization(linear, "weight", nn.Identity())
     assert type(linear) is not nn.Linear
     assert described_class(type(linear)) is nn.Linear
 
 
-def test_a_module_with_a_replaced_forward_says_so_in_the_trace(record: Any) -> None:
+def test_the_trace_has_the_line_of_a_replaced_forward(record: Any) -> None:
     def replaced(ctx: Any) -> None:
         model = nn.Sequential(nn.Linear(3, 2)).to(ctx.dtype)
         model[0].forward = replaced_forward.Doubled(model[0])
@@ -203,7 +209,7 @@ def test_a_module_with_a_replaced_forward_says_so_in_the_trace(record: Any) -> N
         '{"type":"reduction","call":"all_reduce","axes":"dp","site":"f.py:1","caller":""}',
     ],
 )
-def test_a_malformed_line_is_refused(line: str) -> None:
+def test_a_malformed_event_of_a_source_line_is_refused(line: str) -> None:
     try:
         fault = fault_of(decoder().decode(line))
     except msgspec.ValidationError:
@@ -211,6 +217,6 @@ def test_a_malformed_line_is_refused(line: str) -> None:
     assert "not a line" in fault
 
 
-def test_sound_lines_are_not() -> None:
+def test_valid_site_and_reduction_events_are_accepted() -> None:
     for line in (Site("model", "f.py:1"), Reduction("all_reduce", ("dp",), "f.py:1", "")):
         assert fault_of(decoder().decode(msgspec.json.encode(line))) == ""

@@ -1,4 +1,4 @@
-"""Where a class of module is defined is found quickly, and as `inspect` finds it."""
+"""The line of a class definition is found quickly, with the same result as `inspect`."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ else:
 
 
 @pytest.mark.parametrize("cls", [Plain, Plain.Inner, Decorated, Twice, nn.Linear, nn.Module])
-def test_the_source_of_a_class_is_what_inspect_says(cls: type) -> None:
+def test_source_of_returns_the_file_and_line_that_inspect_returns(cls: type) -> None:
     expected = f"{inspect.getsourcefile(cls)}:{inspect.getsourcelines(cls)[1]}"
     assert source_of(cls) == expected
 
 
-def test_a_class_that_one_line_defines_is_found_without_parsing_its_file(
+def test_a_class_name_defined_once_is_located_without_parsing_the_file(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.delattr(inspect, "getsourcelines")
@@ -58,6 +58,6 @@ def _line_of_encoder() -> str:
         return str(next(n for n, line in enumerate(lines, 1) if line.startswith(wanted)))
 
 
-def test_a_class_made_at_run_time_has_no_source() -> None:
+def test_a_class_created_at_run_time_has_no_source() -> None:
     made = type("Made", (), {"__module__": "builtins"})
     assert source_of(made) == ""

@@ -1,4 +1,4 @@
-"""Noise on operations shows the rounding within a module, and leaves what is exact alone."""
+"""Noise on operations simulates rounding inside modules, and does not change exact operations."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ def relative(value: torch.Tensor, expected: torch.Tensor) -> float:
     return float((value - expected).norm() / expected.norm())
 
 
-def test_result_of_an_operation_is_perturbed_by_the_size_of_rounding() -> None:
+def test_the_result_of_an_operation_is_perturbed_by_about_one_rounding_error() -> None:
     left, right = draw(8, 8), draw(8, 8) + 1
     with noisy():
         product = left @ right
     assert 0 < relative(product, left @ right) < 2 * EPS
 
 
-def test_saturated_softmax_shows_its_rounding() -> None:
-    """Rounding of p is large beside 1 - p: noise on what softmax is given does not show it."""
+def test_noise_reveals_the_rounding_error_of_a_saturated_softmax() -> None:
+    """The rounding error of p is large relative to 1 - p; noise on softmax's input is not."""
     scores = torch.tensor([12.0, 0.0], dtype=torch.float64)
     exact = 1 - scores.softmax(0)[0]
     with noisy():
@@ -41,7 +41,7 @@ def test_saturated_softmax_shows_its_rounding() -> None:
     assert float((rest - exact).abs() / exact) > 100 * EPS
 
 
-def test_steps_within_an_lstm_are_perturbed() -> None:
+def test_the_output_of_an_lstm_is_perturbed() -> None:
     lstm, hidden = nn.LSTM(3, 4, dtype=torch.float64).requires_grad_(False), draw(5, 1, 3)
     expected, _ = lstm(hidden)
     with noisy():
@@ -49,7 +49,7 @@ def test_steps_within_an_lstm_are_perturbed() -> None:
     assert 0 < relative(output, expected) < 1e-13
 
 
-def test_gradients_are_perturbed_in_backward() -> None:
+def test_gradients_computed_under_noise_are_perturbed() -> None:
     weight = draw(4, 4).requires_grad_()
     (expected,) = torch.autograd.grad((weight @ weight).tanh().sum(), weight)
     with noisy():
@@ -57,8 +57,8 @@ def test_gradients_are_perturbed_in_backward() -> None:
     assert 0 < relative(found, expected) < 1e-13
 
 
-def test_same_operation_on_the_same_values_gets_the_same_noise() -> None:
-    """Recomputation must find what the forward found."""
+def test_the_same_operation_on_the_same_values_gets_the_same_noise() -> None:
+    """Activation recomputation must compute the values that the forward computed."""
     values = draw(6)
     with noisy():
         first, again = values.exp(), values.exp()
@@ -82,14 +82,14 @@ def test_same_operation_on_the_same_values_gets_the_same_noise() -> None:
         lambda x: (x > 0).sum(),
     ],
 )
-def test_what_copies_selects_or_counts_is_left_alone(exact) -> None:
+def test_operations_that_copy_select_or_count_are_not_perturbed(exact) -> None:
     values = draw(6)
     with noisy():
         found = exact(values)
     assert torch.equal(found, exact(values))
 
 
-def test_random_numbers_of_the_program_stay_the_same() -> None:
+def test_noise_does_not_change_the_random_numbers_of_the_program() -> None:
     torch.manual_seed(3)
     expected = torch.rand(4)
     torch.manual_seed(3)
@@ -109,5 +109,5 @@ def test_random_numbers_of_the_program_stay_the_same() -> None:
         ("embedding", False),
     ],
 )
-def test_backward_operations_round_as_their_forward_ones(name: str, rounded: bool) -> None:
+def test_operations_that_round_are_recognised_by_name(name: str, rounded: bool) -> None:
     assert is_rounded(name) is rounded

@@ -1,4 +1,4 @@
-"""Noise of the size of rounding, and none at all where none is asked for."""
+"""Noise has the size of rounding errors; without it, recording does not change a training."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Mixed(nn.Module):
         x = self.drop(x)
         x, _ = self.lstm(x)
         y, weights = self.attend(x, x, x)
-        # Not the plain sum: each row of weights sums to 1, which hides the noise of the others.
+        # Squared: each row of weights sums to 1, so a plain sum would hide the noise.
         return self.first(y).relu_() + weights.square().sum()
 
 
@@ -73,7 +73,7 @@ def test_recording_does_not_change_training(record: Any) -> None:
     assert all(torch.equal(a, b) for a, b in zip(recorded, expected, strict=True))
 
 
-def test_noise_changes_every_value_a_little(record: Any) -> None:
+def test_noise_slightly_changes_every_activation_and_gradient(record: Any) -> None:
     model = Mixed().eval()
     same, size = copy.deepcopy(model), 2.0**-13
     runs = [
@@ -91,8 +91,8 @@ def test_noise_changes_every_value_a_little(record: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16", "float16"])
-def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
-    """A leaf's output and gradient, by themselves, deviate by 0.2 to 1.2 epsilon."""
+def test_noise_has_the_size_of_one_rounding_error(record: Any, dtype: str) -> None:
+    """The output and the gradient of a single leaf module deviate by 0.2 to 1.2 epsilon."""
     kind = getattr(torch, dtype)
     x = torch.linspace(-2, 3, 400).reshape(20, 20).to(kind)
     model = nn.Sequential(nn.Identity())
@@ -123,7 +123,7 @@ def test_noise_has_the_size_of_rounding(record: Any, dtype: str) -> None:
         assert 0.2 <= size <= 1.2, size
 
 
-def test_the_same_values_at_the_same_place_have_the_same_noise() -> None:
+def test_noise_is_a_function_of_the_seed_the_place_and_the_values() -> None:
     values = torch.linspace(1, 2, 50)
     noise = Noise(2.0**-10, seed=0)
     first = noise("a", values)
@@ -136,7 +136,7 @@ def test_the_same_values_at_the_same_place_have_the_same_noise() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
-def test_zeros_infinities_and_integers_stay() -> None:
+def test_noise_does_not_change_zeros_infinities_nans_and_integers() -> None:
     noise = Noise(2.0**-3, seed=0)
     special = torch.tensor([0.0, -0.0, float("inf"), float("-inf"), float("nan")])
     torch.testing.assert_close(noise("a", special), special, rtol=0, atol=0, equal_nan=True)
@@ -173,7 +173,7 @@ def test_masked_outputs_stay_masked_under_noise(record: Any) -> None:
         assert bool(run.get("param_grad", path).isfinite().all())
 
 
-def test_an_input_that_is_handed_back_beside_a_result_stays_the_same_tensor() -> None:
+def test_noise_does_not_replace_an_input_that_is_returned_beside_another_output() -> None:
     noise = Noise(2.0**-10, seed=0)
     given, made = torch.linspace(1, 2, 8), torch.linspace(2, 3, 8)
     again, noisy = noise.output("a", (given, made), [given])
@@ -182,8 +182,10 @@ def test_an_input_that_is_handed_back_beside_a_result_stays_the_same_tensor() ->
     assert not torch.equal(noise.output("identity", given, [given]), given)
 
 
-def test_gradients_reach_an_output_that_another_is_computed_from(record: Any) -> None:
-    """As a router does, a module returns its logits and what it makes of them."""
+def test_under_noise_an_output_that_another_is_computed_from_has_a_recorded_gradient(
+    record: Any,
+) -> None:
+    """A module returns its logits and their softmax, as a router does."""
 
     class Router(nn.Module):
         def __init__(self) -> None:
@@ -210,7 +212,7 @@ def test_gradients_reach_an_output_that_another_is_computed_from(record: Any) ->
             assert torch.allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-def test_packed_sequences_survive_noise(record: Any) -> None:
+def test_packed_sequences_keep_their_type_and_batch_sizes_under_noise(record: Any) -> None:
     from torch.nn.utils.rnn import PackedSequence, pack_padded_sequence
 
     kept: list[Any] = []

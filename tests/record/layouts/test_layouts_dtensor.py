@@ -1,4 +1,4 @@
-"""A DTensor's layout says which rows its local tensor holds, for every rank of a fake group."""
+"""The layout of a DTensor says which elements each rank holds; checked in fake process groups."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::U
 
 @contextmanager
 def fake_rank(rank: int, world_size: int) -> Iterator[None]:
-    """This process is one rank of a group whose collectives do nothing."""
+    """Makes this process one rank of a fake process group, whose collectives do nothing."""
     dist.init_process_group("fake", rank=rank, world_size=world_size, store=FakeStore())
     try:
         yield
     finally:
         dist.destroy_process_group()
-        for name in dir(debug):  # torch keeps DTensors' meshes, with this rank's coordinates
+        for name in dir(debug):  # torch caches the meshes of DTensors with this rank's coordinates
             if name.startswith("_clear"):
                 getattr(debug, name)()
 
@@ -51,7 +51,7 @@ def sharded(full: torch.Tensor, mesh: DeviceMesh, placements: list[Placement]) -
 def merged_over(
     point: Point, make: Callable[[], DTensor], sizes: bool = True
 ) -> tuple[torch.Tensor, list[ours.Layout]]:
-    """What the ranks' local tensors merge into, by the layouts of their DTensors."""
+    """Merges the ranks' local tensors by their layouts; returns the tensor and the layouts."""
     parts = []
     for rank in range(point.world_size):
         with fake_rank(rank, point.world_size):
@@ -66,7 +66,9 @@ def merged_over(
 
 
 @pytest.mark.parametrize("rows", [8, 7, 5, 3])
-def test_fsdp2_over_tensor_parallelism_is_exact_also_when_uneven(rows: int) -> None:
+def test_layouts_of_fsdp2_over_tensor_parallelism_are_exact_even_for_uneven_shards(
+    rows: int,
+) -> None:
     point = Point.of(tp=2, dp=2)
     full = {
         "0.weight": torch.arange(rows * 4.0).view(rows, 4),
@@ -103,7 +105,7 @@ def test_fsdp2_over_tensor_parallelism_is_exact_also_when_uneven(rows: int) -> N
                     assert tuple(int(a[0]) for a in arrays) == tuple(offset)
 
 
-def test_hybrid_sharding_has_rectangles_with_replicas() -> None:
+def test_hybrid_sharding_gives_replicated_slices() -> None:
     full = torch.arange(20.0).view(5, 4)
 
     def make() -> DTensor:
@@ -117,7 +119,7 @@ def test_hybrid_sharding_has_rectangles_with_replicas() -> None:
         assert layouts[1] == layouts[3] == (ours.Slices((3, 0), (2, 4), (5, 4), ("dp",)),)
 
 
-def test_flattened_data_and_context_ranks_have_rectangles() -> None:
+def test_sharding_over_a_flattened_dp_cp_mesh_gives_slices() -> None:
     full = torch.arange(9.0)
 
     def make() -> DTensor:
@@ -128,7 +130,7 @@ def test_flattened_data_and_context_ranks_have_rectangles() -> None:
     assert layouts[3] == (ours.Slices((0,), (0,), (9,), ("cp", "dp")),)
 
 
-def test_mesh_without_names_is_known_by_its_ranks() -> None:
+def test_the_axes_of_a_mesh_without_dimension_names_are_inferred_from_its_ranks() -> None:
     full = torch.arange(8.0)
 
     def make() -> DTensor:
@@ -141,7 +143,7 @@ def test_mesh_without_names_is_known_by_its_ranks() -> None:
         dtensor_layout(make())
 
 
-def test_own_names_of_mesh_dimensions_can_be_mapped() -> None:
+def test_custom_mesh_dimension_names_can_be_mapped_to_axes() -> None:
     with fake_rank(0, 2):
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("model",))
         tensor = sharded(torch.ones(4), mesh, [Shard(0)])
@@ -150,7 +152,7 @@ def test_own_names_of_mesh_dimensions_can_be_mapped() -> None:
             dtensor_layout(tensor)
 
 
-def test_partial_placements_keep_their_operation() -> None:
+def test_partial_placements_keep_a_sum_or_mean_and_refuse_other_operations() -> None:
     point = Point.of(tp=2)
     with fake_rank(1, 2):
         mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
@@ -161,7 +163,7 @@ def test_partial_placements_keep_their_operation() -> None:
             dtensor_layout(DTensor.from_local(torch.ones(2), mesh, [Partial("max")]))
 
 
-def test_mesh_dimension_of_one_rank_places_nothing() -> None:
+def test_a_mesh_dimension_of_one_rank_is_omitted_from_the_layout() -> None:
     with fake_rank(0, 2):
         mesh = init_device_mesh("cpu", (1, 2), mesh_dim_names=("anything", "tp"))
         tensor = sharded(torch.ones(4), mesh, [Shard(0), Shard(0)])
@@ -169,8 +171,8 @@ def test_mesh_dimension_of_one_rank_places_nothing() -> None:
 
 
 @pytest.mark.parametrize("rows", [12, 10, 7])
-def test_strided_shards_of_one_mesh_dimension_are_blocks(rows: int) -> None:
-    """Packed projections and flattened views: each of three blocks is cut on its own."""
+def test_strided_shards_over_one_mesh_dimension_give_blocks(rows: int) -> None:
+    """Packed projections and flattened views: each of three blocks is sharded separately."""
     full = torch.arange(rows * 2.0).view(rows, 2)
 
     def make() -> DTensor:
@@ -183,15 +185,15 @@ def test_strided_shards_of_one_mesh_dimension_are_blocks(rows: int) -> None:
     assert set(layouts) == {(ours.Shard(0, "tp", blocks),)}
 
 
-def test_a_strided_shard_in_another_order_is_not_taken_for_a_plain_one() -> None:
+def test_the_layout_of_a_strided_shard_merges_strided_but_not_plain_shards() -> None:
     point, full = Point.of(tp=2), torch.arange(8.0)
-    mesh_of = [Shard(0), _StridedShard(0, split_factor=2)]
+    placements = [Shard(0), _StridedShard(0, split_factor=2)]
     held = []
     for rank in range(2):
         with fake_rank(rank, 2):
             mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tp",))
-            plain, strided = (sharded(full, mesh, [each]).to_local().clone() for each in mesh_of)
-            layout = dtensor_layout(sharded(full, mesh, [mesh_of[1]]), point.sizes)
+            plain, strided = (sharded(full, mesh, [each]).to_local().clone() for each in placements)
+            layout = dtensor_layout(sharded(full, mesh, [placements[1]]), point.sizes)
             held.append(((plain, strided), layout))
     for values, right in ((0, False), (1, True)):
         parts = [
@@ -203,16 +205,16 @@ def test_a_strided_shard_in_another_order_is_not_taken_for_a_plain_one() -> None
         assert torch.equal(merged, full.double()) is right
 
 
-def test_blocks_over_tp_are_cut_again_by_fsdp() -> None:
+def test_blocks_sharded_over_tp_can_be_sharded_again_over_dp() -> None:
     full, point = torch.arange(16.0), Point.of(tp=2, dp=2)
 
     def make() -> DTensor:
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         cut = sharded(full, mesh["tp"], [_StridedShard(0, split_factor=2)]).to_local()
-        own = cut.chunk(2)[mesh.get_local_rank("dp")]
+        local_part = cut.chunk(2)[mesh.get_local_rank("dp")]
         placements = [_StridedShard(0, split_factor=2), _StridedShard(0, split_factor=2)]
         return DTensor.from_local(
-            own, mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
+            local_part, mesh, placements, run_check=False, shape=full.shape, stride=full.stride()
         )
 
     merged, layouts = merged_over(point, make)
@@ -220,7 +222,7 @@ def test_blocks_over_tp_are_cut_again_by_fsdp() -> None:
     assert set(layouts) == {(ours.Shard(0, "tp", (8, 8)), ours.Shard(0, "dp"))}
 
 
-def test_blocks_of_uneven_shards_are_refused() -> None:
+def test_strided_blocks_of_uneven_shards_are_refused() -> None:
     with fake_rank(0, 4):
         mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("dp", "tp"))
         placements = [_StridedShard(0, split_factor=4), Shard(0)]

@@ -1,4 +1,4 @@
-"""A parameter's layout comes from the first source that knows it."""
+"""A parameter's layout comes from its attributes, else from annotations; else it is replicated."""
 
 from __future__ import annotations
 
@@ -27,31 +27,31 @@ def parameter(**attributes: Any) -> nn.Parameter:
     return made
 
 
-def test_mark_comes_before_the_annotation() -> None:
+def test_attributes_take_precedence_over_annotations() -> None:
     marked = parameter(tensor_model_parallel=True, partition_dim=0, partition_stride=1)
     layout = parameter_layout("fc.weight", marked, POINT, ANNOTATIONS)
     assert layout == ((Shard(0, "tp"),), "attribute")
 
 
-def test_annotation_comes_before_a_mark_that_says_false() -> None:
+def test_annotations_take_precedence_over_tensor_model_parallel_false() -> None:
     unmarked = parameter(tensor_model_parallel=False, partition_dim=-1, partition_stride=1)
     found = parameter_layout("fc.weight", unmarked, POINT, ANNOTATIONS)
     assert found == ((Shard(1, "tp"),), "parameters: fc.weight")
     assert parameter_layout("other", unmarked, POINT, ANNOTATIONS) == ((), "attribute")
 
 
-def test_parameter_that_nothing_describes_is_whole() -> None:
+def test_a_parameter_without_attributes_or_annotations_is_replicated() -> None:
     assert parameter_layout("other", parameter(), POINT, ANNOTATIONS) == ((), "default")
 
 
-def test_fused_blocks_come_from_sizes_or_from_the_stride() -> None:
+def test_fused_blocks_come_from_partition_blocks_or_partition_stride() -> None:
     blocks = parameter(tensor_model_parallel=True, partition_dim=0, partition_blocks=(8, 2, 2))
     stride = parameter(tensor_model_parallel=True, partition_dim=0, partition_stride=2)
     assert parameter_layout("w", blocks, POINT, ANNOTATIONS)[0] == (Shard(0, "tp", (8, 2, 2)),)
     assert parameter_layout("w", stride, POINT, ANNOTATIONS)[0] == (Shard(0, "tp", (6, 6)),)
 
 
-def test_mark_means_nothing_without_tensor_parallelism() -> None:
+def test_tensor_model_parallel_has_no_effect_without_the_tp_axis() -> None:
     marked = parameter(tensor_model_parallel=True, partition_dim=0)
     assert parameter_layout("w", marked, Point.of(cp=2), ANNOTATIONS) == ((), "attribute")
 
@@ -64,7 +64,7 @@ def test_mark_means_nothing_without_tensor_parallelism() -> None:
         ({"partition_dim": 1, "partition_stride": 3}, "8 rows .*stride 3.* add up to 6"),
     ],
 )
-def test_marks_that_contradict_the_shape_are_refused(
+def test_attributes_that_contradict_the_shape_are_refused(
     attributes: dict[str, Any], words: str
 ) -> None:
     marked = parameter(tensor_model_parallel=True, **attributes)
@@ -81,7 +81,7 @@ def test_marks_that_contradict_the_shape_are_refused(
         (Point.of(cp=2, sp=True), ("cp",)),
     ],
 )
-def test_raw_gradient_is_a_sum_over_cp_and_where_marked_over_tp(
+def test_gradients_are_partial_over_cp_and_with_sequence_parallel_also_over_tp(
     point: Point, axes: tuple[str, ...]
 ) -> None:
     assert gradient_partial_axes("norm.weight", parameter(), point, ANNOTATIONS) == axes
@@ -92,7 +92,7 @@ def test_raw_gradient_is_a_sum_over_cp_and_where_marked_over_tp(
 
 
 @pytest.mark.parametrize("marked", [True, False])
-def test_an_expert_is_owned_by_some_of_the_cp_and_dp_ranks_at_ep(marked: bool) -> None:
+def test_with_expert_parallelism_some_of_the_cp_and_dp_ranks_own_an_expert(marked: bool) -> None:
     expert = parameter(**({"allreduce": False} if marked else {}))
     cut = parameter(tensor_model_parallel=True, partition_dim=0, allreduce=False)
     written = {} if marked else {"parameters": {"experts.*": {"expert_parallel": True}}}
@@ -121,11 +121,11 @@ def test_an_expert_is_owned_by_some_of_the_cp_and_dp_ranks_at_ep(marked: bool) -
     ],
 )
 @pytest.mark.parametrize("marked", [True, False])
-def test_experts_may_be_cut_over_other_ranks_than_tp(
+def test_expert_tp_size_shards_experts_over_other_ranks_than_tp(
     point: Point, size: int, layout: tuple[Any, ...], marked: bool
 ) -> None:
-    """Megatron-LM's expert tensor parallelism marks weights as cut, also where each is whole."""
-    own = parameter(
+    """Megatron-LM sets tensor_model_parallel on expert weights even if they are not sharded."""
+    expert = parameter(
         tensor_model_parallel=True,
         partition_dim=0,
         partition_stride=2,
@@ -134,11 +134,11 @@ def test_experts_may_be_cut_over_other_ranks_than_tp(
     )
     entries = {} if marked else {"parameters": {"experts.*": {"expert_tp_size": size}}}
 
-    found = parameter_layout("experts.0.fc1.weight", own, point, Annotations.of(entries))
+    found = parameter_layout("experts.0.fc1.weight", expert, point, Annotations.of(entries))
     assert found[0] == layout
 
 
-def test_a_size_that_no_axes_make_is_refused_with_those_that_do() -> None:
+def test_expert_tp_size_must_be_a_product_of_axis_sizes() -> None:
     odd = parameter(expert_tp_size=2, allreduce=False)
     with pytest.raises(LayoutError, match=r"expert_tp_size of 2.*tp=4.*1, tp, tp \* cp"):
         parameter_layout("e.w", odd, Point.of(tp=4), ANNOTATIONS)

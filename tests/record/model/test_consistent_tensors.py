@@ -1,4 +1,4 @@
-"""Consistent tensors are the same values everywhere, and look like random ones."""
+"""Consistent tensors have the same values on every rank, and the values look random."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_trainsafe.record.model.consistent import consistent_integers, consis
 N = 200_000
 
 
-def test_values_never_change() -> None:
+def test_values_are_the_same_in_every_release() -> None:
     assert consistent_tensor("w", (4,), dtype=torch.float64).tolist() == [
         -2.28125, -0.23828125, 0.09228515625, 0.1044921875
     ]  # fmt: skip
@@ -31,8 +31,8 @@ def test_values_never_change() -> None:
     assert consistent_integers("t", (6,), 100).tolist() == [28, 31, 96, 61, 74, 6]
 
 
-def test_values_follow_the_definition() -> None:
-    """The same in plain Python integers."""
+def test_values_equal_those_computed_with_python_integers() -> None:
+    """The definition, computed with Python integers."""
     import xxhash
 
     mask = 2**64 - 1
@@ -48,7 +48,7 @@ def test_values_follow_the_definition() -> None:
 
 
 @pytest.mark.parametrize(("mean", "std"), [(0.0, 1.0), (1.0, 0.1), (0.0, 0.02)])
-def test_mean_and_standard_deviation_are_those_asked_for(mean: float, std: float) -> None:
+def test_values_have_the_requested_mean_and_standard_deviation(mean: float, std: float) -> None:
     values = consistent_tensor("a", (N,), mean=mean, std=std, dtype=torch.float64)
     assert abs(values.mean().item() - mean) < 4 * std / math.sqrt(N)
     assert abs(values.std().item() / std - 1) < 4 / math.sqrt(2 * N)
@@ -72,10 +72,10 @@ def test_logical_values_are_the_same_in_every_dtype(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
 @pytest.mark.parametrize("std", [1.0, 1e-5])
-def test_rounding_is_that_of_the_dtype(dtype: torch.dtype, std: float) -> None:
+def test_representable_rounds_values_as_the_dtype_does(dtype: torch.dtype, std: float) -> None:
     exact = consistent_tensor("a", (5000,), std=std, dtype=torch.float64, representable=None)
     got = consistent_tensor("a", (5000,), std=std, dtype=torch.float64, representable=dtype)
-    if dtype == torch.float16:  # torch goes through float32, and so rounds twice
+    if dtype == torch.float16:  # torch converts through float32, and so rounds twice
         expected = torch.from_numpy(exact.numpy().astype(np.float16)).double()
     else:
         expected = exact.to(dtype).double()
@@ -101,7 +101,7 @@ def shards(draw: st.DrawFn) -> tuple[tuple[int, ...], Layout, Point]:
 
 @given(shards(), st.sampled_from([1, 4, consistent.BLOCK]))
 @settings(max_examples=100, deadline=None)
-def test_every_shard_is_its_part_of_the_full_tensor(
+def test_every_shard_equals_its_part_of_the_full_tensor(
     case: tuple[tuple[int, ...], Layout, Point], block: int
 ) -> None:
     shape, layout, point = case
@@ -118,13 +118,13 @@ def test_every_shard_is_its_part_of_the_full_tensor(
             assert torch.equal(consistent_integers("t", shape, 1000, **place), expected)
 
 
-def test_scalar_and_empty_tensors() -> None:
+def test_scalar_and_empty_shapes_are_supported() -> None:
     assert consistent_tensor("a", ()).shape == ()
     assert consistent_tensor("a", ()) == consistent_tensor("a", (3,))[0]
     assert consistent_tensor("a", (0, 4)).shape == (0, 4)
 
 
-def test_integers_are_uniform() -> None:
+def test_consistent_integers_are_uniform() -> None:
     counts = torch.bincount(consistent_integers("t", (N,), 10), minlength=10)
     assert counts.numel() == 10
     assert (counts - N / 10).abs().max().item() < 4.5 * math.sqrt(N * 0.09)

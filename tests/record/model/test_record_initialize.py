@@ -1,4 +1,4 @@
-"""`ctx.initialize` gives a rank its part of the logical tensor, from whatever source the layout."""
+"""`ctx.initialize` fills each rank's shard with its part of the logical tensor."""
 
 from __future__ import annotations
 
@@ -33,21 +33,23 @@ def whole() -> nn.Linear:
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_parameters_cut_by_annotations_get_their_parts(whole: nn.Linear, rank: int) -> None:
+def test_parameters_sharded_by_annotations_get_their_part_of_the_logical_tensor(
+    whole: nn.Linear, rank: int
+) -> None:
     part = filled((4, 3), rank, Annotations.of(BY_COLUMN))
 
     assert torch.equal(part.weight, whole.weight.chunk(2, 1)[rank])
     assert torch.equal(part.bias, whole.bias.chunk(2)[rank])
 
 
-def test_without_annotations_every_rank_holds_the_whole(whole: nn.Linear) -> None:
+def test_without_annotations_every_rank_gets_the_same_values(whole: nn.Linear) -> None:
     first, second = (filled((4, 3), rank, Annotations.empty()) for rank in (0, 1))
 
     assert torch.equal(first.weight, second.weight)
     assert not torch.equal(first.weight, whole.weight[:, :3])
 
 
-def test_watch_refuses_a_shard_that_initialize_filled_as_a_whole(record: Any) -> None:
+def test_ctx_watch_refuses_a_shard_that_ctx_initialize_filled_as_replicated(record: Any) -> None:
     def train(ctx: Context) -> None:
         model = nn.Linear(3, 4)
         ctx.initialize(model)
@@ -62,9 +64,11 @@ def test_watch_refuses_a_shard_that_initialize_filled_as_a_whole(record: Any) ->
 
 
 @pytest.mark.parametrize("how", ["one rank", "same annotations", "written since", "cut since"])
-def test_watch_takes_what_initialize_filled(record: Any, how: str) -> None:
+def test_ctx_watch_accepts_parameters_with_the_same_annotations_or_changed_since(
+    record: Any, how: str
+) -> None:
     cut = {"parameters": {"weight": {"tp_dim": 1}}}
-    taken = []
+    accepted = []
 
     def train(ctx: Context) -> None:
         model = nn.Linear(3, 4)
@@ -75,22 +79,24 @@ def test_watch_takes_what_initialize_filled(record: Any, how: str) -> None:
             elif how == "cut since":
                 model.weight.data = model.weight.data[:, :2].clone()
         ctx.watch(model, annotations=cut)
-        taken.append(how)
+        accepted.append(how)
         with ctx.step(), ctx.microbatch(0):
             pass
 
     record(train, point={"tp": 1 if how == "one rank" else 2})
-    assert taken == [how]
+    assert accepted == [how]
 
 
 @pytest.mark.parametrize(
-    ("std", "said"),
+    ("std", "message"),
     [
         (0.02, r"was given std=0\.02; std must be a function of a parameter's name .*lambda"),
         (lambda name, shape: 0.02, r"returned 0\.02 for weight of shape \[4, 3\]; std must be a"),
         (lambda name, shape: ("0", 1.0), r"returned \('0', 1\.0\) for weight"),
     ],
 )
-def test_a_std_that_is_no_function_to_a_pair_is_refused(std: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=said):
+def test_std_must_be_a_function_that_returns_mean_and_standard_deviation(
+    std: Any, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
         fill(nn.Linear(3, 4), Point.of(), {}, 0, std, Annotations.empty())

@@ -1,4 +1,4 @@
-"""Canonical names are those of the bare model on a single device."""
+"""Canonical names are those of the unwrapped model on a single device."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pytest_trainsafe.record.model.names import canonical, split
         ("my_module.fc", "my_module.fc"),
     ],
 )
-def test_levels_of_wrappers_are_dropped(name: str, expected: str) -> None:
+def test_canonical_names_omit_the_levels_of_wrappers(name: str, expected: str) -> None:
     assert canonical(name) == expected
     assert canonical(canonical(name)) == canonical(name)
 
@@ -36,5 +36,7 @@ def test_levels_of_wrappers_are_dropped(name: str, expected: str) -> None:
 @pytest.mark.parametrize(
     ("name", "parts"), [("layers.0.fc.weight", ("layers.0.fc", "weight")), ("scale", ("", "scale"))]
 )
-def test_a_name_is_a_module_and_a_leaf(name: str, parts: tuple[str, str]) -> None:
+def test_split_separates_the_module_from_the_parameter_name(
+    name: str, parts: tuple[str, str]
+) -> None:
     assert split(name) == parts

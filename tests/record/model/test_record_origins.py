@@ -1,4 +1,4 @@
-"""In Runs of a localisation, the lines that make inputs, outputs and the loss are noted."""
+"""Localisation Runs record the lines that compute inputs, outputs and the loss."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def training(model: Any = Model, loss: Any = objective) -> Any:
 
 
 def made(run: Any) -> dict[tuple[str, str], str]:
-    """The source of each line that was noted, by what it makes."""
+    """The source of each recorded line, by what the line computes."""
     found = {}
     for event in run.rank.events_of(Made):
         file, _, line = event.at.rpartition(":")
@@ -70,7 +70,7 @@ def made(run: Any) -> dict[tuple[str, str], str]:
     return found
 
 
-def test_each_is_noted_with_the_function_that_makes_it(record: Any) -> None:
+def test_the_innermost_lines_that_compute_inputs_outputs_and_loss_are_recorded(record: Any) -> None:
     assert made(record(training(), dtype="float64", rewrite=REWRITE)) == {
         ("input", "input.0"): "return torch.ones(4, 3).to(dtype)",
         ("output", "fc"): "return self.roll(self.fc(x))",
@@ -79,7 +79,7 @@ def test_each_is_noted_with_the_function_that_makes_it(record: Any) -> None:
     }
 
 
-def test_a_loss_that_the_model_returns_is_not_made_by_the_program(record: Any) -> None:
+def test_no_line_is_recorded_for_a_loss_that_the_model_returns(record: Any) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 2), Loss())
 
@@ -87,22 +87,22 @@ def test_a_loss_that_the_model_returns_is_not_made_by_the_program(record: Any) -
     assert not any(what == "loss" for what, _ in made(run))
 
 
-def test_an_output_that_is_another_modules_is_not_made_by_the_caller(record: Any) -> None:
+def test_no_line_is_recorded_for_an_output_that_a_submodule_computed(record: Any) -> None:
     assert ("output", "") not in made(record(training(), rewrite=REWRITE))
 
 
-def test_other_runs_note_none(record: Any) -> None:
+def test_runs_without_rewrite_and_trusted_or_compiled_runs_record_no_lines(record: Any) -> None:
     assert made(record(training())) == {}
     assert made(record(training(), rewrite=REWRITE, trusted=True)) == {}
     assert made(record(training(), rewrite=REWRITE, point={"compile": True})) == {}
 
 
-def test_what_a_program_does_in_place_of_a_method_is_done_once(
+def test_a_replaced_tensor_method_is_called_only_once(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """torch gives the mode the replacement, which has already been called."""
-    own = torch.Tensor.type
-    monkeypatch.setattr(torch.Tensor, "type", lambda self: f"cuda.{own(self)}")
+    """torch passes the replacement to the mode, although the replacement is already running."""
+    original = torch.Tensor.type
+    monkeypatch.setattr(torch.Tensor, "type", lambda self: f"cuda.{original(self)}")
     values = torch.ones(2)
 
     with Origins(RankWriter(tmp_path, 0)):

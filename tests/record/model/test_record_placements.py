@@ -1,4 +1,4 @@
-"""The line of the program that put a module into its place is noted, not that of a constructor."""
+"""The program's line that registers each module is recorded, not a line of a constructor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Outer(nn.Module):
 
 
 def placed(record: Any, change: Any = None) -> dict[str, str]:
-    """The source of the line of each module, where `change` changes an Outer."""
+    """The source of the recorded line of each module, after `change` has changed an Outer."""
 
     def train(ctx: Any) -> None:
         model = Outer()
@@ -43,7 +43,7 @@ def placed(record: Any, change: Any = None) -> dict[str, str]:
             change(model)
         model.to(ctx.dtype)
         ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
-        model.late = nn.Identity()  # after ctx.watch, so not noted
+        model.late = nn.Identity()  # after ctx.watch, so not recorded
         with ctx.step(), ctx.microbatch(0):
             model(torch.ones(2, 3, dtype=ctx.dtype)).sum().backward()
 
@@ -54,12 +54,12 @@ def placed(record: Any, change: Any = None) -> dict[str, str]:
     return found
 
 
-def test_modules_that_constructors_make_have_the_line_that_makes_the_outermost(record: Any) -> None:
+def test_submodules_have_the_line_that_constructs_the_outermost_module(record: Any) -> None:
     modules = ["parts", "parts.0", "parts.0.fc", "parts.1", "parts.1.fc", "last", "last.0"]
     assert placed(record) == dict.fromkeys(modules, "model = Outer()")
 
 
-def test_a_module_that_is_replaced_has_the_line_that_replaces_it(record: Any) -> None:
+def test_a_replaced_module_has_the_line_of_the_replacement(record: Any) -> None:
     def change(model: Any) -> None:
         model.parts[1].fc = nn.Linear(3, 3, bias=False)
         model.last.add_module("0", Inner())
@@ -70,7 +70,7 @@ def test_a_module_that_is_replaced_has_the_line_that_replaces_it(record: Any) ->
     assert found["last.0"] == found["last.0.fc"] == 'model.last.add_module("0", Inner())'
 
 
-def test_a_module_that_is_moved_has_the_line_that_moves_it(record: Any) -> None:
+def test_a_moved_module_has_the_line_that_moves_it(record: Any) -> None:
     def change(model: Any) -> None:
         model.last, model.parts[0] = model.parts[0], nn.Identity()
 
@@ -79,14 +79,14 @@ def test_a_module_that_is_moved_has_the_line_that_moves_it(record: Any) -> None:
     assert found["last.fc"] == "model = Outer()"
 
 
-def test_of_a_module_that_no_line_registered_no_line_is_noted(record: Any) -> None:
+def test_no_line_is_recorded_for_a_module_set_in_the_modules_dict_directly(record: Any) -> None:
     def change(model: Any) -> None:
         model.parts[0]._modules["fc"] = nn.Linear(3, 3)
 
     assert "parts.0.fc" not in placed(record, change)
 
 
-def test_nothing_is_left_of_watching_for_registrations(record: Any) -> None:
+def test_module_registration_hooks_are_removed_after_a_run(record: Any) -> None:
     before = dict(torchs._global_module_registration_hooks)
     placed(record)
     assert dict(torchs._global_module_registration_hooks) == before

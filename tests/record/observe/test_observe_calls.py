@@ -16,7 +16,7 @@ from pytest_trainsafe import observe
 from pytest_trainsafe.record.observe.patching.catalogue import catalogue
 
 
-def test_a_call_has_its_arguments_by_name_its_result_and_its_parent() -> None:
+def test_a_call_is_recorded_with_its_named_arguments_its_result_and_its_parent() -> None:
     with observe() as observation:
         net = Net()
         net(torch.ones(2, 3))
@@ -35,7 +35,7 @@ def test_a_call_has_its_arguments_by_name_its_result_and_its_parent() -> None:
     assert result.identity != given.identity != 0
 
 
-def test_arguments_given_by_position_and_by_name_have_one_place() -> None:
+def test_positional_and_keyword_arguments_are_recorded_alike() -> None:
     x = torch.ones(2)
     with observe(["torch.nn.functional.dropout"]) as observation:
         F.dropout(x, 0.25, True)
@@ -46,7 +46,7 @@ def test_arguments_given_by_position_and_by_name_have_one_place() -> None:
     }
 
 
-def test_a_method_is_named_by_the_object_s_class_or_the_nearest_of_the_library() -> None:
+def test_a_method_is_named_by_the_objects_class_or_its_nearest_library_base_class() -> None:
     class Own(torch.optim.SGD):
         def step(self, closure: object = None) -> None:  # type: ignore[override]
             super().step()
@@ -61,7 +61,7 @@ def test_a_method_is_named_by_the_object_s_class_or_the_nearest_of_the_library()
     assert "torch.optim.Optimizer.step" not in apis
 
 
-def test_an_exception_closes_its_calls_and_reaches_the_program() -> None:
+def test_an_exception_ends_the_open_calls_and_reaches_the_program() -> None:
     def fails(module: nn.Module, args: object) -> None:
         raise ZeroDivisionError("planted")
 
@@ -93,7 +93,7 @@ def test_a_function_imported_by_name_is_observed_and_a_generator_is_not_consumed
     assert sum(float(p.grad.norm()) for p in net.parameters() if p.grad is not None) < 0.01
 
 
-def test_a_scheduler_s_step_counts_with_an_optimizer_made_before() -> None:
+def test_steps_and_learning_rates_of_an_optimizer_made_before_observe_are_recorded() -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, gamma=0.5)
@@ -106,9 +106,9 @@ def test_a_scheduler_s_step_counts_with_an_optimizer_made_before() -> None:
     assert rates == [0.05, 0.025]
 
 
-def test_everything_is_put_back_also_after_an_exception() -> None:
+def test_observed_functions_are_restored_after_an_exception() -> None:
     class Late(torch.optim.SGD):
-        """torch wraps the step of a class of optimizers when the first one is made."""
+        """torch wraps the `step` of an optimizer class when the first instance is made."""
 
         def step(self, closure: Any = None) -> Any:
             return super().step(closure)
@@ -142,7 +142,7 @@ def test_everything_is_put_back_also_after_an_exception() -> None:
     assert plain in [cell.cell_contents for cell in step.__closure__]
 
 
-def test_wrappers_that_the_program_kept_go_on_working() -> None:
+def test_wrapped_functions_that_the_program_kept_work_after_the_observation() -> None:
     net = Net()
     with observe():
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -154,7 +154,7 @@ def test_wrappers_that_the_program_kept_go_on_working() -> None:
     assert relu(torch.tensor(-1.0)) == 0
 
 
-def test_an_optimizer_class_that_is_defined_meanwhile_is_observed() -> None:
+def test_an_optimizer_class_defined_during_the_observation_is_observed() -> None:
     with observe() as observation:
 
         class Sign(torch.optim.Optimizer):
@@ -175,7 +175,7 @@ def test_an_optimizer_class_that_is_defined_meanwhile_is_observed() -> None:
     assert kept.steps == [0]
 
 
-def test_observation_changes_no_bit_of_a_training() -> None:
+def test_observation_does_not_change_the_bits_of_a_training() -> None:
     def trained() -> list[torch.Tensor]:
         torch.manual_seed(0)
         net = nn.Sequential(Net(), nn.Dropout(0.5))

@@ -1,4 +1,4 @@
-"""What torch.compile compiles is the same under observation, and is listed as unseen."""
+"""Observation does not change compiled graphs, and lists compiled modules as unseen."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from observing import Kept, Net, train
 from pytest_trainsafe import observe
 
 
-def test_compiled_graphs_are_the_same_and_their_calls_are_listed() -> None:
+def test_observation_keeps_compiled_graphs_and_lists_their_modules_as_unseen() -> None:
     def graphs() -> list[str]:
         torch._dynamo.reset()
         found: list[str] = []

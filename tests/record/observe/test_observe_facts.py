@@ -1,4 +1,4 @@
-"""Facts of tensors are exact, whatever the tensor, and reading them disturbs nothing."""
+"""Facts about tensors (digest, norm, flags) are exact, and reading them has no side effects."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from pytest_trainsafe.record.observe.facts import Objects
         *(torch.int64, torch.uint8, torch.bool),
     ],
 )
-def test_one_bit_makes_another_digest_and_the_layout_in_memory_does_not(dtype: torch.dtype) -> None:
+def test_a_flipped_bit_changes_the_digest_and_the_memory_layout_does_not(
+    dtype: torch.dtype,
+) -> None:
     objects = Objects()
     x = torch.ones(2, 3).to(dtype)
     facts, _ = objects.tensor(x)
@@ -33,19 +35,19 @@ def test_one_bit_makes_another_digest_and_the_layout_in_memory_does_not(dtype: t
     assert not facts.zero
 
 
-def test_zero_and_finite_hold_where_squares_do_not() -> None:
+def test_zero_finite_and_norm_are_right_where_squares_underflow_or_overflow() -> None:
     objects = Objects()
     tiny, _ = objects.tensor(torch.tensor([1e-30]))
     huge, _ = objects.tensor(torch.tensor([1e30, 1e30]))
     assert not tiny.zero
     assert huge.finite
     assert huge.norm == pytest.approx(math.sqrt(2) * 1e30)
-    nothing, _ = objects.tensor(torch.tensor([1.0, float("nan")]))
-    assert (nothing.finite, nothing.norm) == (False, None)
+    with_nan, _ = objects.tensor(torch.tensor([1.0, float("nan")]))
+    assert (with_nan.finite, with_nan.norm) == (False, None)
     assert objects.tensor(torch.zeros(3))[0].zero
 
 
-def test_a_tensor_is_read_again_once_it_was_written_to() -> None:
+def test_a_tensor_is_read_again_after_a_write() -> None:
     objects = Objects()
     x = torch.zeros(2)
     before, number = objects.tensor(x)
@@ -58,7 +60,7 @@ def test_a_tensor_is_read_again_once_it_was_written_to() -> None:
 
 
 @pytest.mark.parametrize("size", [3, 100_000])
-def test_new_weights_without_a_new_version_are_noticed(size: int) -> None:
+def test_writes_that_preserve_the_version_counter_are_detected(size: int) -> None:
     """As FSDP gathers weights: into the same memory, with the version counter preserved."""
     objects = Objects()
     weight = torch.nn.Parameter(torch.ones(size))
@@ -73,7 +75,7 @@ def test_new_weights_without_a_new_version_are_noticed(size: int) -> None:
     assert after.norm == pytest.approx(2 * size**0.5)
 
 
-def test_flags_and_requires_grad_are_those_of_the_moment() -> None:
+def test_changed_flags_and_requires_grad_are_read_again() -> None:
     objects = Objects()
     weight = torch.nn.Parameter(torch.ones(2))
     assert objects.tensor(weight)[0].requires_grad
@@ -88,7 +90,7 @@ def test_flags_and_requires_grad_are_those_of_the_moment() -> None:
     assert objects.tensor(weight, exact=True)[0].flags == ("expert", "tensor_model_parallel")
 
 
-def test_tensors_without_content_have_the_digest_zero() -> None:
+def test_fake_meta_and_sparse_tensors_have_the_digest_zero() -> None:
     objects = Objects()
     with FakeTensorMode():
         fake = torch.ones(2)
@@ -105,7 +107,7 @@ def test_tensors_without_content_have_the_digest_zero() -> None:
     assert seen[0].shape == (3,)
 
 
-def test_tensors_of_inference_mode_are_read_each_time() -> None:
+def test_inference_tensors_are_read_each_time() -> None:
     objects = Objects()
     with torch.inference_mode():
         x = torch.zeros(2)
@@ -114,7 +116,7 @@ def test_tensors_of_inference_mode_are_read_each_time() -> None:
         assert objects.tensor(x)[0].digest != before.digest
 
 
-def test_reading_is_no_operator_of_the_program_s() -> None:
+def test_reading_a_tensor_counts_no_flops_draws_no_numbers_and_builds_no_graph() -> None:
     x = torch.ones(4, 4, requires_grad=True)
     state = torch.get_rng_state()
     counter = FlopCounterMode(display=False)
@@ -125,7 +127,7 @@ def test_reading_is_no_operator_of_the_program_s() -> None:
     assert x.grad_fn is None
 
 
-def test_the_memory_of_a_tensor_that_was_read_can_be_freed_and_is_then_not_read() -> None:
+def test_the_storage_of_a_read_tensor_can_be_freed_and_is_then_not_read() -> None:
     objects = Objects()
     x = torch.ones(6)
     before, _ = objects.tensor(x)

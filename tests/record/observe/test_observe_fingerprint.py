@@ -1,4 +1,4 @@
-"""A fingerprint names every attribute that may hold something else than before, and few others."""
+"""A fingerprint lists the attributes that may have changed since its last call."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from pytest_trainsafe.record.observe.state.fingerprint import Fingerprint
 
 
-def test_the_first_call_names_all_and_the_next_one_none() -> None:
+def test_the_first_call_lists_all_attributes_and_the_second_none() -> None:
     held = {0: torch.ones(2), 1: 0.5, 2: None, 3: "text"}
     fingerprint = _of(held)
 
@@ -19,7 +19,7 @@ def test_the_first_call_names_all_and_the_next_one_none() -> None:
 
 
 @pytest.mark.parametrize("now", [0.25, None, torch.zeros(2)])
-def test_another_object_is_a_change(now: object) -> None:
+def test_another_object_in_an_attribute_is_a_change(now: object) -> None:
     held: dict[int, object] = {0: 0.5, 1: torch.ones(2)}
     fingerprint = _of(held)
     fingerprint.changed()
@@ -30,7 +30,7 @@ def test_another_object_is_a_change(now: object) -> None:
     assert fingerprint.changed() == set()
 
 
-def test_a_write_and_a_new_memory_of_a_tensor_are_changes() -> None:
+def test_an_in_place_write_and_new_tensor_data_are_changes() -> None:
     held = {0: torch.ones(2), 1: torch.ones(2), 2: torch.ones(2)}
     fingerprint = _of(held)
     fingerprint.changed()
@@ -42,7 +42,7 @@ def test_a_write_and_a_new_memory_of_a_tensor_are_changes() -> None:
     assert fingerprint.changed() == set()
 
 
-def test_a_tensor_keeps_its_version_when_another_attribute_becomes_a_tensor() -> None:
+def test_only_the_attribute_that_becomes_a_tensor_is_listed() -> None:
     held: dict[int, object] = {0: None, 1: torch.ones(2)}
     fingerprint = _of(held)
     fingerprint.changed()
@@ -52,7 +52,7 @@ def test_a_tensor_keeps_its_version_when_another_attribute_becomes_a_tensor() ->
     assert fingerprint.changed() == {0}
 
 
-def test_what_may_change_unnoticed_is_always_named() -> None:
+def test_lists_and_inference_tensors_are_always_listed() -> None:
     with torch.inference_mode():
         without_version = torch.ones(2)
     fingerprint = _of({0: [1, 2], 1: without_version, 2: torch.ones(2)})

@@ -1,4 +1,4 @@
-"""What an optimizer holds is recorded with its steps, and with calls that are given its model."""
+"""Facts about an optimizer's parameters are recorded with its steps and calls that take it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pytest_trainsafe.trace.observed.events import Plain
 
 
 def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Plain]:
-    """What the second step says."""
+    """The facts recorded with the second optimizer step."""
     with observe() as observation:
         for _ in range(2):
             model(torch.ones(2, 3)).sum().backward()
@@ -27,7 +27,7 @@ def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Plain
     return {name: step.values[f"self.{name}"].plain for name in names}
 
 
-def test_an_optimizer_of_the_model_holds_nothing_stale_and_nothing_frozen() -> None:
+def test_an_optimizer_of_the_models_parameters_has_no_stale_or_frozen_parameters() -> None:
     net = Net()
     found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
     assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
@@ -39,7 +39,7 @@ def test_parameters_of_another_model_without_gradients_are_stale() -> None:
     assert found == {"has_gradients": False, "stale": 4, "frozen": 0, "zero_rate": False}
 
 
-def test_masters_with_gradients_of_their_own_are_not_stale() -> None:
+def test_master_parameters_with_their_own_gradients_are_not_stale() -> None:
     net = Net()
     masters = [each.detach().clone().requires_grad_() for each in net.parameters()]
     for each in masters:
@@ -48,14 +48,14 @@ def test_masters_with_gradients_of_their_own_are_not_stale() -> None:
     assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
 
 
-def test_parameters_that_were_frozen_before_the_optimizer_was_made_are_not_counted() -> None:
+def test_parameters_frozen_before_the_optimizer_was_made_are_not_counted_as_frozen() -> None:
     net = Net()
     net.one.requires_grad_(False)
     found = _held(net, torch.optim.SGD(net.parameters(), lr=0.1))
     assert found == {"has_gradients": True, "stale": 0, "frozen": 0, "zero_rate": False}
 
 
-def test_parameters_that_are_frozen_after_the_optimizer_was_made_are_counted() -> None:
+def test_parameters_frozen_after_the_optimizer_was_made_are_counted_as_frozen() -> None:
     net = Net()
     with observe() as observation:
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
@@ -66,7 +66,7 @@ def test_parameters_that_are_frozen_after_the_optimizer_was_made_are_counted() -
     assert step.values["self.frozen"].plain == 2
 
 
-def test_all_parameters_are_counted_where_none_is_trained() -> None:
+def test_frozen_parameters_are_counted_if_the_optimizer_has_no_others() -> None:
     net = Net()
     net.one.requires_grad_(False)
     found = _held(net, torch.optim.SGD(net.one.parameters(), lr=0.0))
@@ -74,11 +74,11 @@ def test_all_parameters_are_counted_where_none_is_trained() -> None:
 
 
 def wrap(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
-    """A function of this module that is given both."""
+    """A function of this module that takes a model and an optimizer."""
 
 
 @pytest.mark.parametrize("own", [True, False])
-def test_a_call_with_a_model_and_an_optimizer_says_whether_they_belong_together(own: bool) -> None:
+def test_a_call_records_whether_its_optimizer_holds_parameters_of_its_model(own: bool) -> None:
     net, other = Net(), Net()
     optimizer = torch.optim.SGD((net if own else other).parameters(), lr=0.1)
     name = f"{__name__}.wrap"
@@ -88,7 +88,7 @@ def test_a_call_with_a_model_and_an_optimizer_says_whether_they_belong_together(
     assert call.values["arg.optimizer.in_model"].plain is own
 
 
-def test_a_tensor_that_another_rank_writes_to_is_read_anew() -> None:
+def test_an_unsettled_tensor_is_read_again_without_a_new_version() -> None:
     objects, received = Objects(), torch.zeros(3)
     before = objects.tensor(received)[0].digest
     objects.unsettle([received])
@@ -97,7 +97,7 @@ def test_a_tensor_that_another_rank_writes_to_is_read_anew() -> None:
 
 
 class Accumulating(torch.optim.Optimizer):
-    """An optimizer around another one, which steps every second time."""
+    """Wraps an optimizer, and calls its step every second time."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer, self.calls = optimizer, 0
@@ -110,7 +110,7 @@ class Accumulating(torch.optim.Optimizer):
             self.optimizer.step()
 
 
-def test_of_an_optimizer_around_another_one_the_steps_of_the_other_are_recorded() -> None:
+def test_only_the_steps_of_a_wrapped_optimizer_are_recorded() -> None:
     net = Net()
     optimizer = Accumulating(torch.optim.SGD(net.parameters(), lr=0.1))
     with observe() as observation:

@@ -1,4 +1,4 @@
-"""A library that is observed whole: its classes, subclasses of the program's own, late imports."""
+"""Observation of a whole library: its classes, the program's subclasses, later imports."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
         del sys.modules[name]
 
 
-def test_a_method_that_a_subclass_replaces_is_recorded_by_the_librarys_name(library: Any) -> None:
+def test_a_method_overridden_in_a_subclass_is_recorded_under_the_librarys_name(
+    library: Any,
+) -> None:
     class Own(library.Saver):
         def chosen(self, names: list[str]) -> list[str]:
             return list(super().chosen(names))[:1]
@@ -61,7 +63,7 @@ def test_a_method_that_a_subclass_replaces_is_recorded_by_the_librarys_name(libr
     assert not hasattr(Own.chosen, "__wrapped__")
 
 
-def test_a_module_that_is_imported_later_is_observed(library: Any) -> None:
+def test_a_module_imported_during_the_observation_is_observed(library: Any) -> None:
     with observe(["seen_library"]) as observation:
         import seen_library.late  # type: ignore[import-not-found]
 
@@ -73,7 +75,7 @@ def test_a_module_that_is_imported_later_is_observed(library: Any) -> None:
     ]
 
 
-def test_a_library_that_has_an_optimizer_is_observed_whole(library: Any) -> None:
+def test_all_classes_of_a_library_with_an_optimizer_class_are_observed(library: Any) -> None:
     library.Shrinking = type("Shrinking", (torch.optim.SGD,), {"__module__": library.__name__})
     with observe(["seen_library"]) as observation:
         library.Saver(1).save(["a"])
@@ -86,7 +88,9 @@ def test_a_library_that_has_an_optimizer_is_observed_whole(library: Any) -> None
     ]
 
 
-def test_a_program_in_the_package_of_the_library_is_not_part_of_it(library: Any) -> None:
+def test_a_subclass_in_a_similarly_named_module_is_recorded_under_the_librarys_name(
+    library: Any,
+) -> None:
     class Own(library.Saver):
         pass
 

@@ -1,4 +1,4 @@
-"""The meta variables of a call say when and in which context it runs."""
+"""The meta variables of a call record its phase, its step and its context."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pytest_trainsafe import observe
 
 
-def test_phases_of_a_training() -> None:
+def test_calls_are_recorded_with_the_phase_of_the_training() -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with observe() as observation:
@@ -38,7 +38,7 @@ def test_phases_of_a_training() -> None:
     assert of["torch.nn.Module.load_state_dict"] == "load"
 
 
-def test_contexts_of_a_call() -> None:
+def test_calls_are_recorded_with_autocast_inference_and_training_mode() -> None:
     net = Net()
     with observe(["torch.nn.Linear"]) as observation:
         with torch.autocast("cpu", torch.bfloat16):
@@ -53,7 +53,7 @@ def test_contexts_of_a_call() -> None:
     assert result.dtype == "bfloat16"
 
 
-def test_a_program_that_marks_its_steps_decides_where_they_end() -> None:
+def test_steps_end_where_the_program_sets_the_step_in_observation_meta() -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with observe() as observation:
@@ -67,7 +67,7 @@ def test_a_program_that_marks_its_steps_decides_where_they_end() -> None:
     assert [call.meta["epoch"] for call in steps] == [0, 0, 0, 0, 1, 1]
 
 
-def test_a_listener_receives_what_the_table_holds_as_it_happens() -> None:
+def test_a_listener_receives_the_calls_and_changes_of_the_table_as_they_happen() -> None:
     live = Kept()
     net = Net()
     with observe(listeners=[live]) as observation:
@@ -78,7 +78,7 @@ def test_a_listener_receives_what_the_table_holds_as_it_happens() -> None:
     assert [c.after for c in live.changes] == [c.after for c in kept.changes]
 
 
-def test_an_error_of_a_listener_reaches_the_program_and_leaves_observation_intact() -> None:
+def test_an_error_in_a_listener_reaches_the_program_and_the_call_is_recorded() -> None:
     class Stops(Kept):
         def left(self, call: object) -> None:
             raise AssertionError("rule broken")

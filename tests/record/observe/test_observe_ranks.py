@@ -39,7 +39,7 @@ def _train(ctx: Context) -> None:
             optimizer.zero_grad()
 
 
-def test_a_rank_s_table_has_its_steps_micro_batches_and_coordinates(record: Record) -> None:
+def test_the_table_of_a_rank_has_its_steps_micro_batches_and_meta_variables(record: Record) -> None:
     recorded = record(_train, observe=Observe())
     kept = Kept.of(recorded.trace.observed(0))
     assert kept.steps == [0, 1, 2]
@@ -56,9 +56,9 @@ def test_observing_does_not_change_what_is_recorded(record: Record) -> None:
     assert record(_train, observe=Observe()).hashes() == record(_train).hashes()
 
 
-def test_a_selection_is_what_a_run_spec_says_and_missing_apis_are_noted(record: Record) -> None:
-    asked = Observe(("torch.optim.SGD.step", "torch.optim.SGD.fly"), (), every=2)
-    recorded = record(_train, observe=asked)
+def test_the_run_spec_selects_apis_and_steps_and_missing_apis_are_recorded(record: Record) -> None:
+    selection = Observe(("torch.optim.SGD.step", "torch.optim.SGD.fly"), (), every=2)
+    recorded = record(_train, observe=selection)
     kept = Kept.of(recorded.trace.observed(0))
     assert kept.apis() == ["torch.optim.SGD.step"] * 2
     assert kept.steps == [0, 2]
@@ -66,11 +66,11 @@ def test_a_selection_is_what_a_run_spec_says_and_missing_apis_are_noted(record: 
     assert "torch.optim.SGD.fly" in unseen.what
 
 
-def test_only_the_named_tensors_of_calls_are_read(record: Record) -> None:
+def test_only_the_selected_tensors_of_calls_have_digests(record: Record) -> None:
     functions = ("torch.nn.functional.linear", "torch.nn.functional.relu")
     contents = ("torch.nn.functional.linear result", "torch.nn.functional.re* *")
-    asked = Observe(functions, (), contents=contents)
-    kept = Kept.of(record(_train, observe=asked).trace.observed(0))
+    selection = Observe(functions, (), contents=contents)
+    kept = Kept.of(record(_train, observe=selection).trace.observed(0))
 
     read: dict[str, set[tuple[str, bool]]] = {}
     for call in kept.calls:
@@ -88,7 +88,7 @@ def test_only_the_named_tensors_of_calls_are_read(record: Record) -> None:
     }
 
 
-def test_a_rank_on_an_axis_has_its_coordinate(
+def test_meta_variables_contain_the_rank_and_its_tp_coordinate(
     assign: Callable[..., Assignment], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("RANK", "1")
@@ -99,7 +99,7 @@ def test_a_rank_on_an_axis_has_its_coordinate(
     assert (meta["rank"], meta["world_size"], meta["tp_rank"]) == (1, 2, 1)
 
 
-def test_a_run_that_crashes_leaves_what_it_observed(assign: Callable[..., Assignment]) -> None:
+def test_a_crashed_run_keeps_its_observations(assign: Callable[..., Assignment]) -> None:
     def crashes(ctx: Context) -> None:
         _train(ctx)
         raise ZeroDivisionError
@@ -111,14 +111,14 @@ def test_a_run_that_crashes_leaves_what_it_observed(assign: Callable[..., Assign
     assert Kept.of(trace.observed(0)).steps == [0, 1, 2]
 
 
-def test_a_run_that_observes_nothing_says_so(record: Record) -> None:
+def test_reading_the_observations_of_a_run_without_observation_is_an_error(record: Record) -> None:
     recorded = record(_train)
     with pytest.raises(TraceError, match="did not observe any"):
         recorded.trace.observed(0)
     assert not list(Path(recorded.trace.path).rglob("observed.bin"))
 
 
-def test_a_changed_table_is_refused(record: Record) -> None:
+def test_a_changed_or_missing_table_is_refused(record: Record) -> None:
     recorded = record(_train, observe=Observe())
     file = recorded.trace.path / "rank0" / "observed.bin"
     data = file.read_bytes()
@@ -130,6 +130,6 @@ def test_a_changed_table_is_refused(record: Record) -> None:
         recorded.trace.observed(0)
 
 
-def test_ctx_meta_refuses_what_the_context_marks(record: Record) -> None:
+def test_ctx_meta_refuses_the_step(record: Record) -> None:
     with pytest.raises(ProgramError, match=r"ctx\.step"):
         record(lambda ctx: ctx.meta(step=1))

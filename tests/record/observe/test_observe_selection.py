@@ -1,4 +1,4 @@
-"""Only what was asked for is observed, and what cannot be is listed."""
+"""Only selected APIs, variables and steps are observed, and unknown APIs are listed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_only_named_apis_and_variables_are_recorded() -> None:
     assert (kept.changes, kept.samples, kept.steps) == ([], [], [0, 1, 2, 3])
 
 
-def test_a_selection_records_the_calls_and_phases_that_full_observation_records() -> None:
+def test_a_selected_api_is_recorded_as_in_a_full_observation() -> None:
     wanted = "torch.nn.functional.relu"
     one, _ = _trained(apis=[wanted])
     full, _ = _trained()
@@ -49,13 +49,13 @@ def test_steps_are_sampled_after_a_warm_up() -> None:
     kept, _ = _trained(sample=(2, 1))
     assert kept.steps == [0, 1, 3]
     assert {call.meta["step"] for call in kept.called("torch.optim.AdamW.step")} == {0, 1, 3}
-    # State is read anew where recording resumes: what changed meanwhile is of no call.
+    # State is read again when recording resumes: changes in skipped steps are not recorded.
     data = kept.of_object("model.one.weight", "data")
     assert [change.meta["step"] for change in data] == [0, 1, 3]
     assert all(change.by is not None for change in data)
 
 
-def test_a_function_beyond_the_catalogue_is_observed_by_name() -> None:
+def test_a_function_outside_of_the_catalogue_is_observed_if_it_is_named() -> None:
     with observe(["torch.matmul", "torch.Tensor.mul_", "json.dumps"]) as observation:
         torch.matmul(torch.ones(2), torch.ones(2)).mul_(2)
         F.relu(torch.ones(2))
@@ -63,7 +63,7 @@ def test_a_function_beyond_the_catalogue_is_observed_by_name() -> None:
     assert observation.unseen == ()
 
 
-def test_an_api_that_does_not_exist_is_listed() -> None:
+def test_an_api_that_does_not_exist_is_listed_as_unseen() -> None:
     with observe(["torch.optim.Adam.leap", "no_such_library.f"]) as observation:
         pass
     assert [text.partition(":")[0] for text in observation.unseen] == [
@@ -72,7 +72,7 @@ def test_an_api_that_does_not_exist_is_listed() -> None:
     ]
 
 
-def test_operators_are_recorded_only_when_asked_for() -> None:
+def test_operators_are_recorded_only_on_request() -> None:
     x = torch.ones(2)
     with observe() as without:
         x + 1
@@ -86,7 +86,7 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("keywords", "said"),
+    ("keywords", "message"),
     [
         ({"apis": "torch.optim"}, "list of names"),
         ({"apis": ["torch..optim"]}, "'torch..optim' is not a valid name"),
@@ -97,12 +97,12 @@ def test_operators_are_recorded_only_when_asked_for() -> None:
         ({"listeners": [object()]}, "not a Listener"),
     ],
 )
-def test_arguments_of_another_form_are_refused(keywords: Any, said: str) -> None:
-    with pytest.raises(ArgumentError, match=said), observe(**keywords):
+def test_invalid_arguments_of_observe_are_refused(keywords: Any, message: str) -> None:
+    with pytest.raises(ArgumentError, match=message), observe(**keywords):
         pass
 
 
-def test_a_meta_variable_that_is_a_tensor_is_refused() -> None:
+def test_meta_refuses_tensors_and_a_non_integer_epoch() -> None:
     with observe() as observation:
         with pytest.raises(ArgumentTypeError, match=r"tensor.item\(\)"):
             observation.meta(loss=torch.ones(1))
@@ -110,7 +110,7 @@ def test_a_meta_variable_that_is_a_tensor_is_refused() -> None:
             observation.meta(epoch="first")
 
 
-def test_one_observation_is_active_at_a_time() -> None:
+def test_a_nested_observation_is_refused() -> None:
     with observe() as outer:
         with pytest.raises(ProgramError, match="already being observed"), observe():
             pass

@@ -1,4 +1,4 @@
-"""State is followed exactly, and a change is of the call that made it."""
+"""Every change of parameters, gradients and other state is recorded with the call that made it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _by(kept: Kept, name: str, attribute: str) -> list[str | None]:
     ]
 
 
-def test_gradients_parameters_and_states_change_by_their_calls() -> None:
+def test_changes_of_gradients_parameters_and_states_are_attributed_to_calls() -> None:
     net = Net()
     optimizer = torch.optim.Adam(net.parameters())
     with observe() as observation:
@@ -36,7 +36,7 @@ def test_gradients_parameters_and_states_change_by_their_calls() -> None:
     assert [change.after.plain for change in counts] == [1.0, 2.0]
 
 
-def test_each_step_ends_with_one_sample_of_every_attribute() -> None:
+def test_every_attribute_is_sampled_once_at_the_end_of_each_step() -> None:
     net = Net()
     with observe() as observation:
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), 2)
@@ -51,11 +51,11 @@ def test_each_step_ends_with_one_sample_of_every_attribute() -> None:
     assert facts.norm == torch.linalg.vector_norm(net.two.bias.detach()).item()
 
 
-def test_writes_through_data_and_by_the_program_itself_are_found() -> None:
+def test_writes_through_data_and_by_the_program_are_recorded() -> None:
     net = Net()
     with observe() as observation:
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), 1)
-        net.one.bias.data.add_(1)  # leaves the tensor's version as it was
+        net.one.bias.data.add_(1)  # does not change the tensor's version
         with torch.no_grad():
             net.two.bias.add_(1)
         train(net, torch.optim.SGD(net.parameters(), lr=0.0), 1)
@@ -65,14 +65,14 @@ def test_writes_through_data_and_by_the_program_itself_are_found() -> None:
     assert len(_by(kept, "model.one.bias", "data")) == 2
 
 
-def test_a_step_that_changes_nothing_makes_no_change() -> None:
+def test_steps_with_learning_rate_zero_record_no_parameter_change() -> None:
     net = Net()
     with observe() as observation:
         train(net, torch.optim.SGD(net.parameters(), lr=0.0), 2)
     assert not Kept.of(observation.table).of_object("model.one.weight", "data")
 
 
-def test_buffers_change_by_the_module_that_has_them() -> None:
+def test_changes_of_buffers_are_attributed_to_the_forward_of_their_module() -> None:
     model = nn.Sequential(nn.Linear(3, 2), nn.BatchNorm1d(2))
     with observe() as observation:
         train(model, torch.optim.SGD(model.parameters(), lr=0.1), 3)
@@ -84,7 +84,7 @@ def test_buffers_change_by_the_module_that_has_them() -> None:
         assert _by(kept, f"model.1.{name}", "data") == ["torch.nn.BatchNorm1d.forward"] * 2
 
 
-def test_parameters_that_no_optimizer_holds_are_told_from_others() -> None:
+def test_in_optimizer_is_false_for_parameters_that_no_optimizer_holds() -> None:
     net, other = Net(), Net()
     with observe() as observation:
         train(net, torch.optim.SGD(other.parameters(), lr=0.1), 1)
@@ -98,7 +98,7 @@ def test_parameters_that_no_optimizer_holds_are_told_from_others() -> None:
     assert held["optimizer.params.0.0"] is True
 
 
-def test_parts_of_a_model_have_the_names_of_the_whole() -> None:
+def test_parts_of_a_model_are_recorded_under_their_given_prefixes() -> None:
     first, last = Net(), Net()
     with observe() as observation:
         observation.model(first, "layers.4")
@@ -112,7 +112,7 @@ def test_parts_of_a_model_have_the_names_of_the_whole() -> None:
     assert last_call.values["self.name"].plain == "layers.5.two"
 
 
-def test_two_models_and_optimizers_have_names_of_their_own() -> None:
+def test_a_second_model_and_a_second_optimizer_have_numbered_names() -> None:
     first, second = Net(), Net()
     with observe() as observation:
         one = torch.optim.SGD(first.parameters(), lr=0.1)
@@ -126,7 +126,7 @@ def test_two_models_and_optimizers_have_names_of_their_own() -> None:
     assert kept.of_object("optimizer2.state.model2.one.weight", "exp_avg")
 
 
-def test_a_wrapper_takes_the_place_of_the_model_it_wraps() -> None:
+def test_a_wrapper_does_not_change_the_parameter_names_of_the_wrapped_model() -> None:
     class Wrapper(nn.Module):
         def __init__(self, module: nn.Module) -> None:
             super().__init__()
@@ -143,7 +143,7 @@ def test_a_wrapper_takes_the_place_of_the_model_it_wraps() -> None:
     assert {name for name in names if name.endswith("one.weight")} == {"model.one.weight"}
 
 
-def test_numbers_in_loaders_samplers_and_schedulers_are_followed() -> None:
+def test_numbers_in_loaders_samplers_and_schedulers_are_recorded() -> None:
     def warm(step: int, total: int) -> float:
         return min(1.0, step / total)
 
@@ -173,7 +173,7 @@ def test_numbers_in_loaders_samplers_and_schedulers_are_followed() -> None:
     assert [call.meta["epoch"] for call in steps] == [0, 0, 0, 1, 1, 1]
 
 
-def test_a_loss_scale_is_followed() -> None:
+def test_changes_of_a_loss_scale_are_attributed_to_the_scalers_update() -> None:
     net = Net()
     optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
     with observe() as observation:
@@ -188,7 +188,7 @@ def test_a_loss_scale_is_followed() -> None:
     assert _by(kept, "scaler.0", "scale")[-1] == "torch.amp.GradScaler.update"
 
 
-def test_the_program_s_own_numbers_are_followed() -> None:
+def test_numbers_of_followed_objects_and_user_meta_variables_are_recorded() -> None:
     class Trainer:
         def __init__(self) -> None:
             self.total_steps = 8
@@ -209,7 +209,7 @@ def test_the_program_s_own_numbers_are_followed() -> None:
     assert {call.meta["user.accumulate"] for call in kept.calls} == {2}
 
 
-def test_a_saved_state_has_the_content_of_the_model_it_is_of(tmp_path: Any) -> None:
+def test_a_saved_state_dict_has_the_content_digest_of_its_model(tmp_path: Any) -> None:
     model = nn.Sequential(*(nn.Linear(2, 2) for _ in range(5)))
     with observe() as observation:
         state = model.state_dict()
@@ -226,7 +226,7 @@ def test_a_saved_state_has_the_content_of_the_model_it_is_of(tmp_path: Any) -> N
     assert good.meta["phase"] == "save"
 
 
-def test_nothing_is_kept_alive_by_an_observation() -> None:
+def test_an_observation_does_not_keep_a_model_alive() -> None:
     with observe() as observation:
         net = Net()
         train(net, torch.optim.SGD(net.parameters(), lr=0.1), 1)

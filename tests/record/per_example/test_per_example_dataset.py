@@ -49,7 +49,7 @@ def epochs(dataset, workers, persistent=False):
 
 
 @pytest.fixture(scope="module")
-def alone():
+def loaded_in_process():
     return epochs(PerExampleDataset(Noisy(), jittered, seed=5), 0)
 
 
@@ -57,13 +57,15 @@ def alone():
 @pytest.mark.parametrize(
     ("workers", "persistent"), [(1, False), (2, True), (2, False), (1, True), (4, False), (4, True)]
 )
-def test_workers_load_what_one_process_loads(alone, workers, persistent):
+def test_worker_processes_load_the_same_batches_as_one_process(
+    loaded_in_process, workers, persistent
+):
     dataset = PerExampleDataset(Noisy(), jittered, seed=5)
 
-    assert torch.equal(epochs(dataset, workers, persistent), alone)
+    assert torch.equal(epochs(dataset, workers, persistent), loaded_in_process)
 
 
-def test_without_it_batches_depend_on_the_workers():
+def test_without_per_example_dataset_batches_depend_on_the_number_of_workers():
     torch.manual_seed(0)
     one = epochs(Noisy(), 0)
     torch.manual_seed(0)
@@ -71,14 +73,14 @@ def test_without_it_batches_depend_on_the_workers():
     assert not torch.equal(epochs(Noisy(), 2), one)
 
 
-def test_every_example_of_every_epoch_has_noise_of_its_own(alone):
-    first, second = alone.reshape(2, 12, 2)
+def test_every_example_has_different_noise_in_every_epoch(loaded_in_process):
+    first, second = loaded_in_process.reshape(2, 12, 2)
     noise = torch.cat([first, second]) - torch.arange(12).repeat(2)[:, None]
 
     assert len(noise.unique()) == 48
 
 
-def test_loading_leaves_the_generators_of_the_process_as_they_were():
+def test_loading_does_not_change_the_states_of_the_default_generators():
     def states():
         numpy: Any = np.random.get_state()
         return torch.get_rng_state().tolist(), random.getstate(), numpy[1].tolist(), numpy[2:]
@@ -96,7 +98,7 @@ def test_loading_leaves_the_generators_of_the_process_as_they_were():
 
 
 @pytest.mark.parametrize("workers", [0, 2])
-def test_the_rules_find_no_fault_in_a_training_that_loads_and_evaluates_with_it(record, workers):
+def test_rng_rules_find_no_fault_in_a_training_with_a_per_example_dataset(record, workers):
     def train(ctx):
         model = nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.5))
         ctx.initialize(model)
@@ -141,6 +143,6 @@ class Stream(IterableDataset):
         (lambda: PerExampleDataset(Noisy()).set_epoch(-1), ArgumentError, "epoch=-1 is below 0"),
     ],
 )
-def test_what_it_cannot_number_is_refused(call, error, message):
+def test_streams_and_negative_seeds_and_epochs_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -1,4 +1,4 @@
-"""A per-example mask is that of the logical tensor, in whatever parts it is computed."""
+"""Per-example masks of shards are parts of the mask of the logical tensor."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ ONES = torch.ones(SHAPE, dtype=torch.float64)
 WHOLE = per_example_dropout(ONES, 0.3, KEYS, stream="drop")
 
 
-def test_masks_stay_the_same_from_release_to_release():
-    """Checkpointed runs are resumed with them."""
+def test_masks_are_the_same_in_every_release():
+    """A resumed run must compute the masks of the run that saved the checkpoint."""
     dropped = (WHOLE[0, :3] == 0).int().tolist()
     assert dropped == [[0, 0, 0, 0, 1, 0], [0, 0, 1, 0, 0, 0], [0, 1, 0, 1, 1, 0]]
 
@@ -60,7 +60,7 @@ def merged(parts, sizes):
     return whole
 
 
-def test_an_example_has_the_same_mask_in_another_batch_order_and_layout():
+def test_an_examples_mask_is_independent_of_its_batch_and_batch_dim_may_be_negative():
     order = torch.tensor([2, 0])
 
     part = per_example_dropout(ONES[order], 0.3, KEYS[order], stream="drop")
@@ -74,20 +74,22 @@ def test_an_example_has_the_same_mask_in_another_batch_order_and_layout():
     assert torch.equal(sequence_first, again)
 
 
-def test_packed_sequences_of_any_order_have_the_masks_of_their_tokens():
+def test_masks_of_packed_tokens_are_independent_of_the_order_of_the_tokens():
     examples = KEYS[:2].repeat_interleave(torch.tensor([3, 5]))
     place = torch.tensor([0, 1, 2, 0, 1, 2, 3, 4])
     x = torch.ones(8, 64)
     packed = per_example_dropout(x, 0.5, examples, positions={0: place})
-    turned = torch.arange(7, -1, -1)
+    reversed_order = torch.arange(7, -1, -1)
 
-    other = per_example_dropout(x, 0.5, examples[turned], positions={0: place[turned]})
+    other = per_example_dropout(
+        x, 0.5, examples[reversed_order], positions={0: place[reversed_order]}
+    )
 
-    assert torch.equal(other[turned], packed)
+    assert torch.equal(other[reversed_order], packed)
     assert len({tuple(row) for row in packed.tolist()}) == 8
 
 
-def test_the_rate_is_p_and_what_is_kept_is_scaled():
+def test_values_are_dropped_at_rate_p_and_kept_values_are_scaled():
     x = torch.full((256, 1024), 3.0)
     dropped = per_example_dropout(x, 0.1, per_example_keys(0, range(256)))
 
@@ -100,7 +102,7 @@ def test_the_rate_is_p_and_what_is_kept_is_scaled():
 
 
 @pytest.mark.parametrize("other", ["example", "epoch", "seed", "stream"])
-def test_masks_of_other_examples_epochs_seeds_and_streams_are_independent(other):
+def test_masks_of_different_examples_epochs_seeds_and_streams_are_uncorrelated(other):
     x = torch.ones(1, 40_000, dtype=torch.float64)
     masks = []
     for number in (0, 1):
@@ -112,8 +114,8 @@ def test_masks_of_other_examples_epochs_seeds_and_streams_are_independent(other)
     assert abs(float(masks[0] @ masks[1])) < 5 * 0.25 * 200
 
 
-def test_a_second_call_has_the_mask_of_the_first_and_neither_draws():
-    """So a recomputation needs no state put back."""
+def test_repeated_calls_give_the_same_mask_and_draw_no_random_numbers():
+    """So activation recomputation need not restore the state of a generator."""
     torch.manual_seed(0)
     state = torch.get_rng_state()
     x = ONES.clone().requires_grad_()
@@ -142,7 +144,7 @@ def dtensor():
     return tensor
 
 
-def test_the_module_drops_in_training_alone():
+def test_the_module_drops_values_only_in_training_mode():
     drop = PerExampleDropout(0.3, "drop")
 
     assert torch.equal(drop(ONES, KEYS), WHOLE)
@@ -166,6 +168,6 @@ def test_the_module_drops_in_training_alone():
         ({"positions": {3: torch.arange(8)}}, ArgumentError, "positions has the key 3"),
     ],
 )
-def test_what_does_not_fit_the_tensor_is_refused(arguments, error, message):
+def test_invalid_dropout_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         per_example_dropout(**{"x": ONES, "p": 0.3, "examples": KEYS, **arguments})

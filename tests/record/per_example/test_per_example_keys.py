@@ -1,4 +1,4 @@
-"""Keys and generators of examples depend on seed, stream, epoch and index, and on nothing else."""
+"""Keys and generators of examples depend only on seed, stream, epoch and index."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_trainsafe import per_example_generator, per_example_keys
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 
-def test_an_example_has_the_same_key_in_whatever_batch_it_is():
+def test_an_examples_key_is_independent_of_its_batch():
     whole = per_example_keys(2, range(64), seed=3, stream="a")
 
     parts = [
@@ -21,7 +21,7 @@ def test_an_example_has_the_same_key_in_whatever_batch_it_is():
     assert bool((whole >= 0).all())
 
 
-def test_a_key_depends_on_each_of_its_parts_and_not_on_the_state_of_generators():
+def test_a_key_depends_on_epoch_index_seed_and_stream_but_not_on_generators():
     def key(epoch=1, index=5, seed=3, stream="a"):
         return int(per_example_keys(epoch, [index], seed=seed, stream=stream))
 
@@ -34,13 +34,13 @@ def test_a_key_depends_on_each_of_its_parts_and_not_on_the_state_of_generators()
     assert len({first, *others}) == 6
 
 
-def test_keys_stay_the_same_from_release_to_release():
-    """Checkpointed runs are resumed with them."""
+def test_keys_are_the_same_in_every_release():
+    """A resumed run must compute the keys of the run that saved the checkpoint."""
     known = [2051942359315189089, 8310717190754141425]
     assert per_example_keys(0, [0, 1], seed=0).tolist() == known
 
 
-def test_each_generator_of_an_example_starts_its_stream_anew():
+def test_each_generator_of_an_example_starts_from_the_same_state():
     first, again = (per_example_generator(1, 5, seed=3, stream="a") for _ in range(2))
     other = per_example_generator(1, 6, seed=3, stream="a")
 
@@ -70,6 +70,6 @@ def test_each_generator_of_an_example_starts_its_stream_anew():
         (lambda: per_example_generator(0, "1"), ArgumentTypeError, "index must be an integer"),  # type: ignore[arg-type]
     ],
 )
-def test_what_is_no_number_of_an_example_is_refused(call, error, message):
+def test_invalid_epochs_indices_seeds_and_streams_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

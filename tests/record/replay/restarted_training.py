@@ -18,7 +18,7 @@ EPOCH, SAVED = 4, 6
 
 
 class Position:
-    """A sampler's state, of the types that such states have."""
+    """A sampler whose state has values of several types."""
 
     def __init__(self) -> None:
         self.state = {"position": 0, "seen": torch.zeros(2), "names": ("a", 1.5, None, b"\0z")}
@@ -37,7 +37,7 @@ def train(
 
     `before` is called in the first step.
     """
-    seed = 100 if load else 0  # what a restarted process has drawn is its own affair
+    seed = 100 if load else 0  # a restarted process may have drawn other numbers
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed)

@@ -1,4 +1,4 @@
-"""ReplayCheckpoint and fast_forward: a restarted training draws what the original drew."""
+"""ReplayCheckpoint and fast_forward: a restarted training draws the numbers of the original."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ def saved(tmp_path_factory):
     return folder, train(folder)
 
 
-def test_a_restarted_training_has_the_losses_of_the_original_bit_for_bit(saved):
+def test_a_restarted_training_has_the_exact_losses_of_the_original(saved):
     folder, losses = saved
 
     assert train(folder, load=True) == losses[SAVED:]
     assert train(folder, load=True) == losses[SAVED:]
 
 
-def test_a_checkpoint_of_the_default_generators_has_about_ten_kilobytes(tmp_path):
+def test_a_checkpoint_of_the_default_generators_is_one_file_below_13_kilobytes(tmp_path):
     path = ReplayCheckpoint("small").save(tmp_path, step=3)
 
     assert path.stat().st_size < 13_000
     assert [file.name for file in tmp_path.iterdir()] == ["replay-rank0.safetensors"]
 
 
-def test_the_first_step_names_the_first_draw_that_differs(saved):
+def test_the_first_step_after_a_load_reports_the_first_draw_that_differs(saved):
     folder, _ = saved
 
     with pytest.raises(
@@ -50,7 +50,7 @@ def test_the_first_step_names_the_first_draw_that_differs(saved):
     train(folder, load=True, before=lambda: torch.ones(3))
 
 
-def test_a_generator_that_the_ledger_does_not_see_is_compared_after_the_step(tmp_path):
+def test_a_generator_whose_draws_are_not_recorded_is_compared_by_state_after_the_step(tmp_path):
     hidden = random.Random(0)
     replay = ReplayCheckpoint("hidden", generators={"hidden": hidden})
     replay.save(tmp_path, step=0)
@@ -68,7 +68,7 @@ def test_a_generator_that_the_ledger_does_not_see_is_compared_after_the_step(tmp
     step(1)
 
 
-def test_a_step_that_fails_is_compared_as_far_as_it_goes(tmp_path):
+def test_a_step_that_raises_is_compared_up_to_the_exception(tmp_path):
     torch.rand(1)
     replay = ReplayCheckpoint("failing")
     replay.save(tmp_path, step=0)
@@ -91,7 +91,7 @@ def test_a_step_that_fails_is_compared_as_far_as_it_goes(tmp_path):
         step(2, FloatingPointError())
 
 
-def test_a_checkpoint_without_a_step_after_it_is_not_verified_and_says_so(tmp_path):
+def test_a_checkpoint_with_no_step_after_it_is_not_verified_with_a_warning(tmp_path):
     replay = ReplayCheckpoint("last")
     replay.save(tmp_path, step=9)
     ReplayCheckpoint("last").load(tmp_path)
@@ -102,11 +102,11 @@ def test_a_checkpoint_without_a_step_after_it_is_not_verified_and_says_so(tmp_pa
         replay.first_step(),
     ):
         pass
-    with replay.first_step():  # later steps are not looked at
+    with replay.first_step():  # later steps are not compared
         pass
 
 
-def test_a_state_that_refuses_to_load_leaves_everything_as_it_was(tmp_path):
+def test_a_state_that_fails_to_load_leaves_all_states_and_generators_unchanged(tmp_path):
     class Refusing:
         def __init__(self, value=0):
             self.value, self.refuses = value, False
@@ -135,7 +135,7 @@ def test_a_state_that_refuses_to_load_leaves_everything_as_it_was(tmp_path):
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_every_value_of_a_state_comes_back_with_its_type():
+def test_decoded_states_have_the_original_values_and_dtypes():
     state: Any = {
         "plain": [None, True, -3, 0.1, "text", b"\0bytes", b""],
         3: (2**127 + 1, -math.inf, {"nested": ()}),
@@ -151,16 +151,16 @@ def test_every_value_of_a_state_comes_back_with_its_type():
     assert np.array_equal(found["a", 1]["array"], state["a", 1]["array"])
     assert found["a", 1]["array"].dtype == np.uint64
     assert found["a", 1]["half"] == np.float32(0.5)
-    for there, here in zip(found["tensors"], state["tensors"], strict=True):
-        assert torch.equal(there, here)
-        assert there.dtype == here.dtype
+    for decoded, original in zip(found["tensors"], state["tensors"], strict=True):
+        assert torch.equal(decoded, original)
+        assert decoded.dtype == original.dtype
 
 
 @pytest.mark.parametrize("bits", ["MT19937", "PCG64", "PCG64DXSM", "Philox", "SFC64"])
-def test_every_generator_of_numpys_goes_on_where_it_was(tmp_path, bits):
+def test_numpy_generators_resume_from_their_saved_states(tmp_path, bits):
     generator = np.random.Generator(getattr(np.random, bits)(3))
     legacy = np.random.RandomState(3)
-    legacy.normal()  # puts a second number aside
+    legacy.normal()  # caches a second number
     generators = {"generator": generator, "legacy": legacy}
     replay = ReplayCheckpoint("numpy", generators=generators)
     replay.save(tmp_path, step=0)
@@ -172,8 +172,8 @@ def test_every_generator_of_numpys_goes_on_where_it_was(tmp_path, bits):
     assert (generator.integers(100, size=5).tolist(), legacy.normal(size=3).tolist()) == expected
 
 
-def test_fast_forward_repeats_every_call_from_the_state_that_it_had(tmp_path):
-    """Calls that share a generator with training start where training left it."""
+def test_fast_forward_repeats_every_call_from_its_original_generator_state(tmp_path):
+    """The training draws from the same generator between the calls."""
 
     def training(load):
         torch.manual_seed(9 if load else 5)
@@ -198,7 +198,7 @@ def test_fast_forward_repeats_every_call_from_the_state_that_it_had(tmp_path):
     assert training(load=True) == original
 
 
-def test_fast_forward_finds_a_function_that_draws_otherwise_than_before(tmp_path):
+def test_fast_forward_detects_a_function_that_draws_differently(tmp_path):
     count = 4
     replay = ReplayCheckpoint("changed")
     drawn = replay.regenerates("drawn", lambda: torch.randperm(count))
@@ -213,7 +213,7 @@ def test_fast_forward_finds_a_function_that_draws_otherwise_than_before(tmp_path
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_a_checkpoint_saved_before_the_first_call_has_none_to_repeat(tmp_path):
+def test_fast_forward_refuses_a_function_not_called_before_the_checkpoint(tmp_path):
     replay = ReplayCheckpoint("none")
     drawn = replay.regenerates("drawn", lambda: iter([torch.rand(1)]))
     replay.save(tmp_path, step=0)
@@ -226,7 +226,7 @@ def test_a_checkpoint_saved_before_the_first_call_has_none_to_repeat(tmp_path):
         fast_forward(drawn, skip=2)
 
 
-def test_a_save_that_is_cut_off_leaves_the_checkpoint_before_it(tmp_path, monkeypatch):
+def test_an_interrupted_save_keeps_the_previous_checkpoint(tmp_path, monkeypatch):
     replay = ReplayCheckpoint("cut")
     replay.save(tmp_path, step=1)
 
@@ -242,7 +242,7 @@ def test_a_save_that_is_cut_off_leaves_the_checkpoint_before_it(tmp_path, monkey
     assert [file.name for file in tmp_path.iterdir()] == ["replay-rank0.safetensors"]
 
 
-def test_ranks_that_saved_different_steps_are_refused(tmp_path, monkeypatch):
+def test_checkpoint_files_of_different_steps_or_of_another_rank_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
     replay = ReplayCheckpoint("ranks")
     for rank, step in ((0, 4), (1, 3)):

@@ -1,4 +1,4 @@
-"""replay_plan: what a restart needs and the checkpoint has not, found on the operations."""
+"""replay_plan lists what a restart needs and the checkpoint lacks, found by tracing operations."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from pytest_trainsafe import ReplayCheckpoint, replay_plan
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
-#: What a program can forget, and what the plan then says is missing: action, and part of its text.
+#: What a program may forget to save, and the plan's entry: the action and a part of the text.
 FORGOTTEN = {
     "optimizer": ("save", "training changes it at"),
     "average": ("save", "training changes it at"),
@@ -31,7 +31,7 @@ FORGOTTEN = {
 
 
 class Held:
-    """Tensors as a state."""
+    """A state that holds tensors."""
 
     def __init__(self, **tensors: torch.Tensor) -> None:
         self.tensors = tensors
@@ -44,7 +44,7 @@ class Held:
 
 
 def forgetful(folder: Path, forgotten: str = "") -> None:
-    """Six steps of two epochs, and a checkpoint after the fourth that lacks one thing."""
+    """Six steps in two epochs; the checkpoint after the fourth lacks what `forgotten` names."""
     model = nn.Linear(2, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     average = copy.deepcopy(model.state_dict())
@@ -93,7 +93,7 @@ def forgetful(folder: Path, forgotten: str = "") -> None:
 
 
 @pytest.mark.parametrize("forgotten", FORGOTTEN)
-def test_what_a_checkpoint_lacks_is_named_with_what_to_do(tmp_path, forgotten):
+def test_the_plan_lists_what_a_checkpoint_lacks_and_how_to_add_it(tmp_path, forgotten):
     plan = replay_plan(lambda: forgetful(tmp_path, forgotten))
 
     action, text = FORGOTTEN[forgotten]
@@ -103,7 +103,7 @@ def test_what_a_checkpoint_lacks_is_named_with_what_to_do(tmp_path, forgotten):
     assert "missing: a restarted training would differ from the original" in str(plan)
 
 
-def test_a_checkpoint_that_has_everything_lacks_nothing(tmp_path):
+def test_the_plan_of_a_complete_checkpoint_has_no_missing_entries(tmp_path):
     plan = replay_plan(lambda: forgetful(tmp_path))
 
     assert plan.missing == (), str(plan)
@@ -116,7 +116,7 @@ def test_a_checkpoint_that_has_everything_lacks_nothing(tmp_path):
     assert (data.bytes, data.reason) == (96, "made before the first step, and unchanged since")
 
 
-def test_the_plan_of_a_training_whose_restart_has_equal_bits_is_complete(tmp_path):
+def test_the_plan_of_a_training_with_exact_restarts_has_no_missing_entries(tmp_path):
     plan = replay_plan(lambda: train(tmp_path))
 
     assert plan.missing == (), str(plan)

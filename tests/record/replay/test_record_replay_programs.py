@@ -52,14 +52,14 @@ def replayed_twice(assign, train, original, step):
     return found
 
 
-def test_adversarial_training_with_every_kind_of_draw_is_replayed(assign):
+def test_an_adversarial_training_is_replayed_exactly(assign):
     original, _, _ = run(assign, pgd.train)
 
     for step in (5, 11):
         replayed_twice(assign, pgd.train, original, step)
 
 
-def test_a_training_that_differs_from_run_to_run_is_replayed_from_its_checkpoint(assign):
+def test_a_training_that_differs_from_run_to_run_is_replayed_exactly(assign):
     original, robust, _ = run(assign, fgsm.train)
     another, _, _ = run(assign, fgsm.train)
     assert hashes(another, 0) != hashes(original, 0)
@@ -69,7 +69,7 @@ def test_a_training_that_differs_from_run_to_run_is_replayed_from_its_checkpoint
     assert again == robust
 
 
-def test_a_sudden_drop_in_accuracy_is_replayed(assign):
+def test_a_replay_reproduces_a_sudden_drop_in_accuracy(assign):
     original, accuracies, _ = run(assign, accuracy_drop.train)
     steps = [s for s in accuracies if s and accuracies[s - 1] - accuracies[s] > 0.3]
     assert steps, accuracies
@@ -80,7 +80,7 @@ def test_a_sudden_drop_in_accuracy_is_replayed(assign):
     assert steps[0] in again
 
 
-def test_a_loss_of_nan_is_replayed(assign):
+def test_a_replay_reproduces_a_nan_or_infinite_loss(assign):
     original, error = run(assign, nan_loss.train)
     step = int(error.rpartition(" ")[2])
     assert error in (f"the loss is nan in step {step}", f"the loss is inf in step {step}")
@@ -90,8 +90,8 @@ def test_a_loss_of_nan_is_replayed(assign):
     assert again == error
 
 
-def test_a_generator_that_is_not_restored_is_named_by_its_first_draw(assign, monkeypatch):
-    """The planted fault: a restart that draws other numbers does not go unnoticed."""
+def test_the_first_draw_of_a_generator_that_is_not_restored_is_reported(assign, monkeypatch):
+    """A planted fault: the restart draws other numbers than the original."""
     original, _, _ = run(assign, fgsm.train)
     made = generators._torch
 

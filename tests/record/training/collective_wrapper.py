@@ -1,4 +1,4 @@
-"""A function around a collective, in a file of its own, as frameworks have them."""
+"""A function that wraps a collective, in a separate file, as in frameworks."""
 
 from __future__ import annotations
 
@@ -6,6 +6,6 @@ import sys
 from collections.abc import Callable
 
 
-def reduce(heard: Callable[[str], None]) -> None:
-    """Call a collective: tell its line."""
-    heard(f"{__file__}:{sys._getframe().f_lineno}")
+def reduce(on_line: Callable[[str], None]) -> None:
+    """Simulate a collective: pass the line that calls it."""
+    on_line(f"{__file__}:{sys._getframe().f_lineno}")

@@ -1,4 +1,4 @@
-"""Gradients are recorded as they are before clipping, and torch is left as it was."""
+"""Gradients are also recorded before clipping, and torch's clip functions are restored."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad as torchs
 
-# Bound before anything is recorded: replacing torch's attributes would not be noticed here.
+# Imported before a recording starts: replacing attributes of torch would have no effect here.
 from torch.nn.utils import (
     clip_grad_norm_,
     clip_grad_value_,
@@ -100,7 +100,9 @@ def train_with(model: nn.Module, clip: Callable[[Context, nn.Module], object]) -
 
 
 @pytest.mark.parametrize("clip", list(CLIPS), ids=lambda clip: clip.__name__)
-def test_gradients_before_clipping_are_the_sums_of_micro_batches(record: Any, clip: Any) -> None:
+def test_unclipped_gradients_are_recorded_as_the_sums_over_micro_batches(
+    record: Any, clip: Any
+) -> None:
     model = nn.Linear(3, 2)
     run = record(train_with(model, clip))
 
@@ -120,19 +122,19 @@ def test_gradients_before_clipping_are_the_sums_of_micro_batches(record: Any, cl
 
 
 def test_a_norm_below_the_limit_is_recorded_as_the_limit(record: Any) -> None:
-    """It has no effect, so it need not be the reference's."""
+    """Such a norm has no effect, so it may differ from the reference's."""
     run = record(train_with(nn.Linear(3, 2), lambda _, m: clip_grad_norm_(m.parameters(), 1e6)))
     assert run.get("grad_norm", "clip_norm") == 1e6
 
 
-def test_a_norm_that_limits_nothing_is_not_recorded(record: Any) -> None:
+def test_the_norm_of_a_clip_with_an_infinite_limit_is_not_recorded(record: Any) -> None:
     def log_norm(_: Context, model: nn.Module) -> None:
         clip_grad_norm_(model.parameters(), float("inf"))
 
     assert record(train_with(nn.Linear(3, 2), log_norm)).paths("grad_norm") == []
 
 
-def test_what_is_clipped_in_each_micro_batch_is_not_the_steps_gradient(record: Any) -> None:
+def test_a_clip_between_micro_batches_records_no_unclipped_gradients(record: Any) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -151,7 +153,7 @@ def test_what_is_clipped_in_each_micro_batch_is_not_the_steps_gradient(record: A
     assert run.paths("main_grad") == ["weight", "bias"]
 
 
-def test_norms_of_something_else_are_no_clip(record: Any) -> None:
+def test_a_norm_of_parameter_values_is_not_a_clip(record: Any) -> None:
     def of_values(_: Context, model: nn.Module) -> None:
         get_total_norm([p.detach() for p in model.parameters()])
 
@@ -159,16 +161,16 @@ def test_norms_of_something_else_are_no_clip(record: Any) -> None:
     assert run.paths("unclipped_grad") == []
 
 
-def test_wrong_arguments_get_torchs_own_error(record: Any) -> None:
-    def wrongly(_: Context, model: nn.Module) -> None:
+def test_invalid_arguments_raise_torchs_own_error(record: Any) -> None:
+    def with_invalid_arguments(_: Context, model: nn.Module) -> None:
         clip_grads_with_norm_(model.parameters(), no_such_argument=1)  # type: ignore[call-arg]
 
     with pytest.raises(TypeError, match="no_such_argument"):
-        record(train_with(nn.Linear(3, 2), wrongly))
+        record(train_with(nn.Linear(3, 2), with_invalid_arguments))
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_torch_is_as_it_was_after_a_run(record: Any, fails: bool) -> None:
+def test_the_clip_functions_of_torch_are_restored_after_a_run(record: Any, fails: bool) -> None:
     before = list(called())
 
     def clip(_: Context, model: nn.Module) -> None:
@@ -185,14 +187,14 @@ def test_torch_is_as_it_was_after_a_run(record: Any, fails: bool) -> None:
 
 
 def called() -> Iterator[object]:
-    """What torch's clip functions call, through the wrapper that each of them is."""
+    """The clip functions of torch, and the functions that their wrappers call."""
     for name in ("clip_grad_norm_", "_clip_grads_with_norm_", "clip_grad_value_"):
         function: Any = getattr(torchs, name)
         yield function
         yield from (cell.cell_contents for cell in function.__closure__ or ())
 
 
-def test_outside_of_a_run_nothing_listens() -> None:
+def test_clip_functions_work_outside_of_a_run() -> None:
     before_clip(norm=1.0, max_norm=2.0)
     model = nn.Linear(3, 2)
     model(X[0]).sum().backward()

@@ -1,4 +1,4 @@
-"""Where a fault is sought, modules that run with other parameters or in another mode are noted."""
+"""Localisation Runs record modules that run with changed parameters or in evaluation mode."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def train(early: bool = False, evaluated: bool = False, between: bool = False) -
 
 
 def lines(run: Any, what: str) -> list[str]:
-    """The source of the lines that were noted of one kind."""
+    """The source of the recorded lines of one kind."""
     sites = run.rank.events_of(Site)
     at = [site.at.rpartition(":") for site in sites if site.what == what]
     return [linecache.getline(file, int(line)).strip() for file, _, line in at]
@@ -58,35 +58,40 @@ def evaluated(run: Any) -> list[Site]:
     return [site for site in run.rank.events_of(Site) if site.what == "mode"]
 
 
-def test_parameters_that_change_before_a_forward_are_noted_with_the_line(record: Any) -> None:
+def test_parameter_changes_between_forwards_of_a_step_are_recorded_with_the_line(
+    record: Any,
+) -> None:
     run = record(train(early=True), rewrite=REWRITE)
     changed = [Altered(step, 1, module) for step in (0, 1) for module in ("0", "1.0")]
     assert run.rank.events_of(Altered) == changed
     assert lines(run, "alter") == ["optimizer.step()"]
 
 
-def test_parameters_that_change_between_steps_are_noted(record: Any) -> None:
+def test_parameter_changes_between_steps_are_recorded(record: Any) -> None:
     run = record(train(between=True), rewrite=REWRITE)
     assert run.rank.events_of(Altered) == [Altered(s, n, "0") for s in (0, 1) for n in (0, 1)]
 
 
-def test_the_step_of_an_optimizer_after_the_last_forward_is_not_noted(record: Any) -> None:
+def test_an_optimizer_step_after_the_last_forward_is_not_recorded_as_a_change(record: Any) -> None:
     run = record(train(), rewrite=REWRITE)
     assert run.rank.events_of(Altered) == []
     assert evaluated(run) == []
     assert lines(run, "alter") == []
 
 
-def test_a_module_in_evaluation_mode_is_noted_with_the_line_that_put_it_there(record: Any) -> None:
+def test_a_module_in_evaluation_mode_is_recorded_with_the_line_that_calls_eval(record: Any) -> None:
     run = record(train(evaluated=True), rewrite=REWRITE)
     sites = evaluated(run)
-    assert [site.name for site in sites] == ["1.0", "1.1"]  # the modes of others are the same
+    assert [site.name for site in sites] == [
+        "1.0",
+        "1.1",
+    ]  # other modules compute the same in both modes
     file, _, line = sites[0].at.rpartition(":")
     assert linecache.getline(file, int(line)).strip() == "model[1].eval()"
     assert {site.at for site in sites} == {sites[0].at}
 
 
-def test_a_shard_that_is_gathered_for_the_forward_has_not_changed(record: Any) -> None:
+def test_a_parameter_gathered_for_the_forward_is_not_recorded_as_changed(record: Any) -> None:
     def run(ctx: Any) -> None:
         model = nn.Sequential(nn.Linear(3, 2)).to(ctx.dtype)
         weight = model.get_parameter("0.weight")
@@ -101,7 +106,7 @@ def test_a_shard_that_is_gathered_for_the_forward_has_not_changed(record: Any) -
     assert record(run, rewrite=REWRITE).rank.events_of(Altered) == []
 
 
-def test_nothing_of_it_is_noted_in_other_runs(record: Any) -> None:
+def test_other_runs_record_no_parameter_changes_and_no_evaluation_modes(record: Any) -> None:
     before = nn.Module.train
     run = record(train(early=True, evaluated=True))
     assert run.rank.events_of(Altered) == evaluated(run) == []
@@ -116,7 +121,7 @@ def test_nothing_of_it_is_noted_in_other_runs(record: Any) -> None:
         '{"type":"altered","step":0,"microbatch":-1,"module":"layers"}',
     ],
 )
-def test_a_malformed_event_is_refused(line: str) -> None:
+def test_a_malformed_altered_event_is_refused(line: str) -> None:
     with pytest.raises(msgspec.ValidationError):
         decoder().decode(line)
     sound = Site("mode", "", name="layers")

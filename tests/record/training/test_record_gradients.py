@@ -19,13 +19,15 @@ def small() -> nn.Sequential:
 
 
 def contributions(model: nn.Module) -> list[tuple[Tensor, ...]]:
-    """What autograd gives for each micro-batch by itself."""
+    """The gradients that autograd computes for each micro-batch separately."""
     trained = [p for p in model.parameters() if p.requires_grad]
     return [torch.autograd.grad(model(x).square().sum(), trained) for x in X]
 
 
 @pytest.mark.parametrize("zero", ["none", "zeros", "before", "never"])
-def test_accumulated_gradients_are_recorded_apart_and_summed(record: Any, zero: str) -> None:
+def test_accumulated_gradients_are_recorded_per_micro_batch_and_as_a_sum(
+    record: Any, zero: str
+) -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
     first, second = contributions(model)
@@ -58,7 +60,7 @@ def test_accumulated_gradients_are_recorded_apart_and_summed(record: Any, zero: 
     assert torch.equal(run.get("loss", "loss"), model(X[0]).square().sum().detach())
 
 
-def test_main_grad_is_what_clipping_left(record: Any) -> None:
+def test_main_grad_is_the_clipped_gradient(record: Any) -> None:
     model = small()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)
@@ -83,7 +85,7 @@ def test_main_grad_is_what_clipping_left(record: Any) -> None:
     assert torch.equal(run.get("param_grad", "0.weight"), one[0])
 
 
-def test_main_grad_attributes_come_first(record: Any) -> None:
+def test_the_main_grad_attribute_takes_precedence_over_grad(record: Any) -> None:
     model = nn.Linear(3, 2).bfloat16()
     x = [each.bfloat16() for each in X]
     first, second = (torch.autograd.grad(model(each).sum(), model.weight)[0] for each in x)
@@ -109,7 +111,7 @@ def test_main_grad_attributes_come_first(record: Any) -> None:
     assert torch.equal(run.get("main_grad", "bias"), torch.full((2,), 8.0).bfloat16())
 
 
-def test_frozen_and_unused_parameters_have_values_and_no_gradients(record: Any) -> None:
+def test_frozen_and_unused_parameters_are_recorded_without_gradients(record: Any) -> None:
     model = small()
     model[0].weight.requires_grad_(False)
     model.unused = nn.Linear(1, 1)
@@ -126,7 +128,7 @@ def test_frozen_and_unused_parameters_have_values_and_no_gradients(record: Any) 
     assert set(run.paths("param", 0)) == gradients | {"0.weight", "unused.weight", "unused.bias"}
 
 
-def test_a_parameter_that_thaws_is_recorded_from_then_on(record: Any) -> None:
+def test_gradients_of_an_unfrozen_parameter_are_recorded_from_then_on(record: Any) -> None:
     model = small()
     model[0].weight.requires_grad_(False)
 
@@ -143,7 +145,7 @@ def test_a_parameter_that_thaws_is_recorded_from_then_on(record: Any) -> None:
     assert torch.equal(run.get("param_grad", "0.weight", step=1), contributions(model)[0][0])
 
 
-def test_tied_parameters_are_one_under_their_first_name(record: Any) -> None:
+def test_tied_parameters_are_recorded_once_under_their_first_name(record: Any) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -191,7 +193,7 @@ def test_sparse_gradients_are_recorded_dense(record: Any) -> None:
     assert torch.equal(run.get("main_grad", "0.weight"), expected)
 
 
-def test_recording_keeps_what_earlier_hooks_made_of_a_gradient(record: Any) -> None:
+def test_gradients_are_recorded_after_earlier_hooks_changed_them(record: Any) -> None:
     model = nn.Linear(3, 2)
     model.weight.register_hook(lambda grad: grad * 3)
 

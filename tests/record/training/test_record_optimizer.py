@@ -75,18 +75,18 @@ def test_adam_moments_are_recorded_for_every_group(record: Any) -> None:
     )
 
 
-def test_master_copies_and_their_state_are_recorded_before_and_after(record: Any) -> None:
+def test_master_copies_and_their_state_are_recorded_before_and_after_a_step(record: Any) -> None:
     model = nn.Linear(3, 2, bias=False).bfloat16()
     master = nn.Parameter(model.weight.detach().float())
     start = master.detach().clone()
     model.weight.main_param = master  # type: ignore[attr-defined]
     optimizer = torch.optim.AdamW([master], lr=1e-3)
 
-    def give(*_: Any) -> None:
+    def copy_gradient(*_: Any) -> None:
         assert model.weight.grad is not None
         master.grad = model.weight.grad.float()
 
-    optimizer.register_step_pre_hook(give)
+    optimizer.register_step_pre_hook(copy_gradient)
 
     def train(ctx: Context) -> None:
         ctx.watch(model, optimizer)
@@ -105,7 +105,7 @@ def test_master_copies_and_their_state_are_recorded_before_and_after(record: Any
     assert torch.equal(got, optimizer.state[master]["exp_avg"])
 
 
-def test_a_master_copy_that_is_only_a_piece_is_left_out(record: Any) -> None:
+def test_a_master_copy_of_a_part_of_a_parameter_is_not_recorded(record: Any) -> None:
     model = nn.Linear(3, 2)
     model.weight.main_param = torch.zeros(3)  # type: ignore[attr-defined]
     assert (
@@ -117,7 +117,7 @@ def test_a_master_copy_that_is_only_a_piece_is_left_out(record: Any) -> None:
 
 
 class Wrapper:
-    """An optimizer that is no torch.optim.Optimizer, as mixed-precision wrappers are."""
+    """An optimizer that is not a torch.optim.Optimizer, as mixed-precision wrappers are."""
 
     def __init__(self, optimizer: Any) -> None:
         self.optimizer = optimizer
@@ -143,7 +143,7 @@ class InName(torch.optim.Optimizer):
 
 
 @pytest.mark.parametrize("wrap", [Wrapper, InName, lambda o: Wrapper(Wrapper(o))])
-def test_wrapped_optimizers_are_watched(record: Any, wrap: Any) -> None:
+def test_steps_and_states_of_wrapped_optimizers_are_recorded(record: Any, wrap: Any) -> None:
     model = nn.Linear(3, 2)
     inner = torch.optim.AdamW(model.parameters(), lr=1e-2)
     optimizer = wrap(inner)
@@ -157,7 +157,7 @@ def test_wrapped_optimizers_are_watched(record: Any, wrap: Any) -> None:
         assert optimizer.step() == "stepped"
 
 
-def test_without_an_optimizer_gradients_and_values_are_recorded(record: Any) -> None:
+def test_without_an_optimizer_gradients_and_parameters_are_recorded(record: Any) -> None:
     model = nn.Linear(3, 2)
     stepping = torch.optim.SGD(model.parameters(), lr=0.1)
 
@@ -176,7 +176,7 @@ def test_without_an_optimizer_gradients_and_values_are_recorded(record: Any) -> 
     assert run.paths("optimizer_state") == []
 
 
-def test_a_step_that_is_skipped_is_said_to_be(record: Any) -> None:
+def test_a_skipped_optimizer_step_is_recorded_as_skipped(record: Any) -> None:
     model = nn.Linear(3, 2)
 
     def train(ctx: Context) -> None:
@@ -190,7 +190,7 @@ def test_a_step_that_is_skipped_is_said_to_be(record: Any) -> None:
     assert torch.equal(run.get("main_grad", "weight"), model.weight.grad)
 
 
-def test_the_gradients_of_a_closure_are_recorded_after_it_ran(record: Any) -> None:
+def test_gradients_computed_in_an_optimizer_closure_are_recorded(record: Any) -> None:
     model = nn.Linear(3, 2)
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=3)
     losses = []
@@ -218,7 +218,7 @@ def test_the_gradients_of_a_closure_are_recorded_after_it_ran(record: Any) -> No
     assert calls[:2] == ["output", "output#1"]
 
 
-def test_states_of_other_shapes_are_whole_or_left_out(record: Any) -> None:
+def test_states_of_other_shapes_are_recorded_and_non_tensors_are_not(record: Any) -> None:
     class Factored(torch.optim.SGD):
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
             super().step()
@@ -233,12 +233,12 @@ def test_states_of_other_shapes_are_whole_or_left_out(record: Any) -> None:
 
 
 @pytest.mark.parametrize("optimizer", [[], "adam", object()])
-def test_what_has_no_step_is_no_optimizer(record: Any, optimizer: object) -> None:
+def test_an_optimizer_without_a_step_method_is_refused(record: Any, optimizer: object) -> None:
     with pytest.raises(ProgramError, match=r"has no step\(\); pass the optimizer"):
         record(lambda ctx: ctx.watch(nn.Linear(1, 1), optimizer))
 
 
-def test_initialize_gives_the_scales_it_says(record: Any) -> None:
+def test_ctx_initialize_gives_weights_norms_and_biases_their_default_scales(record: Any) -> None:
     model = nn.Sequential(nn.Linear(64, 128), nn.LayerNorm(128))
 
     def train(ctx: Context) -> None:

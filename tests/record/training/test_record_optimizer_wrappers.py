@@ -1,4 +1,4 @@
-"""Whatever wraps an optimizer, what it is about to use and its state are recorded once a step."""
+"""With any wrapper of an optimizer, its gradients and its state are recorded once per step."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def step(optimizer: Any) -> None:
 
 
 class Gated(torch.optim.Optimizer):
-    """Leaves out its optimizer's steps until it is ready; an Optimizer in name only."""
+    """Skips its optimizer's steps until it is ready; it never calls Optimizer.__init__."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self.optimizer = optimizer
@@ -64,7 +64,7 @@ class Gated(torch.optim.Optimizer):
 
 
 class Chained:
-    """Several optimizers behind one, with a property that makes sense of a single one."""
+    """Wraps several optimizers; has properties that are defined only for a single one."""
 
     def __init__(self, *optimizers: torch.optim.Optimizer | Imitation) -> None:
         self.chained_optimizers = list(optimizers)
@@ -84,7 +84,7 @@ class Chained:
 
 
 class Container(torch.optim.Optimizer):
-    """A real Optimizer over all parameters that has others do the work."""
+    """A real Optimizer over all parameters that delegates its steps to others."""
 
     def __init__(self, *optimizers: torch.optim.Optimizer) -> None:
         self.optimizers = list(optimizers)
@@ -97,7 +97,7 @@ class Container(torch.optim.Optimizer):
 
 
 class Imitation:
-    """Takes on the class of what it wraps, and finds what it lacks there."""
+    """Takes the class of the optimizer that it wraps, and delegates missing attributes to it."""
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         self._optimizer = optimizer
@@ -132,7 +132,7 @@ class GivesAway:
 
 
 class ByItself:
-    """Updates parameters without ever calling the step of what it keeps."""
+    """Updates parameters without calling the step of the optimizer that it holds."""
 
     def __init__(self, optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
         self.optimizer = optimizer
@@ -162,7 +162,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.fixture
 def bare(record: Any) -> Any:
-    """What the plain optimizer records, and the model it starts from."""
+    """The untrained model, and the recording of its training with the plain optimizer."""
     model = model_of_two()
     start = {name: value.clone() for name, value in model.state_dict().items()}
     run = record(train_with(model, torch.optim.AdamW(model.parameters(), lr=1e-2)))
@@ -171,7 +171,7 @@ def bare(record: Any) -> Any:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_wrapped_optimizer_records_what_the_plain_one_does(
+def test_a_wrapped_optimizer_is_recorded_like_the_plain_one(
     record: Any, bare: Any, way: str
 ) -> None:
     model, expected = bare
@@ -180,7 +180,7 @@ def test_a_wrapped_optimizer_records_what_the_plain_one_does(
     assert [event.optimizer_stepped for event in run.rank.steps] == [True, True]
 
 
-def test_steps_that_a_wrapper_leaves_out_are_no_steps(record: Any, bare: Any) -> None:
+def test_steps_that_a_wrapper_skips_are_not_recorded(record: Any, bare: Any) -> None:
     model, expected = bare
     optimizer = Gated(torch.optim.AdamW(model.parameters(), lr=1e-2))
     run = record(train_with(model, optimizer, each_microbatch=True))
@@ -188,7 +188,7 @@ def test_steps_that_a_wrapper_leaves_out_are_no_steps(record: Any, bare: Any) ->
     assert run.rank.note("skipped") == []
 
 
-def test_a_step_in_which_a_wrapper_steps_nothing_is_noted(record: Any) -> None:
+def test_a_step_in_which_a_wrapper_calls_no_optimizer_is_recorded_as_skipped(record: Any) -> None:
     model = model_of_two()
     run = record(train_with(model, Gated(torch.optim.AdamW(model.parameters(), lr=1e-2))))
     assert [event.optimizer_stepped for event in run.rank.steps] == [False, False]
@@ -197,7 +197,7 @@ def test_a_step_in_which_a_wrapper_steps_nothing_is_noted(record: Any) -> None:
     )
 
 
-def test_gradients_that_a_wrapper_gives_away_are_those_at_the_beginning_of_its_step(
+def test_gradients_that_a_wrapper_moves_to_master_copies_are_recorded_before_its_step(
     record: Any, bare: Any
 ) -> None:
     model, expected = bare
@@ -210,7 +210,7 @@ def test_gradients_that_a_wrapper_gives_away_are_those_at_the_beginning_of_its_s
     assert {id: run.hashes()[id] for id in wanted} == wanted
 
 
-def test_a_wrapper_that_updates_parameters_by_itself_steps(record: Any) -> None:
+def test_a_wrapper_that_updates_parameters_itself_is_recorded_as_stepping(record: Any) -> None:
     model = model_of_two()
     optimizer = ByItself(torch.optim.SGD(model.parameters(), lr=0.1), model)
     run = record(train_with(model, optimizer))
@@ -219,8 +219,10 @@ def test_a_wrapper_that_updates_parameters_by_itself_steps(record: Any) -> None:
     assert run.rank.note("skipped") == []
 
 
-def test_each_of_several_optimizers_is_asked_for_its_own_parameters(record: Any) -> None:
-    """The second one's gradients are computed after the first one's step."""
+def test_gradients_are_recorded_before_the_step_of_the_optimizer_that_uses_them(
+    record: Any,
+) -> None:
+    """The second optimizer's gradients change after the first one's step."""
     model = model_of_two()
     first, second = two_adams(model)
     seen: dict[str, torch.Tensor] = {}
@@ -245,9 +247,11 @@ def test_each_of_several_optimizers_is_asked_for_its_own_parameters(record: Any)
         assert torch.equal(run.get("main_grad", name), gradient)
 
 
-# Importing torch.distributed.optim compiles functions with what torch deprecates.
+# Importing torch.distributed.optim calls torch.jit, which torch deprecates.
 @pytest.mark.filterwarnings("ignore:.torch.jit.:DeprecationWarning")
-def test_the_zero_redundancy_optimizer_of_torch(record: Any, bare: Any) -> None:
+def test_zero_redundancy_optimizer_is_recorded_like_the_plain_optimizer(
+    record: Any, bare: Any
+) -> None:
     from torch.distributed.optim import ZeroRedundancyOptimizer
 
     model, expected = bare
@@ -261,7 +265,7 @@ def test_the_zero_redundancy_optimizer_of_torch(record: Any, bare: Any) -> None:
     dist.destroy_process_group()
 
 
-def test_a_wrapper_without_optimizers_is_what_steps() -> None:
+def test_an_optimizer_without_inner_optimizers_is_itself_the_stepping_one() -> None:
     plain = torch.optim.SGD(model_of_two().parameters(), lr=0.1)
     plain.optimizer = None  # type: ignore[attr-defined]
     assert stepping(plain) == [plain]

@@ -1,6 +1,6 @@
-"""What a module leaves unfinished, as torch's tensor parallelism does, is rewritten like the rest.
+"""Outputs that are pending results of collectives are rewritten like other outputs.
 
-A module's output may be the result of a collective that nobody has waited for.
+Modules under torch's tensor parallelism return such outputs.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 
 
 class Pending(nn.Linear):
-    """Yields the result of a collective."""
+    """Returns the pending result of a collective."""
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return AsyncCollectiveTensor(super().forward(x).detach())
@@ -49,7 +49,9 @@ def test_the_result_of_a_collective_is_pending_until_it_is_used() -> None:
     assert not is_pending(torch.ones(2))
 
 
-def test_it_is_rewritten_and_known_as_the_modules_output(record: Any) -> None:
+def test_a_pending_output_is_rewritten_and_recognised_as_the_next_modules_input(
+    record: Any,
+) -> None:
     runs = [record(train(each), rewrite=REWRITE) for each in (nn.Linear, Pending)]
     for run in runs:
         [event] = [e for id, e in run.rank.tensors.items() if _key(id) == INPUT]

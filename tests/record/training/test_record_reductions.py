@@ -1,4 +1,4 @@
-"""The collectives that may reduce gradients are noted once each, with the line that led there."""
+"""Collectives that may reduce gradients are recorded once each, with the line that calls them."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ PARAMETERS = [torch.ones(4), torch.ones(2, 3), torch.ones(20)]
 TP, DP, WORLD = (0, 1), (0, 2), (0, 1, 2, 3)
 
 
-class Noted(RankWriter):
-    """Keeps what is noted."""
+class ReductionWriter(RankWriter):
+    """Keeps the recorded reductions in lists."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder, 0)
@@ -36,8 +36,8 @@ class Noted(RankWriter):
 
 
 @pytest.fixture
-def noted(tmp_path: Path) -> Noted:
-    return Noted(tmp_path)
+def events(tmp_path: Path) -> ReductionWriter:
+    return ReductionWriter(tmp_path)
 
 
 def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) -> Collective:
@@ -45,26 +45,28 @@ def call(ranks: tuple[int, ...] = DP, op: str = "all_reduce", **more: object) ->
     return Collective(group="", ranks=ranks, op=op, **known)  # type: ignore[arg-type]
 
 
-def test_each_is_noted_once_with_its_axes(noted: Noted) -> None:
+def test_each_reduction_is_recorded_once_with_its_axes(events: ReductionWriter) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     for each in (call(), call(), call(WORLD), call(TP, "reduce_scatter_tensor", site="fit.py:9")):
         reductions.on_collective(each)
-    assert [(str(made), made.site) for made in noted.found] == [
+    assert [(str(made), made.site) for made in events.found] == [
         ("all_reduce(SUM) over dp", "fit.py:7"),
         ("all_reduce(SUM) over tp and dp", "fit.py:7"),
         ("reduce_scatter_tensor(SUM) over tp", "fit.py:9"),
     ]
 
 
-def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) -> None:
+def test_a_reduction_of_the_total_size_of_several_parameters_is_recorded(
+    events: ReductionWriter,
+) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
-    reductions.on_collective(call(TP, shape=(10,)))  # of 4 and of 6 elements
-    reductions.on_collective(call(TP, shape=(8,)))  # twice 4, of which there is one
-    assert [made.numel for made in noted.found] == [10]
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
+    reductions.on_collective(call(TP, shape=(10,)))  # the parameters of 4 and of 6 elements
+    reductions.on_collective(call(TP, shape=(8,)))  # only one parameter has 4 elements
+    assert [made.numel for made in events.found] == [10]
 
 
 @pytest.mark.parametrize(
@@ -79,13 +81,15 @@ def test_small_parameters_that_are_reduced_together_are_gradients(noted: Noted) 
     ],
     ids=["broadcast", "gather", "counts", "a number", "no parameter's size", "alone"],
 )
-def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective) -> None:
+def test_collectives_that_reduce_no_gradients_are_not_recorded(
+    events: ReductionWriter, other: Collective
+) -> None:
     clock = Clock()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     reductions.on_collective(call())  # before the first step
     clock.start_step()
     reductions.on_collective(other)
-    assert noted.found == []
+    assert events.found == []
 
 
 @pytest.mark.parametrize(
@@ -93,50 +97,58 @@ def test_what_reduces_no_gradients_is_not_noted(noted: Noted, other: Collective)
     [{"shape": (2, 3)}, {"shape": (31,)}, {"shape": (7,), "name": "w.grad"}, {"shape": None}],
     ids=["a copy", "a bucket", "a gradient", "several"],
 )
-def test_what_may_be_of_gradients_is_noted(noted: Noted, of: dict[str, object]) -> None:
+def test_collectives_that_may_reduce_gradients_are_recorded(
+    events: ReductionWriter, of: dict[str, object]
+) -> None:
     clock = Clock()
     clock.start_step()
-    Reductions(clock, noted, POINT, PARAMETERS).on_collective(call(**of))  # type: ignore[arg-type]
-    assert len(noted.found) == 1
+    Reductions(clock, events, POINT, PARAMETERS).on_collective(call(**of))  # type: ignore[arg-type]
+    assert len(events.found) == 1
 
 
-def test_a_number_outside_of_micro_batches_may_be_of_the_norm(noted: Noted) -> None:
+def test_a_scalar_reduction_outside_of_micro_batches_is_recorded_as_of_the_norm(
+    events: ReductionWriter,
+) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     reductions.on_collective(call(TP, shape=()))
     clock.start_microbatch(0)
     reductions.on_collective(call(DP, shape=(), site="fit.py:9"))  # a loss, or a count of tokens
-    assert [str(made) for made in noted.of_norm] == ["all_reduce(SUM) of one number over tp"]
-    assert noted.found == []
+    assert [str(made) for made in events.of_norm] == ["all_reduce(SUM) of one number over tp"]
+    assert events.found == []
 
 
-def test_sizes_that_one_line_reduces_are_told_apart(noted: Noted) -> None:
+def test_reductions_of_different_sizes_on_one_line_are_recorded_separately(
+    events: ReductionWriter,
+) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     for shape in ((4,), (2, 3), (4,)):
         reductions.on_collective(call(shape=shape))
-    assert [made.numel for made in noted.found] == [4, 6]
+    assert [made.numel for made in events.found] == [4, 6]
 
 
-def test_within_a_micro_batch_only_dp_reduces(noted: Noted) -> None:
-    """As a bucket does that is full; over tp and cp the model itself communicates there."""
+def test_within_a_micro_batch_only_reductions_over_dp_are_recorded(events: ReductionWriter) -> None:
+    """Full DDP buckets are reduced there; over tp and cp, the model itself communicates."""
     clock = Clock()
     clock.start_step()
     clock.start_microbatch(0)
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     for ranks in (TP, WORLD, DP):
         reductions.on_collective(call(ranks))
-    assert [made.axes for made in noted.found] == [("dp",)]
+    assert [made.axes for made in events.found] == [("dp",)]
 
 
-def test_a_function_around_a_collective_is_noted_with_its_caller(noted: Noted) -> None:
+def test_a_collective_in_a_wrapper_function_is_recorded_with_its_caller(
+    events: ReductionWriter,
+) -> None:
     clock = Clock()
     clock.start_step()
-    reductions = Reductions(clock, noted, POINT, PARAMETERS)
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
     line = sys._getframe().f_lineno + 1
     collective_wrapper.reduce(lambda site: reductions.on_collective(call(site=site)))
-    [made] = noted.found
+    [made] = events.found
     assert made.site.startswith(f"{collective_wrapper.__file__}:")
     assert made.caller == f"{__file__}:{line}"

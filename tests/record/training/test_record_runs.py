@@ -1,4 +1,4 @@
-"""Optimizers that hold runs of flattened parameters: what they hold is recorded as such."""
+"""Optimizers that hold ranges of flattened parameters: their tensors have flat layouts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ X = torch.linspace(-1, 1, 12).reshape(4, 3)
 
 
 def sharded(start: int, end: int, **marks: Any) -> tuple[nn.Linear, torch.optim.Optimizer]:
-    """A layer whose optimizer holds elements `start` to `end` of its weight (6), no bias."""
+    """A layer whose optimizer holds elements `start` to `end` of its weight of 6; no bias."""
     model = nn.Linear(3, 2, bias=False)
     weight: Any = model.weight
     for mark, value in marks.items():
@@ -28,11 +28,11 @@ def sharded(start: int, end: int, **marks: Any) -> tuple[nn.Linear, torch.optim.
     weight.main_grad = torch.zeros_like(weight)
     optimizer = torch.optim.AdamW([weight.main_param], lr=0.1)
 
-    def give(*_: Any) -> None:
+    def copy_gradient(*_: Any) -> None:
         weight.main_grad.copy_(weight.grad)
         weight.main_param.grad = weight.main_grad.reshape(-1)[start:end]
 
-    optimizer.register_step_pre_hook(give)
+    optimizer.register_step_pre_hook(copy_gradient)
     return model, optimizer
 
 
@@ -51,7 +51,7 @@ def events(run: Any) -> dict[tuple[str, str, int], TensorEvent]:
     return {(id.kind, id.name, id.step): event for id, event in run.rank.tensors.items()}
 
 
-def test_masters_states_and_main_gradients_are_runs(record: Any) -> None:
+def test_master_params_states_and_main_gradients_have_flat_layouts(record: Any) -> None:
     model, optimizer = sharded(2, 5)
     run = record(train_with(model, optimizer), point={"dp": 2})
     layout = (Flat(2, 3, (2, 3), ("dp",)),)
@@ -67,15 +67,17 @@ def test_masters_states_and_main_gradients_are_runs(record: Any) -> None:
     weight: Any = model.weight
     assert torch.equal(run.get("main_grad", "weight"), weight.grad.reshape(-1)[2:5])
     assert torch.equal(run.get("master_param", "weight"), weight.main_param.detach())
-    # A number is held once by whoever has any of the parameter.
+    # A scalar has a flat layout of one element.
     step = found["optimizer_state", "weight.step", 0]
     assert (step.layout, step.shape) == ((Flat(0, 1, (), ("dp",)),), (1,))
-    # The parameter and its gradients before the reduction are whole.
+    # The parameter and its gradients before the reduction are not sharded.
     assert found["param", "weight", 0].layout == ()
     assert found["param_grad", "weight", 0].layout == ()
 
 
-def test_a_rank_that_has_none_of_a_parameter_records_no_run(record: Any) -> None:
+def test_a_rank_with_an_empty_range_records_no_master_param_and_no_main_gradient(
+    record: Any,
+) -> None:
     model, optimizer = sharded(0, 0)
     run = record(train_with(model, optimizer), point={"dp": 2})
     assert run.paths("master_param") == []
@@ -83,7 +85,7 @@ def test_a_rank_that_has_none_of_a_parameter_records_no_run(record: Any) -> None
     assert run.paths("param") == ["weight"] * 2
 
 
-def test_a_run_of_a_shard_comes_after_what_cut_it(record: Any) -> None:
+def test_the_flat_range_of_a_tp_shard_follows_the_shard_in_the_layout(record: Any) -> None:
     model, optimizer = sharded(2, 5, tensor_model_parallel=True, partition_dim=0)
     run = record(train_with(model, optimizer), point={"dp": 2, "cp": 2, "tp": 2})
     found = events(run)["master_param", "weight", 0]
@@ -92,14 +94,14 @@ def test_a_run_of_a_shard_comes_after_what_cut_it(record: Any) -> None:
 
 
 @pytest.mark.parametrize("given", [(0, 7), (3, 2), 4, (0.0, 6.0)])
-def test_what_is_no_range_of_the_parameter_is_refused(record: Any, given: Any) -> None:
+def test_an_invalid_main_param_range_is_refused(record: Any, given: Any) -> None:
     model, optimizer = sharded(0, 6)
     model.weight.main_param_range = given  # type: ignore[attr-defined]
     with pytest.raises(LayoutError, match=r"weight has main_param_range .* of the 6 elements"):
         record(train_with(model, optimizer), point={"dp": 2})
 
 
-def test_gradients_that_await_an_average_are_multiples_until_then(record: Any) -> None:
+def test_gradients_are_recorded_as_scaled_until_they_are_averaged(record: Any) -> None:
     model, optimizer = sharded(0, 6)
     annotations = {"gradients": {"mean": ["dp", "cp"]}}
     run = record(train_with(model, optimizer, annotations), point={"dp": 2})

@@ -1,4 +1,4 @@
-"""A training of one layer that says in a file where it ran; told a pipe, it tells and waits."""
+"""Trains one layer and logs its tag and Point; given a pipe, it writes its process id and hangs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ def train(ctx: Any, log: str = "", tag: str = "first", wanted: str = "", pipe: s
     if os.environ.get("WANTED", "") != wanted:
         raise AssertionError(f"WANTED is {os.environ.get('WANTED')!r}, not {wanted!r}")
     if ctx.rank == 0:
-        with open(log, "a") as told:
-            told.write(f"{tag} {ctx.point.id}\n")
+        with open(log, "a") as file:
+            file.write(f"{tag} {ctx.point.id}\n")
     while pipe and ctx.world_size > 1:
         if ctx.rank == 0:
-            with open(pipe, "w") as told:
-                told.write(str(os.getpid()))
+            with open(pipe, "w") as file:
+                file.write(str(os.getpid()))
         time.sleep(3600)
     model = torch.nn.Linear(3, 2).to(ctx.dtype)
     ctx.initialize(model)

@@ -1,4 +1,4 @@
-"""A program whose candidate may have a kernel of its own, for float32 alone or for no dtype."""
+"""A program whose candidate can use a kernel that works only in float32, or in no dtype."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Loops without micro-batches of their own: whole steps, batches cut over dp, and orders."""
+"""Training loops: batches split over dp, whole steps, and micro-batches in several orders."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BATCH, WIDTH, CLASSES = 8, 6, 3
 
 
 class BatchNorm(nn.Module):
-    """Normalises over the batch, whose sums are taken over `group` as well."""
+    """Normalises over the batch, with sums over all ranks of `group`."""
 
     def __init__(self, width: int, group: Any, ranks: int) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ def reduce(ctx: Any, model: nn.Module, but: str = "") -> None:
 
 
 def split(ctx: Any, annotated: bool = True, declared: bool = True, fault: str = "") -> None:
-    """Every dp rank has a slice of each batch; "statistics" are those of the slice alone."""
+    """Every dp rank trains on a slice of each batch; "statistics" normalises over it alone."""
     ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
     shared = ranks > 1 and fault != "statistics"
     model = Net(ctx.group("dp"), ranks) if shared else Net()
@@ -82,7 +82,7 @@ def split(ctx: Any, annotated: bool = True, declared: bool = True, fault: str = 
 
 
 def whole_steps(ctx: Any, fault: str = "") -> None:
-    """Samples are dealt out one by one, so that only whole steps have a counterpart.
+    """Samples are strided over dp ranks, so that only whole steps can be compared.
 
     `fault` leaves a bias out of the "reduction", or doubles the learning "rate".
     """
@@ -105,7 +105,7 @@ def whole_steps(ctx: Any, fault: str = "") -> None:
 
 
 def strided(ctx: Any, order: str = "strided") -> None:
-    """Micro-batches are dealt out in turn."""
+    """Micro-batches are strided over dp ranks; `order` is the order that is declared."""
     ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
     model = nn.Linear(WIDTH, CLASSES).to(ctx.dtype)
     ctx.initialize(model)

@@ -1,7 +1,7 @@
-"""Programs on meshes of their own: hybrid sharding, and tensor parallelism in two orders of ranks.
+"""Programs that declare a mesh: hybrid sharding, and tensor parallelism in two orders of ranks.
 
-They use the public API alone.  Ranks are ordered by a DeviceMesh that the program makes itself,
-as a framework does; the declaration tells pytest-trainsafe of it.
+They use only the public API.  Ranks are ordered by a DeviceMesh that the program makes itself,
+as a framework does; `on_mesh` declares the same order to pytest-trainsafe.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def batch(index: int) -> Tensor:
 
 
 class Enter(torch.autograd.Function):
-    """Nothing forward, a sum over the ranks of tp backward."""
+    """Identity in forward, all-reduce over tp in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -44,7 +44,7 @@ class Enter(torch.autograd.Function):
 
 
 class Leave(torch.autograd.Function):
-    """A sum over the ranks of tp forward, nothing backward."""
+    """All-reduce over tp in forward, identity in backward."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
@@ -58,7 +58,7 @@ class Leave(torch.autograd.Function):
 
 
 class Block(nn.Module):
-    """Two linear layers, cut over the ranks of tp where there is a group of them."""
+    """Two linear layers, sharded over the ranks of `group` if there is one."""
 
     def __init__(self, group: Any = None) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ def steps(ctx: Any, model: nn.Module, reduce: Any = lambda: None) -> None:
 
 @on_mesh(Mesh("dp_replicate", "dp_shard", roles=DATA))
 def hybrid(ctx: Any, missing: str = "") -> None:
-    """FSDP2's hybrid sharding, which sums; `missing` is an axis that it does not know of."""
+    """FSDP2's hybrid sharding, which sums gradients; the axis `missing` is left out of its mesh."""
     model = Block().to(ctx.dtype)
     ctx.initialize(model, annotations=ANNOTATIONS)
     if ctx.world_size > 1:

@@ -1,4 +1,4 @@
-"""A program whose kernel exists in float32 alone, as many have one."""
+"""A program with a kernel that exists only for float32, as many programs have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""While one test is judged, the next one's Runs train; nobody hears of those that nobody uses."""
+"""While one test is judged, the Runs of the next test train; unused Runs are not reported."""
 
 from __future__ import annotations
 
@@ -52,11 +52,11 @@ def run(
 
 
 def trained(folder: Path) -> list[str]:
-    """What began to train, in order: a tag and a Point each; the reference's is "single"."""
+    """The Runs that began to train, in order: each a tag and a Point ("single": the reference)."""
     return (folder / "log").read_text().splitlines()
 
 
-def test_the_next_tests_runs_are_launched_before_its_turn(tmp_path: Path) -> None:
+def test_the_runs_of_the_next_test_are_launched_before_it_starts(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -70,13 +70,13 @@ def test_third():
 """,
     )
     assert done.returncode == 0, done.stdout
-    each = ["dp2", "single", "single"]  # the candidate, the reference, and that under noise
-    both = [f"{tag} {point}" for tag in ("first", "second") for point in each]
-    assert sorted(trained(tmp_path)) == both
+    each = ["dp2", "single", "single"]  # the candidate, and the reference under noise
+    expected = [f"{tag} {point}" for tag in ("first", "second") for point in each]
+    assert sorted(trained(tmp_path)) == expected
     assert "used no Run" not in done.stdout
 
 
-def test_a_run_that_its_test_does_not_use_is_dropped_and_never_mentioned(tmp_path: Path) -> None:
+def test_an_unused_run_is_dropped_and_not_reported(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -98,7 +98,9 @@ def test_third(candidate_trace, reference_trace):
     assert "something else" not in done.stdout + done.stderr
 
 
-def test_a_test_that_changes_the_environment_gets_runs_of_that_environment(tmp_path: Path) -> None:
+def test_a_test_that_sets_an_environment_variable_gets_runs_launched_with_it(
+    tmp_path: Path,
+) -> None:
     done = run(
         tmp_path,
         """
@@ -113,7 +115,7 @@ def test_second(candidate_trace, reference_trace):
     assert "2 passed" in done.stdout
 
 
-def test_a_test_in_another_environment_does_not_get_the_runs_of_one_before(tmp_path: Path) -> None:
+def test_runs_are_not_reused_in_a_test_with_another_environment(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         """
@@ -122,8 +124,8 @@ def test_second(candidate_trace, reference_trace, monkeypatch):
     from pytest_trainsafe.launch import GroupFailure
 
     monkeypatch.setenv("WANTED", "b")
-    told = "WANTED is 'b', not ''\\nthis was the reference, on a single device, in float64"
-    with pytest.raises(GroupFailure, match=told):
+    message = "WANTED is 'b', not ''\\nthis was the reference, on a single device, in float64"
+    with pytest.raises(GroupFailure, match=message):
         assert_trainsafe(candidate_trace, reference_trace)
 
 @marked()
@@ -135,7 +137,7 @@ def test_third(candidate_trace, reference_trace):
     assert "3 passed" in done.stdout
 
 
-def test_references_that_are_given_up_stay_in_the_cache(tmp_path: Path) -> None:
+def test_references_are_reused_from_the_cache_after_an_environment_change(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         ELSEWHERE
@@ -151,7 +153,7 @@ def test_third(candidate_trace, reference_trace):
     assert trained(tmp_path).count("first single") == 2  # with noise, and without
 
 
-def test_kept_traces_stay_though_another_environment_needs_others(tmp_path: Path) -> None:
+def test_keep_traces_keeps_the_traces_of_both_environments(tmp_path: Path) -> None:
     done = run(
         tmp_path,
         ELSEWHERE,
@@ -159,10 +161,12 @@ def test_kept_traces_stay_though_another_environment_needs_others(tmp_path: Path
     )
     assert done.returncode == 0, done.stdout
     kept = list((tmp_path / "kept").glob("trainsafe/*/trace/manifest.json"))
-    assert len(kept) == 2 * 3  # of each test a candidate, a reference, and that under noise
+    assert len(kept) == 2 * 3  # of each test: candidate, reference, and reference under noise
 
 
-def test_what_a_test_does_after_its_assertion_reaches_no_run_of_the_next(tmp_path: Path) -> None:
+def test_queued_runs_of_the_next_test_keep_the_environment_and_directory_of_their_launch(
+    tmp_path: Path,
+) -> None:
     done = run(
         tmp_path,
         """
@@ -178,7 +182,7 @@ here = os.getcwd()
 @marked(tag="holding")
 def test_holding(candidate_trace, reference_trace, tmp_path):
     session = candidate_trace.runs.session
-    with session.leases.take(1000):  # the next test's Runs stand in the queue
+    with session.leases.take(1000):  # the next test's Runs wait in the queue
         session.look_ahead()
         os.environ["WANTED"] = "b"
         os.chdir(tmp_path)
@@ -192,14 +196,14 @@ def test_holding(candidate_trace, reference_trace, tmp_path):
     assert sorted(trained(tmp_path)) == ["next dp2", "next single", "next single"]
 
 
-def test_the_first_failure_ends_pytest_though_the_next_run_never_would(tmp_path: Path) -> None:
+def test_exitfirst_stops_pytest_while_a_run_of_the_next_test_hangs(tmp_path: Path) -> None:
     pipe, pid = tmp_path / "pipe", tmp_path / "pid"
     os.mkfifo(pipe)
     done = run(
         tmp_path,
         f"""
-    with open({str(pipe)!r}) as told, open({str(pid)!r}, "w") as file:
-        file.write(told.read())  # the next run has begun
+    with open({str(pipe)!r}) as reader, open({str(pid)!r}, "w") as file:
+        file.write(reader.read())  # the next run has begun
     raise AssertionError("the first fails")
 
 @marked(pipe={str(pipe)!r})

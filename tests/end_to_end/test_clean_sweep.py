@@ -1,6 +1,6 @@
 """A correct program passes at default settings, at every kind of Point, in every dtype.
 
-benchmarks/bench_clean.py goes through every Point of up to four ranks.
+benchmarks/bench_clean.py covers every Point of up to four ranks.
 """
 
 import pytest
@@ -11,7 +11,7 @@ from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 
 
 @pytest.mark.trainsafe(gpt.train, tp=[1, 2], cp=[1, 2])
-def test_the_gpt_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_gpt_with_tp_and_cp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -23,14 +23,16 @@ def test_the_gpt_trains_like_one_device(candidate_trace, reference_trace):
     recompute=["full", "selective"],
     args={"cp_method": "ring", "tp_overlap": True, "recompute_num_layers": 2},
 )
-def test_recomputation_a_ring_and_overlap_change_nothing(candidate_trace, reference_trace):
+def test_recomputation_ring_attention_and_tp_overlap_train_like_one_device(
+    candidate_trace, reference_trace
+):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(
     gpt.train, tp=2, cp=2, sp=True, args={"fp8": True}, dtype=["float32", "bfloat16"]
 )
-def test_fp8_trains_like_one_device_in_fp8(candidate_trace, reference_trace):
+def test_the_fp8_gpt_trains_like_one_device_in_fp8(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -43,7 +45,9 @@ def test_fp8_trains_like_one_device_in_fp8(candidate_trace, reference_trace):
     recompute="full",
     args={"fp8": True, "tp_overlap": True, "cp_method": "ring"},
 )
-def test_all_techniques_go_together(candidate_trace, reference_trace):
+def test_fp8_recomputation_tp_overlap_and_ring_attention_combined_train_like_one_device(
+    candidate_trace, reference_trace
+):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -60,18 +64,18 @@ def test_a_deeper_gpt_trains_like_one_device(candidate_trace, reference_trace):
 
 
 @pytest.mark.trainsafe(llama.train, tp=2, sp=True, cp=2, dtype=["bfloat16"])
-def test_the_llama_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_llama_trains_like_one_device_in_bfloat16(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(llama.train, tp=[1, 2], cp=[1, 2], dp=2)
-def test_the_llama_trains_like_one_device_everywhere(candidate_trace, reference_trace):
+def test_the_llama_with_dp_tp_and_cp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(moe.train, dp=2, ep=2, args={"capacity_factor": 1.0})
-def test_experts_over_two_ranks_train_like_one_device(candidate_trace, reference_trace):
+def test_the_moe_with_ep_and_dp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -79,7 +83,9 @@ def test_experts_over_two_ranks_train_like_one_device(candidate_trace, reference
 @pytest.mark.trainsafe(
     moe.train, tp=2, dtype=["bfloat16"], args={"layers": 1, "experts": 8, "batch_size": 4}
 )
-def test_experts_that_rounding_chooses_otherwise_are_followed(candidate_trace, reference_trace):
+def test_expert_choices_changed_by_rounding_are_replayed_from_the_reference(
+    candidate_trace, reference_trace
+):
     decided = reference_trace.decided("bfloat16")
     turned = differing_choices(candidate_trace, reference_trace)
 
@@ -90,7 +96,7 @@ def test_experts_that_rounding_chooses_otherwise_are_followed(candidate_trace, r
 
 
 def differing_choices(candidate, reference):
-    """How many tokens a bfloat16 candidate by itself sends to other experts."""
+    """The number of tokens that the bfloat16 candidate, without replay, sends to other experts."""
     own, theirs = candidate.at("bfloat16"), reference.at("bfloat16")
     turned = 0
     for id in theirs.ids():
@@ -103,7 +109,7 @@ def differing_choices(candidate, reference):
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(moe.train, tp=2, cp=[1, 2], sp=True, dp=2, ep=2)
-def test_experts_over_many_ranks_train_like_one_device(candidate_trace, reference_trace):
+def test_the_moe_with_tp_cp_sp_dp_and_ep_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -118,7 +124,7 @@ DATA_PARALLEL = {
 @pytest.mark.trainsafe(
     gpt.train, dp=2, zero=[0, 1], dtype=["bfloat16"], args={**DATA_PARALLEL, "microbatches": 4}
 )
-def test_gradients_in_buckets_and_a_shared_optimizer_train_like_one_device(
+def test_gradient_buckets_with_and_without_zero_train_like_one_device(
     candidate_trace, reference_trace
 ):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -134,7 +140,9 @@ def test_gradients_in_buckets_and_a_shared_optimizer_train_like_one_device(
     dtype=["bfloat16"],
     args={"microbatches": 4, "layers": 1, "bucket": 10_000, "steps": 1},
 )
-def test_data_parallelism_without_overlap_trains_like_one_device(candidate_trace, reference_trace):
+def test_zero_without_overlapped_gradient_reduction_trains_like_one_device(
+    candidate_trace, reference_trace
+):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -149,7 +157,7 @@ def test_data_parallelism_without_overlap_trains_like_one_device(candidate_trace
     dtype=["bfloat16"],
     args={**DATA_PARALLEL, "clip": 0.0},
 )
-def test_a_shared_optimizer_goes_with_every_other_axis(candidate_trace, reference_trace):
+def test_zero_with_tp_cp_and_sp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -158,28 +166,28 @@ FOUR = {**DATA_PARALLEL, "microbatches": 4, "layers": 1}
 
 
 @pytest.mark.trainsafe(cnn.train, dp=2, zero=1, args=SMALL)
-def test_a_cnn_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_cnn_with_zero_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(lstm.train, dp=2, args=SMALL)
-def test_an_lstm_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_lstm_with_dp_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(gpt.train, dp=4, zero=[0, 1], dtype=["bfloat16"], args=FOUR)
-def test_four_ranks_of_data_parallelism_train_like_one_device(candidate_trace, reference_trace):
+def test_the_gpt_over_four_dp_ranks_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(cnn.train, dp=4, zero=[0, 1], bucket=1000, dtype=["bfloat16"])
-def test_a_cnn_over_four_ranks_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_cnn_over_four_dp_ranks_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(lstm.train, dp=4, zero=[0, 1], dtype=["bfloat16"])
-def test_an_lstm_over_four_ranks_trains_like_one_device(candidate_trace, reference_trace):
+def test_the_lstm_over_four_dp_ranks_trains_like_one_device(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)

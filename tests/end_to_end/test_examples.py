@@ -1,4 +1,4 @@
-"""The example that the documents lead to passes as it stands, and finds what is taken out of it."""
+"""The examples of the documentation pass, and changes that break `own_model` are reported."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import inner_pytest
 import pytest
 import yaml
 
-#: The first test starts a fork server of its own, as a user does.
+#: The first test starts its own fork server, as a user's run does.
 shared = pytest.mark.usefixtures("shared_fork_server")
 
 EXAMPLE = Path(__file__).parents[2] / "docs/examples/own_model"
@@ -26,22 +26,22 @@ def run(folder: Path, *options: str) -> subprocess.CompletedProcess[str]:
 
 
 def copied(tmp_path: Path) -> Path:
-    """The example in a folder of its own, as a user would take it."""
+    """Copy the example to its own folder, as a user would."""
     folder = tmp_path / "own_model"
     shutil.copytree(EXAMPLE, folder, ignore=shutil.ignore_patterns("__pycache__"))
     (folder / "pytest.ini").write_text("[pytest]\n")
     return folder
 
 
-def test_a_model_with_parallelism_of_its_own_passes(tmp_path: Path) -> None:
+def test_the_own_model_example_passes(tmp_path: Path) -> None:
     done = run(copied(tmp_path))
     assert done.returncode == 0, done.stdout
     assert "4 passed" in done.stdout
 
 
 @shared
-def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
-    """First by the shapes of parameters, then, with these filled right, by values."""
+def test_annotations_of_the_example_are_written_into_an_empty_file(tmp_path: Path) -> None:
+    """The first run writes those of parameters, by shape; the second those of modules, by value."""
     folder = copied(tmp_path)
     layouts = folder / "layouts.yaml"
     whole = yaml.safe_load(layouts.read_text())
@@ -62,22 +62,22 @@ def test_its_annotations_are_written_into_an_empty_file(tmp_path: Path) -> None:
 
 
 @shared
-def test_a_wrong_annotation_is_not_blamed_on_the_code(tmp_path: Path) -> None:
+def test_a_wrong_annotation_is_reported_and_no_code_is_named_at_fault(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     layouts = folder / "layouts.yaml"
     text = layouts.read_text()
     layouts.write_text(text.replace("up: {output: {tp_dim: -1}}", "up: {output: {tp_dim: 1}}"))
 
-    told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=2", "dp=1").stdout)
+    output = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=2", "dp=1").stdout)
 
-    assert "declared modules: up declares dimension 1 cut over tp, but the parts of" in told
-    assert "they fit dimension 2 cut over tp" in told
-    assert "faulty" not in told
-    assert "look at" not in told
+    assert "declared modules: up declares dimension 1 cut over tp, but the parts of" in output
+    assert "they fit dimension 2 cut over tp" in output
+    assert "faulty" not in output
+    assert "look at" not in output
 
 
 @shared
-def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
+def test_a_missing_all_reduce_in_backward_is_reported_as_partial_sums(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     model = folder / "model.py"
     kept, summed, rest = model.read_text().partition(
@@ -89,14 +89,16 @@ def test_a_sum_that_is_taken_out_of_it_is_found(tmp_path: Path) -> None:
     done = run(folder, "--trainsafe-sweep", "tp=2", "dp=1")
 
     assert "1 failed" in done.stdout
-    told = inner_pytest.flat(done.stdout)
-    assert "starts at blocks.1.norm.output · activation_grad · step 0" in told
-    assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in told
+    output = inner_pytest.flat(done.stdout)
+    assert "starts at blocks.1.norm.output · activation_grad · step 0" in output
+    assert "the ranks of tp hold partial sums: rank0 + rank1 equals the reference" in output
 
 
 @shared
-def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) -> None:
-    """The reduction is missing; what is there adds up the losses, for a log."""
+def test_a_collective_that_reduces_no_gradient_is_not_named_as_the_reduction(
+    tmp_path: Path,
+) -> None:
+    """In place of the gradient reduction, an all-reduce adds up the losses, for a log."""
     folder = copied(tmp_path)
     program = folder / "train.py"
     text = program.read_text()
@@ -105,16 +107,16 @@ def test_a_collective_that_reduces_no_gradient_is_not_looked_at(tmp_path: Path) 
     assert reduction in text
     program.write_text(text.replace(reduction, logged))
 
-    told = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=1", "dp=2").stdout)
+    output = inner_pytest.flat(run(folder, "--trainsafe-sweep", "tp=1", "dp=2").stdout)
 
-    assert "the gradient reduction of all 15 parameters is wrong" in told
-    assert "reduced by" not in told
+    assert "the gradient reduction of all 15 parameters is wrong" in output
+    assert "reduced by" not in output
     [step] = [n for n, line in enumerate(text.splitlines(), 1) if "optimizer.step()" in line]
-    assert f"look at train.py:{step} (steps the optimizer)" in told
+    assert f"look at train.py:{step} (steps the optimizer)" in output
 
 
 @shared
-def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_gradient_reduction_is_reported_with_its_line(tmp_path: Path) -> None:
     folder = copied(tmp_path)
     program = folder / "train.py"
     call = 'dist.all_reduce(parameter.grad, group=ctx.group("dp"))'
@@ -125,10 +127,10 @@ def test_a_reduction_that_is_wrong_is_named_with_its_line(tmp_path: Path) -> Non
 
     done = run(folder, "--trainsafe-sweep", "tp=1", "dp=2")
 
-    told = inner_pytest.flat(done.stdout)
-    assert "the gradient reduction of all 15 parameters is wrong" in told
-    assert f"reduced by all_reduce(SUM) over dp at train.py:{number}" in told
-    assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in told
+    output = inner_pytest.flat(done.stdout)
+    assert "the gradient reduction of all 15 parameters is wrong" in output
+    assert f"reduced by all_reduce(SUM) over dp at train.py:{number}" in output
+    assert f"look at train.py:{number} (all_reduce(SUM) over dp)" in output
 
 
 @shared
@@ -145,7 +147,7 @@ def test_the_examples_with_dropout_pass(tmp_path: Path) -> None:
 
 
 @shared
-def test_the_example_of_resuming_passes(tmp_path: Path) -> None:
+def test_the_resume_example_passes(tmp_path: Path) -> None:
     folder = tmp_path / "resume"
     shutil.copytree(EXAMPLE.parent / "resume", folder)
     (folder / "pytest.ini").write_text("[pytest]\n")

@@ -1,4 +1,4 @@
-"""A disk that fills up fails the run cleanly, and is said to be full."""
+"""A full disk fails the test with a message that names the disk."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(disk)], check=True)
 
 
-def test_a_full_disk_is_named(tmp_path: Path, small_disk: Path) -> None:
+def test_a_full_disk_fails_the_test_and_is_named_in_the_message(
+    tmp_path: Path, small_disk: Path
+) -> None:
     done = inner_pytest.run(tmp_path, SOURCE, f"--trainsafe-keep-traces={small_disk}")
 
     assert done.returncode == 1, done.stdout + done.stderr

@@ -1,4 +1,4 @@
-"""Ctrl-C, and even SIGKILL, of pytest leaves no rank behind."""
+"""Ctrl-C or SIGKILL of pytest also ends the processes of its ranks."""
 
 from __future__ import annotations
 
@@ -28,31 +28,37 @@ import os
 import time
 
 def train(ctx, pipe={pipe!r}):
-    with open(pipe, "w") as told:
-        told.write(f"{{os.getpid()}}\\n")
+    with open(pipe, "w") as file:
+        file.write(f"{{os.getpid()}}\\n")
     while True:
         time.sleep(0.1)
 """
 
 
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
-def test_no_rank_outlives_pytest(tmp_path: Path, ending: signal.Signals) -> None:
+def test_ranks_end_when_pytest_is_interrupted_or_killed(
+    tmp_path: Path, ending: signal.Signals
+) -> None:
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     (tmp_path / "endless.py").write_text(PROGRAM.format(pipe=str(pipe)))
     command = inner_pytest.command(tmp_path, SOURCE, "--trainsafe-timeout=600")
     reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
     # A shell without job control has its background processes ignore Ctrl-C.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    default_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     runner = subprocess.Popen(
-        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, preexec_fn=heeds
+        command,
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        preexec_fn=default_sigint,
     )
     try:
         first = _pid(reader)
         rank = os.pidfd_open(first)
         runner.send_signal(ending)
         runner.communicate(timeout=60)
-    finally:  # what goes on for ever would keep the room that other tests' ranks wait for
+    finally:  # an endless run would occupy the cores that ranks of other tests wait for
         runner.kill()
         runner.wait()
 

@@ -1,6 +1,6 @@
-"""A program that cannot run in float64 is judged in float32, and that is said.
+"""A program that cannot run in float64 is compared in float32, and a note says so.
 
-The same holds for a candidate whose reference can; one that runs in no dtype has failed.
+The same holds if only the candidate cannot; a candidate that fails in every dtype is a failure.
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from pytest_trainsafe.launch import GroupFailure
 
 
 @pytest.mark.trainsafe(train, dp=2)
-def test_float64_is_left_out_and_the_summary_says_so(candidate_trace, reference_trace, request):
+def test_float64_is_skipped_with_a_note_if_the_program_cannot_run_in_it(
+    candidate_trace, reference_trace, request
+):
     assert_trainsafe(candidate_trace, reference_trace)
 
     summary = json.loads(dict(request.node.user_properties)["trainsafe"])
@@ -28,7 +30,9 @@ def test_float64_is_left_out_and_the_summary_says_so(candidate_trace, reference_
 
 
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"reduced": False})
-def test_float32_still_finds_the_bug(candidate_trace, reference_trace):
+def test_a_missing_all_reduce_is_found_in_float32_if_float64_is_skipped(
+    candidate_trace, reference_trace
+):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
 
@@ -39,7 +43,7 @@ def test_float32_still_finds_the_bug(candidate_trace, reference_trace):
 
 
 @pytest.mark.trainsafe(half_single_program.train, dp=2, candidate_args={"fused": "float32"})
-def test_float64_is_left_out_where_the_candidate_alone_cannot(
+def test_float64_is_skipped_with_a_note_if_only_the_candidate_cannot_run_in_it(
     candidate_trace, reference_trace, request
 ):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -53,6 +57,6 @@ def test_float64_is_left_out_where_the_candidate_alone_cannot(
 
 
 @pytest.mark.trainsafe(half_single_program.train, dp=2, candidate_args={"fused": "broken"})
-def test_a_candidate_that_runs_in_no_dtype_has_failed(candidate_trace, reference_trace):
+def test_a_candidate_that_fails_in_every_dtype_fails_the_test(candidate_trace, reference_trace):
     with pytest.raises(GroupFailure, match=r"broken for torch\.float32"):
         assert_trainsafe(candidate_trace, reference_trace)

@@ -1,11 +1,11 @@
-"""Loops that are not micro-batches in runs: clean ones pass, and faults in them are found."""
+"""Training loops that split batches over dp, record whole steps, or stride micro-batches."""
 
 import loop_programs
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
-#: Logic shows in float64.
+#: float64 alone, since these faults do not depend on rounding.
 AT = {"dp": 2, "dtype": ["float64"]}
 
 
@@ -16,26 +16,30 @@ def report(candidate_trace, reference_trace):
 
 
 @pytest.mark.trainsafe(loop_programs.split, **AT)
-def test_a_batch_may_be_cut_over_dp(candidate_trace, reference_trace):
+def test_batches_split_over_dp_ranks_pass(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(loop_programs.split, **AT, candidate_args={"fault": "statistics"})
-def test_statistics_of_a_slice_alone_are_found(candidate_trace, reference_trace):
+def test_batch_norm_statistics_of_one_ranks_slice_are_reported(candidate_trace, reference_trace):
     text = report(candidate_trace, reference_trace)
 
     assert "starts at norm.output · activation · step 0 · micro-batch 0" in text
 
 
 @pytest.mark.trainsafe(loop_programs.split, **AT, args={"annotated": False})
-def test_the_dimension_that_is_cut_is_proposed(candidate_trace, reference_trace):
+def test_the_missing_annotation_of_a_split_batch_dimension_is_proposed(
+    candidate_trace, reference_trace
+):
     text = report(candidate_trace, reference_trace)
 
     assert 'modules: "*": {output: {dp_dim: 0}}' in text
 
 
 @pytest.mark.trainsafe(loop_programs.split, **AT, args={"annotated": False, "declared": False})
-def test_numbers_that_all_ranks_use_for_their_own_data_are_named(candidate_trace, reference_trace):
+def test_micro_batches_with_equal_numbers_and_different_data_on_dp_ranks_are_reported(
+    candidate_trace, reference_trace
+):
     text = report(candidate_trace, reference_trace)
 
     assert "ranks 0 and 1 of dp computed micro-batches 0, 1 of step 0 from different data" in text
@@ -44,7 +48,7 @@ def test_numbers_that_all_ranks_use_for_their_own_data_are_named(candidate_trace
 
 
 @pytest.mark.trainsafe(loop_programs.whole_steps, **AT)
-def test_whole_steps_are_compared_without_micro_batches(candidate_trace, reference_trace):
+def test_a_loop_without_micro_batches_is_compared_by_whole_steps(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -57,7 +61,9 @@ def test_a_missing_reduction_is_found_in_whole_steps(candidate_trace, reference_
 
 
 @pytest.mark.trainsafe(loop_programs.whole_steps, **AT, candidate_args={"fault": "rate"})
-def test_a_wrong_rate_is_found_in_whole_steps(candidate_trace, reference_trace, localizing):
+def test_a_wrong_learning_rate_is_found_in_whole_steps(
+    candidate_trace, reference_trace, localizing
+):
     text = report(candidate_trace, reference_trace)
 
     assert "starts at 0.weight · update · step 0" in text
@@ -65,12 +71,14 @@ def test_a_wrong_rate_is_found_in_whole_steps(candidate_trace, reference_trace, 
 
 
 @pytest.mark.trainsafe(loop_programs.strided, **AT)
-def test_micro_batches_may_be_dealt_out_in_turn(candidate_trace, reference_trace):
+def test_micro_batches_strided_over_dp_ranks_pass(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(loop_programs.strided, **AT, candidate_args={"order": "contiguous"})
-def test_numbers_in_another_order_than_the_data_are_found(candidate_trace, reference_trace):
+def test_a_declared_order_that_is_not_the_order_of_the_data_is_reported(
+    candidate_trace, reference_trace
+):
     text = report(candidate_trace, reference_trace)
 
     assert "starts at input.0 · input · step 0 · micro-batch 1" in text

@@ -1,4 +1,4 @@
-"""A program declares mesh axes and an order of ranks of its own, and is judged by them."""
+"""A program that declares its own mesh axes and order of ranks is compared by that mesh."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
 
 def report(candidate, reference, **arguments):
-    """What is said of the candidate with these arguments, which the reference does not get."""
+    """The failure report of the candidate with these arguments; the reference gets none of them."""
     candidate.case = replace(candidate.case, candidate_arguments=arguments)
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate, reference)
@@ -19,7 +19,7 @@ def report(candidate, reference, **arguments):
 
 
 @pytest.mark.trainsafe(hybrid, dp_replicate=2, dp_shard=2, dtype="float64")
-def test_hybrid_sharding_passes_and_a_missing_sum_is_named_by_its_axis(
+def test_hybrid_sharding_passes_and_a_missing_all_reduce_is_reported_with_its_axis(
     candidate_trace, reference_trace
 ):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -30,12 +30,12 @@ def test_hybrid_sharding_passes_and_a_missing_sum_is_named_by_its_axis(
 
 
 @pytest.mark.trainsafe(tp_innermost, dp_replicate=2, tp=2, dtype="float64")
-def test_tp_innermost_passes(candidate_trace, reference_trace):
+def test_tp_as_the_innermost_mesh_axis_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(tp_outermost, dp_replicate=2, tp=2, dtype="float64")
-def test_tp_outermost_passes_and_a_missing_sum_is_named_by_its_axis(
+def test_tp_as_the_outermost_mesh_axis_passes_and_a_missing_all_reduce_is_reported(
     candidate_trace, reference_trace
 ):
     assert_trainsafe(candidate_trace, reference_trace)

@@ -1,4 +1,4 @@
-"""A reference that is a pipeline judges as one on a single device does."""
+"""Faults are located against a pipeline-parallel reference as against a single device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ PIPELINE = {"pp": 2, "schedule": "torch-gpipe"}
 
 
 @pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE)
-def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace):
+def test_a_correct_tp_candidate_passes_against_a_pipeline_parallel_reference(
+    trainsafe, candidate_trace, reference_trace
+):
     assert_trainsafe(candidate_trace, reference_trace)
 
     reference = reference_trace.at("float32")
@@ -23,7 +25,9 @@ def test_a_correct_candidate_passes(trainsafe, candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(gpt.train, tp=2, sp=True, args=SMALL, reference=PIPELINE)
-def test_the_traces_have_the_collectives_of_every_rank(candidate_trace, reference_trace):
+def test_collectives_and_point_to_point_calls_of_every_rank_are_recorded(
+    candidate_trace, reference_trace
+):
     called = [
         [
             (call.op, call.shape, call.step, call.microbatch)
@@ -52,7 +56,7 @@ def test_the_traces_have_the_collectives_of_every_rank(candidate_trace, referenc
     candidate_args={"bug": "sp-layernorm-grads"},
     reference=PIPELINE,
 )
-def test_a_bug_starts_where_it_does_beside_a_single_device(
+def test_a_planted_bug_is_located_against_a_pipeline_parallel_reference(
     candidate_trace, reference_trace, localizing
 ):
     with pytest.raises(TrainsafeFailure) as failure:

@@ -5,13 +5,13 @@ import pytest
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.reference_models import gpt, llama
 
-#: A number of layers that no number of stages divides; what a reference has, too.
+#: Arguments of candidate and reference; 5 layers do not divide evenly into stages.
 DEEP = {"layers": 5, "microbatches": 4, "clip": 0.5, "hidden": 32, "batch_size": 1}
 TIED = {**DEEP, "tied": True}
 
 
 def pipeline(what, *arguments, slow=True, **axes):
-    """A parameter set for a sweep of its own."""
+    """A pytest parameter with its own sweep."""
     marks = [pytest.mark.trainsafe(*arguments, **axes), *([pytest.mark.slow] if slow else [])]
     return pytest.param(what, id=what.replace(" ", "-"), marks=marks)
 
@@ -35,5 +35,5 @@ OWN, TORCHS = ["1f1b", "gpipe"], ["torch-1f1b", "torch-zero-bubble"]
         ),
     ],
 )
-def test_a_correct_pipeline_passes(what, candidate_trace, reference_trace):
+def test_a_correct_pipeline_parallel_program_passes(what, candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)

@@ -1,4 +1,4 @@
-"""The packs of the package for several ranks find a fault of their kind, and nothing without it."""
+"""The shipped packs for several ranks report violations, and accept correct programs."""
 
 from __future__ import annotations
 
@@ -44,32 +44,32 @@ def found(candidate_trace, pack):
 
 
 @pytest.mark.trainsafe(replicated, dp=2, dtype="float32", args={"faulty": True})
-def test_a_model_that_is_called_inside_of_ddp(candidate_trace):
+def test_the_ddp_pack_reports_a_model_called_without_its_wrapper(candidate_trace):
     assert "grad of torch.nn.Parameter is equal on the ranks" in found(candidate_trace, "ddp")
 
 
 @pytest.mark.trainsafe(split, tp=2, dtype="float32", args={"faulty": True})
-def test_gradients_that_are_clipped_on_one_rank(candidate_trace):
+def test_the_tensor_parallel_pack_reports_gradients_clipped_on_one_rank(candidate_trace):
     assert "stays equal on ranks" in found(candidate_trace, "tensor_parallel")
 
 
 @pytest.mark.trainsafe(sharded, dp=2, dtype="float32", args={"faulty": True})
-def test_gradients_of_shards_that_are_never_cleared(candidate_trace):
+def test_the_fsdp_pack_reports_gradients_that_are_not_cleared(candidate_trace):
     assert "DTensor is cleared" in found(candidate_trace, "fsdp")
 
 
 @pytest.mark.trainsafe(sharded, dp=2, dtype="float32")
-def test_shards(candidate_trace):
+def test_the_packs_accept_correct_fsdp2_training(candidate_trace):
     assert_invariants(candidate_trace, "fsdp", "pytorch")
 
 
 @pytest.mark.trainsafe(gpt.train, tp=2, dtype=["float64"], packs=["pytorch", "tensor_parallel"])
-def test_a_reference_model(candidate_trace, reference_trace):
+def test_the_packs_accept_the_reference_gpt(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 """
 
 
-def test_the_packs_find_a_fault_of_their_kind(pytester: pytest.Pytester) -> None:
+def test_shipped_packs_report_faults_and_accept_correct_programs(pytester: pytest.Pytester) -> None:
     pytester.makepyfile(sharded=SHARDED, test_checked=CHECKED)
 
     pytester.runpytest_subprocess("test_checked.py").assert_outcomes(passed=5)

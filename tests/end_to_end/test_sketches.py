@@ -1,4 +1,4 @@
-"""With sketches the verdicts, and the reports, are those of full recording."""
+"""Verdicts and reports with recorded sketches equal those with full recording."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from pytest_trainsafe.runs.session import Session
 
 SETTINGS = Settings(max_world_size=4, localize=0.0)
 
-#: Seen first in an activation, a gradient of one rank, an update, a later step, and before any.
-#: `bench_bugs.py --record sketch` judges all of them, wherever they act.
-SOME = [
+#: Their first wrong tensors: an activation, one rank's gradient, an update, a tensor of a later
+#: step, and one before the first step.
+#: `bench_bugs.py --record sketch` judges all bugs at all Points that trigger them.
+BUGS = [
     find(name)
     for name in (
         "tp-embedding-mask",
@@ -38,7 +39,7 @@ def session(tmp_path_factory: pytest.TempPathFactory):
 
 
 def report(session: Session, case, record: Recording) -> str:
-    """What is said of a case, without what depends on which tensors were kept."""
+    """The report of a case without its rerun line, which names the recording mode."""
     case = replace(case, settings=replace(SETTINGS, record=record))
     candidate = session.candidate(case)
     text = message_of(climb(candidate, session.reference(case), [], []))
@@ -47,17 +48,19 @@ def report(session: Session, case, record: Recording) -> str:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bug", SOME, ids=lambda bug: bug.name)
-def test_a_planted_bug_is_told_as_in_full(session: Session, bug) -> None:
+@pytest.mark.parametrize("bug", BUGS, ids=lambda bug: bug.name)
+def test_a_planted_bug_has_the_same_report_with_sketches_as_with_full_recording(
+    session: Session, bug
+) -> None:
     case = next(case for case in planted(bug, SETTINGS) if bug.triggers(case.point))
 
-    told = report(session, case, "sketch")
-    assert "starts at" in told
-    assert told == report(session, case, "full")
+    sketched = report(session, case, "sketch")
+    assert "starts at" in sketched
+    assert sketched == report(session, case, "full")
 
 
-def test_a_clean_point_passes(session: Session) -> None:
-    bug = SOME[0]
+def test_a_correct_candidate_passes_with_sketches(session: Session) -> None:
+    bug = BUGS[0]
     case = next(case for case in planted(bug, SETTINGS) if case.point.size("cp") == 2)
     clean = replace(case, candidate_arguments=case.arguments)
 

@@ -10,6 +10,7 @@ DistributedDataParallel and FSDP2; torchtitan also uses `replicate`.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -94,12 +95,16 @@ class Wrappers:
             self._writer.add(NoteEvent("averages", self._names()))
 
     def _averaged(self) -> tuple[str, ...]:
-        """The axes over which all wrappers average; () if these differ or are not all known."""
+        """The axes over which most wrappers average; () if these are not known.
+
+        Which gradients are shares of a mean depends on the loss, so it is the same for all
+        modules.  A wrapper that averages over other axes than the others do is itself at fault.
+        """
         reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
-        found = {_axes_of_reducer(reducer, self._point) for reducer in reducers}
-        found |= {_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded}
-        axes = found.pop() if len(found) == 1 else None
-        return axes or ()
+        found = Counter(_axes_of_reducer(reducer, self._point) for reducer in reducers)
+        found.update(_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded)
+        ranked = [axes for axes, _ in found.most_common()]  # equal counts: the outermost first
+        return ranked[0] or () if ranked else ()
 
     def _names(self) -> str:
         names: dict[str, bool] = {

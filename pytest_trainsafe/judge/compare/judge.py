@@ -109,6 +109,7 @@ class _Judge(Parameters):
         self.called = {id.module for id in self.held if id.kind in ("activation", "decision")}
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
         self.compiled = compiled_modules(rung.candidate)
+        self.microbatches = {id.microbatch for id in self.held if id.kind == "param_grad"}
         self.wanted: set[TensorId] = set()
         self.inputs = ModelInputs(rung)
         self.buffers = Buffers(rung, self.result.apart)
@@ -199,6 +200,13 @@ class _Judge(Parameters):
             return
         self.count(id)
         why = "it is missing for this parameter, or the parameter has another name"
+        if id.kind == "param_grad" and any(
+            msgspec.structs.replace(id, microbatch=each) in self.held for each in self.microbatches
+        ):
+            why = (
+                "it has this gradient of other micro-batches, so the backward of this micro-batch "
+                "does not run, or does not reach the parameter"
+            )
         if called:
             why = "the module is never called"
             if id.module in self.called:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Literal
 
 import msgspec
@@ -21,11 +20,9 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
-from pytest_trainsafe.judge.localize.inputs import Inputs
+from pytest_trainsafe.judge.localize.inputs import Compared, Inputs, callers_of
 from pytest_trainsafe.judge.localize.stages import is_input, stage_of, wrong_transfer
 from pytest_trainsafe.record.inject.rewrite import rewrite_key
-from pytest_trainsafe.trace.facts import Caller
-from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -96,10 +93,11 @@ class _Blame:
         self.factor = comparison.factor
         self.stages = stages
         self.inputs = Inputs(rung)
+        self.compared = Compared(rung)
         self.rewrite = rewrite
         failing = (f.where for f in comparison.findings if f.verdict == "fail")
         self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
-        self.callers = _callers(rung.reference)
+        self.callers = callers_of(rung.reference)
         self.conditions = Conditions(rung)
         self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
         for id in rung.reference.ids():
@@ -123,20 +121,30 @@ class _Blame:
         if self.of("loss") and not (self.wrong_outputs_of(None) and forward):
             yield Fault("loss", PROGRAM)
         weights = [id for id in self.of("param_grad") if not self.explained(id, at_fault)]
-        yield from (Fault("weights", id.path) for id in weights)
-        yield from self.after_the_backward()
+        if any(self.never_differentiated(id) for id in weights):
+            yield Fault("backward", PROGRAM, uncalled="less")
+        else:
+            yield from (Fault("weights", id.path) for id in weights)
+        yield from self.after_the_backward(at_fault)
 
-    def after_the_backward(self) -> Iterator[Fault]:
+    def after_the_backward(self, at_fault: Iterable[str]) -> Iterator[Fault]:
         """The faults of reductions, of the norm and of the optimizer.
 
-        If gradients are clipped by a norm, one wrong gradient makes all of them wrong.
+        If gradients are clipped by a norm, one wrong gradient makes all of them wrong.  A gradient
+        that was compared only after its reduction may be wrong because of a module `at_fault`.
         """
         wrong = {id.path for id in self.of("param_grad")}
         norm, given, unclipped = map(self.of, ("grad_norm", "main_grad", "unclipped_grad"))
         reduced = unclipped or given
         clipped = self.factor is not None and bool(self.factor.clips)
         scaled = {*self.factor.scaled} if self.factor is not None and clipped else set()
-        late = [id for id in reduced if id.path not in wrong and id not in scaled]
+        late = [
+            id
+            for id in reduced
+            if id.path not in wrong
+            and id not in scaled
+            and (self.compared.gradient(id.path) or not self.explained(id, at_fault))
+        ]
         if not given and (norm or any(id.kind in _STEPPED for id in self.wrong)):
             late += [id for id in self.lacking("main_grad") if id.path not in wrong]
         if given and not unclipped and self.comparison.compared["unclipped_grad"]:
@@ -360,6 +368,10 @@ class _Blame:
             self.wrong_forward(id.module, id) or self.arrives_unrewritten(id.module, id)
         )
 
+    def never_differentiated(self, id: TensorId) -> bool:
+        """Whether the candidate has no gradient at all of the micro-batch of a parameter's `id`."""
+        return (id.step, id.microbatch) not in self.compared.differentiated
+
     def has_children(self, module: str) -> bool:
         """Whether a module calls other modules."""
         return module in self.callers.values()
@@ -376,74 +388,5 @@ def _parameter(id: TensorId) -> str:
     return msgspec.structs.replace(id, name=name).path
 
 
-def _callers(trace: Trace) -> dict[str, str]:
-    """Maps the name of each module to the name of the module that first called it."""
-    found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
-    return {fact.module: fact.by for fact in reversed(found)}
-
-
 def _paths(id: TensorId) -> set[str]:
     return {id.path, _parameter(id)}
-
-
-class Compared:
-    """The tensors that both the candidate and its reference recorded."""
-
-    def __init__(self, rung: Rung) -> None:
-        self.rung = rung
-        self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
-
-    def has(self, kind: str) -> bool:
-        """Whether any tensor of a kind was compared."""
-        return any(id.kind == kind and id.step != INITIAL for id in self._both)
-
-    def gradient(self, path: str) -> bool:
-        """Whether any micro-batch's gradient of a parameter was compared."""
-        return path in self._gradients
-
-    @cached_property
-    def parameters(self) -> int:
-        """The number of parameters that were compared."""
-        return len({id.path for id in self._both if id.kind == "param"})
-
-    def inputs(self, module: str) -> bool:
-        """Whether any input of a module was compared."""
-        return any(
-            id.module == module and id.kind == "activation" and is_input(id) for id in self._both
-        )
-
-    def modules(self, *kinds: Literal["activation", "activation_grad"]) -> str:
-        """The modules whose tensors of all `kinds` were compared, in words; "" if there is none."""
-        owed: dict[str, None] = {}
-        lacking: dict[str, None] = {}
-        for kind in kinds:
-            due = self._having(kind, self.rung.reference.ids())
-            found = self._having(kind, self._both)
-            owed |= due
-            lacking |= {module: None for module in due if module not in found}
-        if len(lacking) == len(owed):
-            return ""
-        if not lacking:
-            return "every module"
-        named = next(iter(lacking)) or "the root module"
-        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
-        return f"the {len(owed) - len(lacking)} modules that were compared (not {named}{more})"
-
-    def caller(self, module: str) -> str | None:
-        """The caller of a module in the reference; None if that is the program itself."""
-        return _callers(self.rung.reference).get(module)
-
-    def _having(self, kind: str, ids: Iterable[TensorId]) -> dict[str, None]:
-        return dict.fromkeys(id.module for id in ids if id.kind == kind and not is_input(id))
-
-    @cached_property
-    def _both(self) -> frozenset[TensorId]:
-        return frozenset(
-            id
-            for id in self.rung.reference.ids()
-            if self.rung.candidate.holders(id) and not is_local(id, self.local)
-        )
-
-    @cached_property
-    def _gradients(self) -> frozenset[str]:
-        return frozenset(id.path for id in self._both if id.kind == "param_grad")

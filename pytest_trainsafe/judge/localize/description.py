@@ -14,8 +14,9 @@ from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.blame import PROGRAM, Compared, Fault, Phase
+from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Condition
+from pytest_trainsafe.judge.localize.inputs import Compared
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
@@ -185,6 +186,8 @@ class _Description:
                 f"the input that {self.program} passes to its model is wrong; the model is not at "
                 "fault"
             )
+        if fault.target == PROGRAM and fault.uncalled:
+            return f"{self.program} does not run the backward of every micro-batch"
         if fault.target == PROGRAM:
             return (
                 f"the loss that {self.program} differentiates is wrong, outside of the model: "

@@ -2,13 +2,16 @@
 
 An input that is another module's output has that output's layout.  An input that is computed
 between two modules has no declared layout: it agrees if the ranks' parts match the reference in
-*some* layout that the Point allows.  Called by `judge.localize.blame`, after the comparison.
+*some* layout that the Point allows.  `Compared` says which tensors both sides recorded.  Called by
+`judge.localize.blame`, after the comparison.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import torch
@@ -17,11 +20,15 @@ from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
-from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.errors import finite
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import judge_tensor
+from pytest_trainsafe.judge.localize.stages import is_input
 from pytest_trainsafe.record.inject.rewrite import UNKNOWN
+from pytest_trainsafe.trace.facts import Caller
+from pytest_trainsafe.trace.local_key_paths import is_local
+from pytest_trainsafe.trace.reader import Trace
 
 
 class Inputs:
@@ -156,3 +163,78 @@ def _ways(dim: int, length: int, axis: str) -> Iterator[Placement]:
         for fused in (2, 3):
             if length % fused == 0:
                 yield Shard(dim, axis, (length // fused,) * fused)
+
+
+def callers_of(trace: Trace) -> dict[str, str]:
+    """Maps the name of each module to the name of the module that first called it."""
+    found = [fact for rank in trace.ranks for fact in rank.events_of(Caller)]
+    return {fact.module: fact.by for fact in reversed(found)}
+
+
+class Compared:
+    """The tensors that both the candidate and its reference recorded."""
+
+    def __init__(self, rung: Rung) -> None:
+        self.rung = rung
+        self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
+
+    def has(self, kind: str) -> bool:
+        """Whether any tensor of a kind was compared."""
+        return any(id.kind == kind and id.step != INITIAL for id in self._both)
+
+    def gradient(self, path: str) -> bool:
+        """Whether any micro-batch's gradient of a parameter was compared."""
+        return path in self._gradients
+
+    @cached_property
+    def differentiated(self) -> frozenset[tuple[int, int | None]]:
+        """The step and micro-batch of each backward of which the candidate has gradients."""
+        ids = self.rung.candidate.ids()
+        return frozenset((id.step, id.microbatch) for id in ids if id.kind == "param_grad")
+
+    @cached_property
+    def parameters(self) -> int:
+        """The number of parameters that were compared."""
+        return len({id.path for id in self._both if id.kind == "param"})
+
+    def inputs(self, module: str) -> bool:
+        """Whether any input of a module was compared."""
+        return any(
+            id.module == module and id.kind == "activation" and is_input(id) for id in self._both
+        )
+
+    def modules(self, *kinds: Literal["activation", "activation_grad"]) -> str:
+        """The modules whose tensors of all `kinds` were compared, in words; "" if there is none."""
+        owed: dict[str, None] = {}
+        lacking: dict[str, None] = {}
+        for kind in kinds:
+            due = self._having(kind, self.rung.reference.ids())
+            found = self._having(kind, self._both)
+            owed |= due
+            lacking |= {module: None for module in due if module not in found}
+        if len(lacking) == len(owed):
+            return ""
+        if not lacking:
+            return "every module"
+        named = next(iter(lacking)) or "the root module"
+        more = f" and {len(lacking) - 1} more" if len(lacking) > 1 else ""
+        return f"the {len(owed) - len(lacking)} modules that were compared (not {named}{more})"
+
+    def caller(self, module: str) -> str | None:
+        """The caller of a module in the reference; None if that is the program itself."""
+        return callers_of(self.rung.reference).get(module)
+
+    def _having(self, kind: str, ids: Iterable[TensorId]) -> dict[str, None]:
+        return dict.fromkeys(id.module for id in ids if id.kind == kind and not is_input(id))
+
+    @cached_property
+    def _both(self) -> frozenset[TensorId]:
+        return frozenset(
+            id
+            for id in self.rung.reference.ids()
+            if self.rung.candidate.holders(id) and not is_local(id, self.local)
+        )
+
+    @cached_property
+    def _gradients(self) -> frozenset[str]:
+        return frozenset(id.path for id in self._both if id.kind == "param_grad")

@@ -93,6 +93,7 @@ def _wrong(
         slices=judged.slices,
         earlier=_earlier(rung, id),
         terms=_terms(rung, id),
+        left=_left(rung, id),
     )
 
 
@@ -130,6 +131,20 @@ def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
             if tensor is not None and bool(torch.isfinite(tensor).all()):
                 found[when] = _wide(tensor)
     return found
+
+
+def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
+    """The reference's gradients of the previous step if `id` is a gradient: clipped and not."""
+    if id.kind not in ("main_grad", "unclipped_grad") or id.step <= INITIAL + 1:
+        return ()
+    found = []
+    for kind in ("main_grad", "unclipped_grad"):
+        before = msgspec.structs.replace(id, kind=kind, step=id.step - 1)
+        if rung.reference.holders(before):
+            tensor = logical_tensor(rung.reference, before).tensor
+            if tensor is not None and bool(torch.isfinite(tensor).all()):
+                found.append(_wide(tensor))
+    return tuple(found)
 
 
 def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:

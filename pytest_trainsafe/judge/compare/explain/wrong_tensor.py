@@ -33,7 +33,8 @@ class WrongTensor:
     explains, and `slices` this norm at every index of each dimension (empty if unknown).  `dtype`
     is the dtype in which the reference recorded the tensor.  `earlier` maps descriptions ("of the
     previous step") to the reference's earlier values.  If the tensor is the sum of the gradients of
-    micro-batches, `terms` maps each micro-batch to its gradient.
+    micro-batches, `terms` maps each micro-batch to its gradient, and `left` has what a program that
+    does not clear its gradients may still hold of the previous step, in the reference's values.
     """
 
     value: torch.Tensor
@@ -47,6 +48,7 @@ class WrongTensor:
     slices: tuple[Norms, ...] = ()
     earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    left: tuple[torch.Tensor, ...] = ()
     error: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -21,7 +21,7 @@ from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 from pytest_trainsafe.judge.compare.patterns.shard import other_shard
-from pytest_trainsafe.judge.compare.patterns.stale import stale
+from pytest_trainsafe.judge.compare.patterns.stale import stale, uncleared
 from pytest_trainsafe.judge.compare.patterns.zero import zero, zero_in_part
 
 #: The most specific patterns first: the first match is reported.
@@ -33,6 +33,7 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
     other_weights,
     other_shard,
     stale,
+    uncleared,
     zero_in_part,
     shifted,
     permuted,

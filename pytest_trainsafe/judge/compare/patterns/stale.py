@@ -1,9 +1,11 @@
-"""Recognises stale values: those of the previous step or micro-batch."""
+"""Recognises values of the previous step or micro-batch, alone or added to the right ones."""
 
 from __future__ import annotations
 
+import math
+
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few
+from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few, norm
 
 
 def stale(wrong: WrongTensor) -> Pattern | None:
@@ -19,5 +21,31 @@ def stale(wrong: WrongTensor) -> Pattern | None:
                 "stale",
                 f"the value equals the reference's value {when}",
                 cause="a buffer, a copy or an input is not updated in time",
+            )
+    return None
+
+
+def uncleared(wrong: WrongTensor) -> Pattern | None:
+    """Matches if a gradient of the previous step is added to the correct gradient.
+
+    A reduction that sums over ranks multiplies what was left on each of them, so the gradient of
+    the previous step may be added several times, by the size of an axis or a product of sizes.
+    """
+    added = wrong.value - wrong.reference
+    if by_few(added):
+        return None
+    for left in wrong.left:
+        power = float(left.square().sum())
+        if power == 0:
+            continue
+        times = round(float((added * left).sum()) / power)
+        if not 1 <= times <= math.prod(wrong.sizes.values()):
+            continue
+        if wrong.settles(norm(added - times * left)):
+            often = "" if times == 1 else f"{times} times "
+            return Pattern(
+                "uncleared",
+                f"the value is the reference plus {often}the gradient of the previous step",
+                cause="the gradients are not set to zero between the two steps",
             )
     return None

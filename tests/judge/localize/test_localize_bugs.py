@@ -82,7 +82,7 @@ def test_unreduced_layer_norm_gradients_are_located_as_weight_gradients(search):
 
 
 @planted("cp-attention-backward-layout", cp=2)
-def test_a_wrong_ring_layout_is_located_in_the_backward_of_attention(search):
+def test_a_wrong_gradient_layout_is_located_in_the_backward_of_attention(search):
     check(search, "cp-attention-backward-layout")
 
 

@@ -107,7 +107,7 @@ TIED = {**bugs.find("zero-tied-embedding").arguments, "hidden": 32}
     candidate_args={"bug": "zero-tied-embedding"},
     dtype=["float64"],
 )
-def test_an_unreduced_tied_embedding_of_two_stages_is_localised_with_its_reductions(
+def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives(
     candidate_trace, reference_trace, request
 ):
     text = failure(candidate_trace, reference_trace)

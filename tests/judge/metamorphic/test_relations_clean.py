@@ -28,7 +28,7 @@ def test_a_relation_holds_for_a_correct_program(trained, name):
     assert not trained.runs.notes  # every tensor has a counterpart
 
 
-def test_a_batch_split_into_four_micro_batches_with_summed_loss_trains_the_same(trained):
+def test_split_into_micro_batches_of_one_sample_holds_with_summed_losses(trained):
     assert_same_by(relations.Split(into=4, loss="sum"), trained)
 
 

@@ -159,9 +159,9 @@ def test_two_rows_of_opposite_sign_rarely_have_a_zero_sketch() -> None:
 
 
 def test_a_sketch_of_a_tensor_with_nan_or_infinity_is_not_finite() -> None:
-    for odd in (math.nan, math.inf):
+    for nonfinite in (math.nan, math.inf):
         values = torch.ones(30, 30)
-        values[4, 5] = odd
+        values[4, 5] = nonfinite
         assert not bool(torch.isfinite(whole(values)).any())
 
 

@@ -28,10 +28,10 @@ def checks(judgement) -> list[str]:
 def test_equal_dropout_on_dp_ranks_is_only_noted_if_the_reference_repeats_it_per_micro_batch(
     tmp_path: Path,
 ):
-    def alike(at):
+    def same_mask(at):
         yield mask(1, microbatch=at["dp"])
 
-    candidate = write(tmp_path / "a", Point.of(dp=2), alike)
+    candidate = write(tmp_path / "a", Point.of(dp=2), same_mask)
     seeded_each = write(tmp_path / "b", SINGLE, lambda at: (mask(1, microbatch=i) for i in (0, 1)))
     seeded_once = write(tmp_path / "c", SINGLE, lambda at: (mask(i, microbatch=i) for i in (0, 1)))
 
@@ -68,14 +68,14 @@ def test_the_size_of_the_references_mask_distinguishes_sharded_and_replicated_dr
     reference = write(tmp_path / "r", SINGLE, lambda at: [mask(1, shape=(4, 8))])
     point = Point.of({axis: 2})
 
-    def drawn(name, shape, apart):
-        trace = write(tmp_path / name, point, lambda at: [mask(1 + apart * at[axis], shape=shape)])
+    def drawn(name, shape, offset):
+        trace = write(tmp_path / name, point, lambda at: [mask(1 + offset * at[axis], shape=shape)])
         return checks(judge_rng(trace, reference))
 
-    assert drawn("sharded", (4, 4), apart=5) == []
-    assert drawn("replicated", (4, 8), apart=0) == []
-    assert drawn("shared", (4, 4), apart=0) == [f"rng:{axis}_same_dropout"]
-    assert drawn("split", (4, 8), apart=5) == [f"rng:{axis}_different_dropout"]
+    assert drawn("sharded", (4, 4), offset=5) == []
+    assert drawn("replicated", (4, 8), offset=0) == []
+    assert drawn("shared", (4, 4), offset=0) == [f"rng:{axis}_same_dropout"]
+    assert drawn("split", (4, 8), offset=5) == [f"rng:{axis}_different_dropout"]
 
 
 def test_a_mask_size_that_either_of_two_axes_explains_is_noted_and_not_judged(tmp_path: Path):

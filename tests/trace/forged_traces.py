@@ -1,4 +1,4 @@
-"""A small trace with every kind of event, and ways to damage, replace and forge its files."""
+"""Records a small trace with several kinds of events, and damages, replaces or forges its files."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def record(path: Path) -> Path:
 
 
 def with_changes(manifest: dict[str, Any], **changes: object) -> dict[str, Any]:
-    """A manifest with other fields, its own or those of its spec; a Point is given as a dict."""
+    """A manifest with changed fields, its own or its spec's; `point` may be a dict of axes."""
     point = changes.pop("point", None)
     if point is not None:
         changes["axes"] = list(point.items()) if isinstance(point, dict) else point
@@ -70,7 +70,7 @@ def with_changes(manifest: dict[str, Any], **changes: object) -> dict[str, Any]:
 
 
 def content(path: Path) -> object:
-    """All that a judge can take from a trace: manifest, events, values, sketches."""
+    """All that a judge reads from a trace: manifest, events, values and sketches."""
     trace = Trace.open(path)
     found: list[object] = [trace.manifest]
     for rank in trace.ranks:
@@ -84,13 +84,13 @@ def content(path: Path) -> object:
 
 
 def lines(path: Path, rank: int = 1) -> list[dict[str, Any]]:
-    """A rank's events but its End, as plain data."""
+    """A rank's events without its End, as plain data."""
     data = (path / f"rank{rank}/events.jsonl").read_bytes()
     return [msgspec.json.decode(line) for line in data.splitlines()[:-1]]
 
 
 def forge(path: Path, events: list[Any], rank: int = 1) -> None:
-    """Write a rank's events, and an End that fits them."""
+    """Write a rank's events, and an End with their number and hash."""
     file = path / f"rank{rank}/events.jsonl"
     end = msgspec.json.decode(file.read_bytes().splitlines()[-1])
     written = b"".join(msgspec.json.encode(event) + b"\n" for event in events)
@@ -100,7 +100,7 @@ def forge(path: Path, events: list[Any], rank: int = 1) -> None:
 
 
 def forge_manifest(path: Path, manifest: object) -> None:
-    """Write a manifest, and seal all ranks with it."""
+    """Write a manifest, and its hash into the End of each rank."""
     (path / MANIFEST).write_bytes(msgspec.json.encode(manifest))
     for rank in range(2):
         forge(path, lines(path, rank), rank)
@@ -117,7 +117,7 @@ def places(value: object) -> list[tuple[Any, ...]]:
 
 
 def exchanged(value: Any, place: tuple[Any, ...], new: Any) -> Any:
-    """A copy of nested plain data with the value at `place` exchanged."""
+    """A copy of nested plain data with `new` as the value at `place`."""
     if not place:
         return new
     changed = copy.deepcopy(value)
@@ -141,7 +141,7 @@ def _outside(path: Path) -> None:
     path.symlink_to(elsewhere)
 
 
-#: What may lie where a file should, by what it is called in messages.
+#: Makes something other than a regular file at a path; the keys are the words of the messages.
 REPLACEMENTS: dict[str, Callable[[Path], None]] = {
     "a pipe": os.mkfifo,
     "a socket": _socket,

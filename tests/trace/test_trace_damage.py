@@ -1,4 +1,4 @@
-"""Every way in which a trace can be damaged is an error that names the file and the fault."""
+"""A damaged trace is refused with an error that names the file and the damage."""
 
 from __future__ import annotations
 
@@ -84,9 +84,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], None], str, str]] = {
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_rank_is_refused_by_name(whole: Path, damage: str) -> None:
-    harm, file, fault = DAMAGE[damage]
-    harm(whole)
+def test_a_damaged_rank_is_refused_with_its_file_and_the_damage(whole: Path, damage: str) -> None:
+    apply_damage, file, fault = DAMAGE[damage]
+    apply_damage(whole)
     with pytest.raises(TraceError) as caught:
         Trace.open(whole)
     assert file in str(caught.value)
@@ -96,7 +96,7 @@ def test_damaged_rank_is_refused_by_name(whole: Path, damage: str) -> None:
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_damaged_trace_can_be_read_as_far_as_it_is_good(whole: Path, damage: str) -> None:
+def test_the_undamaged_rank_of_a_damaged_trace_can_be_read(whole: Path, damage: str) -> None:
     DAMAGE[damage][0](whole)
     trace = Trace.open(whole, allow_incomplete=True)
     assert not trace.complete
@@ -106,14 +106,14 @@ def test_damaged_trace_can_be_read_as_far_as_it_is_good(whole: Path, damage: str
         trace.require_complete()
 
 
-def test_events_before_the_cut_are_readable(whole: Path) -> None:
+def test_events_before_the_end_of_a_cut_file_are_readable(whole: Path) -> None:
     drop_last_line(whole / "rank1/events.jsonl")
     trace = Trace.open(whole, allow_incomplete=True)
     assert trace.ranks[1].note("ran") == ["1"]
     assert trace.load(1, trace.ranks[1].tensors[WEIGHT])[0] == 1
 
 
-def test_changed_value_is_found_when_it_is_loaded(whole: Path) -> None:
+def test_a_changed_value_is_detected_when_it_is_loaded(whole: Path) -> None:
     payload = whole / "rank1/payload-00000.safetensors"
     data = bytearray(payload.read_bytes())
     data[-1] ^= 1
@@ -123,7 +123,7 @@ def test_changed_value_is_found_when_it_is_loaded(whole: Path) -> None:
         trace.load(1, trace.ranks[1].tensors[WEIGHT])
 
 
-def test_payload_outside_the_trace_is_refused(whole: Path) -> None:
+def test_an_event_with_a_payload_in_another_folder_is_refused(whole: Path) -> None:
     events = whole / "rank1/events.jsonl"
     events.write_bytes(events.read_bytes().replace(b"payload-00000", b"../rank0/payload-00000"))
     with pytest.raises(TraceError, match="is not the name of a payload"):
@@ -135,7 +135,7 @@ def edit(path: Path, **changes: object) -> None:
     manifest.write_text(json.dumps(with_changes(json.loads(manifest.read_text()), **changes)))
 
 
-def test_other_schema_version_says_both_versions(whole: Path) -> None:
+def test_another_schema_version_is_refused_with_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
     with pytest.raises(TraceError, match=r"schema version 99.*reads version 8"):
         Trace.open(whole)
@@ -150,7 +150,7 @@ def test_other_schema_version_says_both_versions(whole: Path) -> None:
         ({"point": {"tp": 1}, "world_size": 1}, "contains rank1"),
     ],
 )
-def test_manifest_that_does_not_fit_is_refused(
+def test_a_manifest_that_contradicts_itself_or_the_folder_is_refused(
     whole: Path, changes: dict[str, object], words: str
 ) -> None:
     edit(whole, **changes)
@@ -158,12 +158,12 @@ def test_manifest_that_does_not_fit_is_refused(
         Trace.open(whole, allow_incomplete=True)
 
 
-def test_directory_without_manifest_is_no_trace(tmp_path: Path) -> None:
+def test_a_folder_without_a_manifest_is_refused(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"is not a trace: manifest\.json cannot be read"):
         Trace.open(tmp_path)
 
 
-def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
+def test_a_truncated_manifest_is_refused_with_its_name(whole: Path) -> None:
     cut(whole / "manifest.json", 30)
     with pytest.raises(TraceError, match=r"manifest\.json is not JSON"):
         Trace.open(whole)
@@ -180,23 +180,25 @@ def test_manifest_cut_in_the_middle_is_named(whole: Path) -> None:
         ("dp", "Expected `array`"),
     ],
 )
-def test_a_mesh_that_cannot_be_meant_is_refused(whole: Path, mesh: object, words: str) -> None:
+def test_an_invalid_mesh_in_a_manifest_is_refused(whole: Path, mesh: object, words: str) -> None:
     edit(whole, mesh=mesh)
     with pytest.raises(TraceError, match=re.escape(words)):
         Trace.open(whole)
 
 
-def test_a_size_of_an_overlapping_axis_that_is_no_number_is_refused(whole: Path) -> None:
+def test_a_size_of_an_overlapping_axis_must_be_a_number(whole: Path) -> None:
     edit(whole, point={"tp": 2, "ep": "all"})
     with pytest.raises(TraceError, match="the size of ep is 'all', not a number"):
         Trace.open(whole)
 
 
-def test_a_trace_is_read_in_the_order_of_its_own_mesh(whole: Path) -> None:
+def test_ranks_get_their_coordinates_from_the_mesh_of_the_manifest(whole: Path) -> None:
     mesh = [{"name": "tp", "role": "tp"}, {"name": "rows", "role": "dp"}]
     edit(whole, mesh=mesh, point={"rows": 2})
 
-    trace = Trace.open(whole, allow_incomplete=True)  # the seals are of another manifest
+    trace = Trace.open(
+        whole, allow_incomplete=True
+    )  # the ranks recorded the hash of the original manifest
 
     assert trace.sizes == {"rows": 2, "tp": 1}
     assert [rank.coordinates["dp"] for rank in trace.ranks] == [0, 1]

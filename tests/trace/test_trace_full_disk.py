@@ -1,4 +1,4 @@
-"""A trace that cannot be written is an error that names the file and says why."""
+"""If a trace cannot be written, the error names the file and the reason."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHT = TensorId(0, None, "param", "layer", "weight")
 
 @contextmanager
 def largest_file(size: int) -> Iterator[None]:
-    """No file of this process may grow beyond `size` bytes."""
+    """Limit the size of files that this process writes to `size` bytes."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
@@ -34,7 +34,9 @@ def largest_file(size: int) -> Iterator[None]:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
-def test_full_disk_is_named_and_the_writer_stays_closed(tmp_path: Path) -> None:
+def test_a_full_disk_is_reported_with_the_file_and_again_when_the_writer_is_closed(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "rank0").mkdir()
     (tmp_path / "rank0/events.jsonl").symlink_to("/dev/full")
     writer = RankWriter(tmp_path, 0)
@@ -49,7 +51,9 @@ def test_full_disk_is_named_and_the_writer_stays_closed(tmp_path: Path) -> None:
         writer.close()
 
 
-def test_payload_that_does_not_fit_leaves_no_file_and_no_event(tmp_path: Path) -> None:
+def test_a_payload_that_does_not_fit_on_the_disk_leaves_no_file_and_no_event(
+    tmp_path: Path,
+) -> None:
     write_manifest(
         tmp_path,
         manifest_of(RunSpec(program="p", dtype="float32"), "cpu"),
@@ -68,13 +72,13 @@ def test_payload_that_does_not_fit_leaves_no_file_and_no_event(tmp_path: Path) -
     assert trace.ranks[0].tensors == {}
 
 
-def test_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_created_is_named(tmp_path: Path) -> None:
     (tmp_path / "rank0").write_text("a file")
     with pytest.raises(TraceWriteError, match="rank0"):
         RankWriter(tmp_path, 0)
 
 
-def test_directory_of_another_run_is_refused(tmp_path: Path) -> None:
+def test_a_folder_that_contains_a_trace_is_refused(tmp_path: Path) -> None:
     RankWriter(tmp_path, 0).close()
     with pytest.raises(TraceWriteError, match="already holds a trace"):
         RankWriter(tmp_path, 0)

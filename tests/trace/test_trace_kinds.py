@@ -1,4 +1,4 @@
-"""What an event of a kind must have is checked when a trace is opened."""
+"""The check of tensor events refuses an event without the fields that its kind requires."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pytest_trainsafe.trace.schema import TensorEvent
 SIZES = {"tp": 1, "cp": 1, "dp": 1, "pp": 1}
 
 
-def test_an_input_belongs_to_a_micro_batch() -> None:
+def test_an_input_event_without_a_micro_batch_is_refused() -> None:
     check = TensorCheck(SIZES)
     for microbatch, fault in ((0, None), (None, "is an input without a micro-batch")):
         id = TensorId(0, microbatch, "input", "", "input.0")

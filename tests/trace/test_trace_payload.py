@@ -1,4 +1,4 @@
-"""Payload files are safetensors files, and are read back as they were written."""
+"""Payload files are safetensors files, and are read back unchanged."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def held(tensor: torch.Tensor) -> PendingTensor:
 
 
 def entries(*made: PendingTensor) -> dict[str, PendingTensor]:
-    """The entries of a payload, by their place."""
+    """The entries of a payload, by their position."""
     return {str(place): each for place, each in enumerate(made)}
 
 
@@ -35,7 +35,7 @@ def digest(of: PendingTensor) -> str:
 
 
 def tensors() -> list[torch.Tensor]:
-    """Every dtype, in shapes that would leave wider ones unaligned, in no particular order."""
+    """Tensors of every dtype, shuffled, with sizes that would misalign wider dtypes after them."""
     made = [
         (torch.randn(shape) * 3).to(torch.float32).to(dtype)
         for dtype in NAMES
@@ -45,7 +45,7 @@ def tensors() -> list[torch.Tensor]:
     return made
 
 
-def test_any_safetensors_reader_reads_a_payload(tmp_path: Path) -> None:
+def test_the_safetensors_library_reads_a_payload(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = tensors()
     path = tmp_path / "payload.safetensors"
@@ -58,7 +58,7 @@ def test_any_safetensors_reader_reads_a_payload(tmp_path: Path) -> None:
         assert torch.equal(as_bytes(found), as_bytes(tensor))
 
 
-def test_entries_come_back_with_their_dtype_and_shape(tmp_path: Path) -> None:
+def test_entries_are_loaded_with_their_dtype_shape_and_values(tmp_path: Path) -> None:
     torch.manual_seed(0)
     made = [*tensors(), torch.complex(torch.ones(3), torch.zeros(3))]
     path = tmp_path / "payload.safetensors"
@@ -71,7 +71,7 @@ def test_entries_come_back_with_their_dtype_and_shape(tmp_path: Path) -> None:
         assert torch.equal(as_bytes(found), as_bytes(tensor))
 
 
-def test_what_is_done_to_a_loaded_tensor_does_not_reach_the_file(tmp_path: Path) -> None:
+def test_changing_a_loaded_tensor_does_not_change_the_payload_file(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
     path.write_bytes(encode(entries(wanted)))
@@ -84,14 +84,14 @@ def test_what_is_done_to_a_loaded_tensor_does_not_reach_the_file(tmp_path: Path)
     ("keep", "words"),
     [(0, "header"), (5, "header"), (30, "header"), (-1, "its header says")],
 )
-def test_a_cut_payload_is_refused(tmp_path: Path, keep: int, words: str) -> None:
+def test_a_truncated_payload_is_refused(tmp_path: Path, keep: int, words: str) -> None:
     path = tmp_path / "payload.safetensors"
     path.write_bytes(encode(entries(held(torch.arange(4.0))))[:keep])
     with pytest.raises(PayloadError, match=words):
         Payload(path)
 
 
-def test_an_entry_that_does_not_fit_its_event_is_refused(tmp_path: Path) -> None:
+def test_an_entry_with_another_key_hash_or_shape_than_its_event_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "payload.safetensors"
     wanted = held(torch.arange(4.0))
     path.write_bytes(encode(entries(wanted)))

@@ -1,4 +1,4 @@
-"""A damaged or forged trace is the same trace or a TraceError, wherever the damage is."""
+"""Reading a damaged or forged trace gives valid data or a TraceError, wherever the damage is."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def copied(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A copy to damage; each example puts back what it damaged."""
+    """A copy to damage; each example restores the file that it damaged."""
     path = tmp_path_factory.mktemp("copy") / "trace"
     shutil.copytree(original, path)
     yield path
@@ -37,6 +37,7 @@ def copied(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator
 
 
 def same_or_refused(path: Path, original: Path) -> None:
+    """Assert that a trace is read as `original`, or refused with an error that names it."""
     signal.alarm(120)
     try:
         found = content(path)
@@ -46,7 +47,7 @@ def same_or_refused(path: Path, original: Path) -> None:
 
 
 @given(data=st.data())
-def test_a_flipped_bit_changes_nothing_or_is_found(
+def test_a_trace_with_a_flipped_bit_is_read_unchanged_or_refused(
     original: Path, copied: Path, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(FILES))
@@ -62,7 +63,7 @@ def test_a_flipped_bit_changes_nothing_or_is_found(
 
 
 @given(data=st.data())
-def test_a_range_that_is_lost_or_overwritten_is_found(
+def test_a_trace_with_a_lost_or_overwritten_range_is_read_unchanged_or_refused(
     original: Path, copied: Path, data: st.DataObject
 ) -> None:
     name = data.draw(st.sampled_from(FILES))
@@ -77,7 +78,7 @@ def test_a_range_that_is_lost_or_overwritten_is_found(
         (copied / name).write_bytes(whole)
 
 
-#: What no field of an event or manifest should make trouble with.
+#: Values that must cause no other error than a TraceError in any field of an event or manifest.
 _scalars = st.one_of(
     st.none(),
     st.booleans(),
@@ -122,8 +123,8 @@ _values = st.one_of(
 )
 
 
-def judged_or_refused(path: Path) -> None:
-    """Open a forged trace, and do with it what every judge does."""
+def readable_or_refused(path: Path) -> None:
+    """Open a forged trace and merge all its tensors and sketches, or assert that it is refused."""
     signal.alarm(120)
     try:
         content(path)
@@ -138,7 +139,7 @@ def judged_or_refused(path: Path) -> None:
 
 
 @given(data=st.data())
-def test_a_forged_event_is_judged_or_refused(
+def test_a_trace_with_forged_events_is_readable_or_refused(
     original: Path, copied: Path, data: st.DataObject
 ) -> None:
     events: Any = lines(original)
@@ -149,13 +150,13 @@ def test_a_forged_event_is_judged_or_refused(
     whole = (original / "rank1/events.jsonl").read_bytes()
     try:
         forge(copied, events)
-        judged_or_refused(copied)
+        readable_or_refused(copied)
     finally:
         (copied / "rank1/events.jsonl").write_bytes(whole)
 
 
 @given(data=st.data())
-def test_a_forged_manifest_is_judged_or_refused(
+def test_a_trace_with_a_forged_manifest_is_readable_or_refused(
     original: Path, copied: Path, data: st.DataObject
 ) -> None:
     whole = {name: (original / name).read_bytes() for name in FILES}
@@ -167,7 +168,7 @@ def test_a_forged_manifest_is_judged_or_refused(
             break
     try:
         forge_manifest(copied, manifest)
-        judged_or_refused(copied)
+        readable_or_refused(copied)
     finally:
         for name, content_before in whole.items():
             (copied / name).write_bytes(content_before)

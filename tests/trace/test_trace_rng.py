@@ -1,4 +1,4 @@
-"""Events of the RNG ledger come back as they were written; malformed ones are refused."""
+"""Events of the RNG ledger are read back unchanged, and malformed events are refused."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def written(path: Path, events: list[RngEvent]) -> Path:
     return path
 
 
-def test_every_event_comes_back_as_it_was_written(tmp_path: Path):
+def test_rng_events_are_read_back_unchanged(tmp_path: Path):
     trace = Trace.open(written(tmp_path, SOUND))
 
     assert trace.ranks[0].rng == SOUND
@@ -75,7 +75,7 @@ def test_every_event_comes_back_as_it_was_written(tmp_path: Path):
         ({"generator": None}, "is damaged"),
     ],
 )
-def test_a_malformed_draw_is_refused(tmp_path: Path, changes, message):
+def test_a_malformed_draw_event_is_refused(tmp_path: Path, changes, message):
     path = written(tmp_path, [msgspec.structs.replace(DRAW, **changes)])
 
     with pytest.raises(TraceError, match=message):

@@ -1,4 +1,4 @@
-"""Whatever tensor a rank adds comes back bit for bit, with its place in the run."""
+"""Tensors and events that ranks write are read back bit for bit and in order."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ TENSORS = {
 
 
 @pytest.mark.parametrize("name", TENSORS)
-def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path: Path, name: str) -> None:
+def test_every_kind_of_tensor_is_read_back_bit_for_bit(tmp_path: Path, name: str) -> None:
     tensor = TENSORS[name]
     write_manifest(tmp_path, manifest(tp=1))
     writer = RankWriter(tmp_path, 0)
@@ -66,7 +66,7 @@ def test_every_kind_of_tensor_comes_back_bit_for_bit(tmp_path: Path, name: str) 
     assert as_bytes(loaded).tolist() == as_bytes(expected).tolist()
 
 
-def test_sparse_tensor_is_recorded_in_its_dense_form(tmp_path: Path) -> None:
+def test_a_sparse_tensor_is_recorded_in_dense_form(tmp_path: Path) -> None:
     dense = torch.tensor([[0.0, 2.0], [0.0, 0.0]])
     write_manifest(tmp_path, manifest(tp=1))
     writer = RankWriter(tmp_path, 0)
@@ -75,13 +75,13 @@ def test_sparse_tensor_is_recorded_in_its_dense_form(tmp_path: Path) -> None:
     assert torch.equal(Trace.open(tmp_path).load(0, event), dense)
 
 
-def test_tensor_without_values_is_refused(tmp_path: Path) -> None:
+def test_a_tensor_on_the_meta_device_is_refused(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0)
     with pytest.raises(TraceWriteError, match="meta device"):
         writer.add_tensor(named("weight"), torch.empty(2, device="meta"))
 
 
-def test_value_is_the_one_at_the_time_it_was_added(tmp_path: Path) -> None:
+def test_a_tensor_that_changes_later_is_recorded_with_its_value_at_the_time(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(tp=1))
     writer = RankWriter(tmp_path, 0)
     tensor = torch.ones(4)
@@ -91,7 +91,7 @@ def test_value_is_the_one_at_the_time_it_was_added(tmp_path: Path) -> None:
     assert torch.equal(Trace.open(tmp_path).load(0, event), torch.ones(4))
 
 
-def test_equal_tensors_share_a_payload_and_other_shapes_do_not(tmp_path: Path) -> None:
+def test_tensors_of_equal_shape_and_values_share_a_payload_entry(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0)
     first = writer.add_tensor(named("a"), torch.ones(4))
     same = writer.add_tensor(named("b"), torch.ones(4))
@@ -102,7 +102,7 @@ def test_equal_tensors_share_a_payload_and_other_shapes_do_not(tmp_path: Path) -
     assert (shaped.hash, shaped.key == first.key) == (first.hash, False)
 
 
-def test_all_events_come_back_in_order(tmp_path: Path) -> None:
+def test_all_events_are_read_back_in_order(tmp_path: Path) -> None:
     write_manifest(tmp_path, manifest(tp=2))
     events = [
         ModuleEvent("layer", "Linear", "model.py:3", ("weight",)),
@@ -131,7 +131,7 @@ def test_all_events_come_back_in_order(tmp_path: Path) -> None:
     assert [rank.rank for rank, _ in trace.holders(named("w"))] == [0, 1]
 
 
-def test_payloads_are_written_before_the_events_that_name_them(
+def test_payloads_are_written_together_with_the_events_that_name_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "FLUSH_BYTES", 64)
@@ -149,14 +149,14 @@ def test_payloads_are_written_before_the_events_that_name_them(
     ]
 
 
-def test_closed_writer_takes_nothing_more(tmp_path: Path) -> None:
+def test_a_closed_writer_refuses_events(tmp_path: Path) -> None:
     writer = RankWriter(tmp_path, 0)
     writer.close()
     with pytest.raises(TraceWriteError, match="was closed"):
         writer.add(NoteEvent("ran", "b"))
 
 
-def test_a_long_trace_is_read_whole_with_few_files_mapped(
+def test_a_trace_of_many_payload_files_is_read_with_few_files_mapped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writer_module, "FLUSH_BYTES", 40)

@@ -1,4 +1,4 @@
-"""Sketches estimate norms of differences, and those of parts add up to that of the whole."""
+"""Sketches estimate norms, and the sketches of a tensor's parts add up to that of the tensor."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def whole(values: torch.Tensor) -> torch.Tensor:
 
 
 def summed(values: torch.Tensor, layout: Layout) -> torch.Tensor:
-    """The sketches of all ranks that hold something of their own, added up."""
+    """The sum of the sketches of all ranks that hold different parts."""
     axes = dict.fromkeys(axis for p in layout if not isinstance(p, Slices) for axis in axes_of(p))
     total = torch.zeros(ROWS, COLUMNS, dtype=torch.float64)
     for places in itertools.product(*(range(SIZES[axis]) for axis in axes)):
@@ -62,7 +62,7 @@ def resolved(layout: Layout, ndim: int) -> Layout:
 @pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.int64])
-def test_sketches_of_parts_add_up_to_that_of_the_whole(layout, shape, dtype) -> None:
+def test_sketches_of_parts_add_up_to_the_sketch_of_the_whole_tensor(layout, shape, dtype) -> None:
     layout = resolved(layout, len(shape))
     values = torch.randn(shape, dtype=torch.float64, generator=torch.manual_seed(1))
     values = (values * 1000).to(dtype) if dtype == torch.int64 else values.to(dtype)
@@ -72,15 +72,15 @@ def test_sketches_of_parts_add_up_to_that_of_the_whole(layout, shape, dtype) -> 
 
 
 @pytest.mark.parametrize("layout", ["rows", "zig-zag", "both"])
-def test_sketches_of_parts_of_whole_rows_add_up(layout) -> None:
-    """A vector is seen in rows of 64, which a part may begin and end with."""
+def test_sketches_of_parts_of_a_vector_of_whole_rows_add_up(layout) -> None:
+    """A vector is sketched in rows of 64 elements; each part begins and ends with a row."""
     values = torch.randn(1024, dtype=torch.float64, generator=torch.manual_seed(1))
     expected = whole(values)
 
     assert (summed(values, LAYOUTS[layout]) - expected).abs().max() < 1e-12 * expected.norm()
 
 
-def test_sketches_of_complex_numbers_add_up() -> None:
+def test_sketches_of_complex_tensors_add_up_and_estimate_the_norm() -> None:
     values = torch.randn(8, 32, dtype=torch.complex128)
     layout = (Shard(1, "tp"),)
 
@@ -97,7 +97,7 @@ def test_a_sketch_is_linear() -> None:
 @pytest.mark.parametrize(
     "shape", [(20000,), (64000,), (700, 90), (3, 9000), (2, 3, 50, 60), (5000, 2), (20, 9000)]
 )
-def test_tiles_and_one_piece_give_the_same(shape) -> None:
+def test_a_sketch_computed_in_tiles_equals_the_matrix_product(shape) -> None:
     values = torch.randn(shape, dtype=torch.float64)
     made = whole(values)
     rows, columns = (-(-values.numel() // 64), 64) if len(shape) == 1 else (-1, shape[-1])
@@ -111,15 +111,15 @@ def test_tiles_and_one_piece_give_the_same(shape) -> None:
     assert np.allclose(made.numpy(), row_signs @ matrix @ column_signs.T, rtol=0, atol=1e-9)
 
 
-def test_one_element_is_estimated_exactly() -> None:
+def test_the_norm_of_a_tensor_with_one_nonzero_element_is_exact() -> None:
     values = torch.zeros(100, 100, dtype=torch.float64)
     values[17, 42] = -3.5
 
     assert whole(values).square().mean().sqrt() == 3.5
 
 
-def test_the_estimate_has_no_bias_and_the_variance_that_is_derived() -> None:
-    """Over many random tensors: spread widely, in one row, in one column, of rank one."""
+def test_the_norm_estimate_is_unbiased_and_has_the_derived_variance() -> None:
+    """For random dense tensors, and tensors with one nonzero row or column, or of rank one."""
     generator = torch.manual_seed(0)
 
     def ratios(make) -> torch.Tensor:
@@ -148,8 +148,8 @@ def test_the_estimate_has_no_bias_and_the_variance_that_is_derived() -> None:
         assert variance / within < drawn.var() < variance * within, name
 
 
-def test_two_equal_rows_of_opposite_sign_do_not_vanish() -> None:
-    """As two rows that changed places: the signs of a pair differ in one projection of many."""
+def test_two_rows_of_opposite_sign_rarely_have_a_zero_sketch() -> None:
+    """Such as the difference of two exchanged rows: it is 0 only if all projections cancel it."""
     vanished = 0
     for first in range(60):
         values = torch.zeros(64, 32, dtype=torch.float64)
@@ -158,15 +158,15 @@ def test_two_equal_rows_of_opposite_sign_do_not_vanish() -> None:
     assert vanished <= 2
 
 
-def test_nan_and_infinity_show() -> None:
-    for odd in (math.nan, math.inf):
+def test_a_sketch_of_a_tensor_with_nan_or_infinity_is_not_finite() -> None:
+    for nonfinite in (math.nan, math.inf):
         values = torch.ones(30, 30)
-        values[4, 5] = odd
+        values[4, 5] = nonfinite
         assert not bool(torch.isfinite(whole(values)).any())
 
 
-def test_uneven_cuts_make_ranks_name_different_shapes() -> None:
-    """Then whoever adds the sketches up knows that they do not fit."""
+def test_sketches_of_uneven_shards_have_different_logical_shapes() -> None:
+    """So code that adds the sketches can detect that they do not match."""
     layout = (Shard(0, "tp"),)
     values = torch.randn(5, 40)
     shapes = set()
@@ -179,7 +179,7 @@ def test_uneven_cuts_make_ranks_name_different_shapes() -> None:
     assert len(shapes) == 2
 
 
-def test_a_layout_that_does_not_fit_has_no_sketch() -> None:
+def test_a_wrong_layout_an_empty_tensor_or_a_scalar_has_no_sketch() -> None:
     sketcher = Sketcher(dict.fromkeys(SIZES, 0), SIZES)
 
     assert sketcher.sketch(torch.ones(4, 4), (Shard(5, "tp"),)) is None

@@ -1,4 +1,4 @@
-"""A writer with a sketcher keeps small and named tensors whole, and sketches of the others."""
+"""A writer with a sketcher records small and listed tensors in full, and sketches of the others."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def recorded(path: Path, tensors: dict[TensorId, torch.Tensor], *keep: TensorId)
     return Trace.open(path)
 
 
-def test_a_large_tensor_has_a_sketch_and_no_values(tmp_path: Path) -> None:
+def test_a_large_tensor_is_recorded_only_as_a_sketch(tmp_path: Path) -> None:
     values = torch.randn(40, 50)
     trace = recorded(tmp_path, {named("large"): values})
     event = trace.ranks[0].tensors[named("large")]
@@ -47,7 +47,7 @@ def test_a_large_tensor_has_a_sketch_and_no_values(tmp_path: Path) -> None:
         trace.load(0, event)
 
 
-def test_a_tensor_no_larger_than_a_sketch_is_kept(tmp_path: Path) -> None:
+def test_a_tensor_no_larger_than_a_sketch_is_recorded_in_full(tmp_path: Path) -> None:
     small, large = torch.randn(SIZE // 4), torch.randn(SIZE // 4 + 1)
     trace = recorded(tmp_path, {named("small"): small, named("large"): large})
     tensors = trace.ranks[0].tensors
@@ -56,7 +56,7 @@ def test_a_tensor_no_larger_than_a_sketch_is_kept(tmp_path: Path) -> None:
     assert tensors[named("large")].key == ""
 
 
-def test_a_named_tensor_is_kept(tmp_path: Path) -> None:
+def test_a_tensor_listed_to_be_kept_is_recorded_in_full(tmp_path: Path) -> None:
     values = torch.randn(40, 50)
     ids = named("here"), named("there")
     trace = recorded(tmp_path, {id: values + n for n, id in enumerate(ids)}, ids[1])
@@ -66,7 +66,9 @@ def test_a_named_tensor_is_kept(tmp_path: Path) -> None:
     assert torch.equal(trace.load(0, there), values + 1)
 
 
-def test_a_trace_of_sketches_does_not_grow_with_its_tensors(tmp_path: Path) -> None:
+def test_the_size_of_recorded_sketches_does_not_depend_on_the_size_of_the_tensors(
+    tmp_path: Path,
+) -> None:
     sizes = []
     for side in (32, 512):
         folder = tmp_path / str(side)
@@ -84,8 +86,8 @@ def test_equal_tensors_share_one_sketch(tmp_path: Path) -> None:
     assert (first.file, first.sketch) == (second.file, second.sketch)
 
 
-def test_sketches_are_not_held_once_they_are_written(tmp_path: Path) -> None:
-    """Small pieces of memory that stay, a thousand a step, split what large tensors need."""
+def test_the_writer_frees_the_memory_of_sketches_after_writing_them(tmp_path: Path) -> None:
+    """A thousand small allocations per step would fragment the memory that large tensors need."""
     writer = RankWriter(tmp_path, 0, Sketcher({}, {}))
     arrays = tracemalloc.DomainFilter(inclusive=True, domain=np.lib.tracemalloc_domain)
 
@@ -100,7 +102,7 @@ def test_sketches_are_not_held_once_they_are_written(tmp_path: Path) -> None:
     assert sum(trace.size for trace in held.traces) < 20 * SIZE
 
 
-def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
+def test_an_event_with_a_wrong_sketch_number_is_refused_when_it_is_loaded(tmp_path: Path) -> None:
     trace = recorded(tmp_path, {named("large"): torch.randn(40, 50)})
     events = tmp_path / "rank0/events.jsonl"
     events.write_bytes(events.read_bytes().replace(b'"sketch":0', b'"sketch":7'))
@@ -110,7 +112,7 @@ def test_a_damaged_sketch_is_named(tmp_path: Path) -> None:
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
 
 
-def test_a_changed_value_of_a_sketch_is_found_when_it_is_loaded(tmp_path: Path) -> None:
+def test_a_changed_value_of_a_sketch_is_detected_when_it_is_loaded(tmp_path: Path) -> None:
     recorded(tmp_path, {named("large"): torch.randn(40, 50)})
     file = tmp_path / "rank0/payload-00000.safetensors"
     data = bytearray(file.read_bytes())
@@ -124,15 +126,15 @@ def test_a_changed_value_of_a_sketch_is_found_when_it_is_loaded(tmp_path: Path) 
         trace.sketch(0, trace.ranks[0].tensors[named("large")])
 
 
-def test_a_layout_that_cannot_stand_has_no_sketch() -> None:
+def test_a_tensor_with_contradicting_placements_has_no_sketch() -> None:
     layout = (Shard(0, "dp"), Flat(0, 1000, (40, 50), ("dp",)))
 
     assert Sketcher({"dp": 0}, {"dp": 2}).sketch(torch.ones(1000), layout) is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
-def test_the_sum_of_two_takings_of_nothing_is_nothing(dtype: torch.dtype) -> None:
-    """An expert without tokens, reached by two backwards."""
-    taken = of_bytes(dtype, (0, 3), torch.empty(0, 3, dtype=dtype))
+def test_the_sum_of_two_snapshots_of_an_empty_tensor_is_empty(dtype: torch.dtype) -> None:
+    """Such as the gradient of an expert without tokens that two backwards accumulate."""
+    snapshot = of_bytes(dtype, (0, 3), torch.empty(0, 3, dtype=dtype))
 
-    assert (taken + taken).values().shape == (0, 3)
+    assert (snapshot + snapshot).values().shape == (0, 3)

@@ -1,4 +1,4 @@
-"""Opening a trace ends, in little memory, with an error that names the file: whatever it holds."""
+"""A forged or damaged trace is refused with an error that names the file, in little memory."""
 
 from __future__ import annotations
 
@@ -39,6 +39,7 @@ def whole(tmp_path: Path) -> Path:
 
 
 def refused(path: Path) -> str:
+    """The message of the TraceError with which a trace is refused."""
     with pytest.raises(TraceError) as caught:
         content(path)
     return str(caught.value)
@@ -46,7 +47,9 @@ def refused(path: Path) -> str:
 
 @pytest.mark.parametrize("kind", REPLACEMENTS)
 @pytest.mark.parametrize("name", [MANIFEST, EVENTS, PAYLOAD])
-def test_what_is_no_regular_file_is_named(whole: Path, name: str, kind: str) -> None:
+def test_an_irregular_file_in_a_trace_is_refused_with_its_kind(
+    whole: Path, name: str, kind: str
+) -> None:
     (whole / name).unlink()
     REPLACEMENTS[kind](whole / name)
     message = refused(whole)
@@ -54,13 +57,13 @@ def test_what_is_no_regular_file_is_named(whole: Path, name: str, kind: str) -> 
     assert f"it is {kind}, not a regular file" in message
 
 
-def test_a_rank_that_lies_in_another_folder_is_refused(whole: Path) -> None:
+def test_a_rank_folder_that_is_a_symbolic_link_is_refused(whole: Path) -> None:
     (whole / "rank1").rename(whole.parent / "elsewhere")
     (whole / "rank1").symlink_to(whole.parent / "elsewhere")
     assert "rank1 is a symbolic link, not a folder" in refused(whole)
 
 
-def test_a_trace_may_itself_be_reached_through_a_link(whole: Path) -> None:
+def test_a_trace_can_be_opened_through_a_symbolic_link(whole: Path) -> None:
     (whole.parent / "link").symlink_to(whole)
     assert content(whole.parent / "link") == content(whole)
 
@@ -74,7 +77,9 @@ CHANGES: dict[str, tuple[str, object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_a_changed_manifest_is_not_the_one_that_ranks_sealed(whole: Path, change: str) -> None:
+def test_a_changed_manifest_is_refused_because_its_hash_differs_from_the_ranks(
+    whole: Path, change: str
+) -> None:
     manifest = json.loads((whole / MANIFEST).read_text())
     key, value = CHANGES[change]
     (whole / MANIFEST).write_text(json.dumps(with_changes(manifest, **{key: value})))
@@ -84,7 +89,7 @@ def test_a_changed_manifest_is_not_the_one_that_ranks_sealed(whole: Path, change
     assert len(crashed.problems) == 1
 
 
-def test_a_rank_of_another_run_is_found(whole: Path, tmp_path: Path) -> None:
+def test_a_rank_folder_of_another_run_is_refused(whole: Path, tmp_path: Path) -> None:
     other = record(tmp_path / "other")
     manifest = json.loads((other / MANIFEST).read_text())
     forge_manifest(other, with_changes(manifest, seed=1))
@@ -110,7 +115,7 @@ MANIFESTS: dict[str, tuple[dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("what", MANIFESTS)
-def test_a_manifest_that_declares_nonsense_is_refused(whole: Path, what: str) -> None:
+def test_a_manifest_with_an_invalid_value_is_refused(whole: Path, what: str) -> None:
     changes, words = MANIFESTS[what]
     manifest = json.loads((whole / MANIFEST).read_text())
     (whole / MANIFEST).write_text(json.dumps(with_changes(manifest, **changes)))
@@ -131,13 +136,13 @@ BYTES = {
 
 
 @pytest.mark.parametrize("what", BYTES)
-def test_bytes_that_are_no_manifest_are_refused(whole: Path, what: str) -> None:
+def test_a_manifest_of_invalid_bytes_is_refused(whole: Path, what: str) -> None:
     (whole / MANIFEST).write_bytes(BYTES[what])
     assert "manifest.json" in refused(whole)
 
 
 @pytest.mark.parametrize("what", BYTES)
-def test_bytes_that_are_no_event_are_refused(whole: Path, what: str) -> None:
+def test_a_line_of_invalid_bytes_in_the_events_is_refused(whole: Path, what: str) -> None:
     before = (whole / EVENTS).read_bytes()
     (whole / EVENTS).write_bytes(BYTES[what] + b"\n" + before)
     message = refused(whole)
@@ -149,7 +154,7 @@ def changed(events: list[dict[str, Any]], number: int, **changes: object) -> lis
     return [*events[:number], {**events[number], **changes}, *events[number + 1 :]]
 
 
-#: Changes of the weight's event (the fifth) and of others, and what is said of them.
+#: The number of an event (4 is the weight's), the changes of its fields, and words of the error.
 FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
     "shape of 2**63": (4, {"shape": [2**63]}, "shape"),
     "negative shape": (4, {"shape": [-8]}, "shape"),
@@ -189,7 +194,7 @@ FORGERIES: dict[str, tuple[int, dict[str, object], str]] = {
 
 
 @pytest.mark.parametrize("forgery", FORGERIES)
-def test_an_event_that_declares_nonsense_is_refused(whole: Path, forgery: str) -> None:
+def test_an_event_with_an_invalid_value_is_refused(whole: Path, forgery: str) -> None:
     number, changes, words = FORGERIES[forgery]
     forge(whole, changed(lines(whole), number, **changes))
     message = refused(whole)
@@ -197,13 +202,13 @@ def test_an_event_that_declares_nonsense_is_refused(whole: Path, forgery: str) -
     assert words in message
 
 
-def test_an_id_that_comes_twice_is_refused(whole: Path) -> None:
+def test_a_tensor_that_is_recorded_twice_is_refused(whole: Path) -> None:
     events = lines(whole)
     forge(whole, [*events, {**events[4], "seq": len(events)}])
     assert f"{WEIGHT} was recorded twice" in refused(whole)
 
 
-def test_a_message_shows_little_of_what_it_quotes_and_nothing_that_moves_the_cursor(
+def test_an_error_message_shortens_quoted_text_and_contains_no_escape_characters(
     whole: Path,
 ) -> None:
     forge(whole, changed(lines(whole), 4, dtype="\x1b[2J" + "x" * 100_000))
@@ -213,13 +218,13 @@ def test_a_message_shows_little_of_what_it_quotes_and_nothing_that_moves_the_cur
     assert "\x1b" not in message
 
 
-def test_a_line_without_an_end_is_refused(whole: Path) -> None:
+def test_a_line_longer_than_the_limit_is_refused(whole: Path) -> None:
     (whole / EVENTS).write_bytes(b" " * (MAX_LINE + 1))
     assert f"line 1 is longer than {MAX_LINE} bytes" in refused(whole)
 
 
 def rewritten(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    """Rewrite a payload's header, and pad it so that what follows stays where it is."""
+    """Rewrite a payload's header, padded so that the data after it keep their offset."""
     data = path.read_bytes()
     length = int.from_bytes(data[:8], "little")
     header = json.loads(data[8 : 8 + length])
@@ -246,14 +251,14 @@ HEADERS: dict[str, Callable[[dict[str, Any]], None]] = {
 }
 
 
-@pytest.mark.parametrize("lie", HEADERS)
-def test_a_payload_whose_header_lies_is_refused(whole: Path, lie: str) -> None:
-    rewritten(whole / PAYLOAD, HEADERS[lie])
+@pytest.mark.parametrize("change", HEADERS)
+def test_a_payload_with_a_wrong_entry_in_its_header_is_refused(whole: Path, change: str) -> None:
+    rewritten(whole / PAYLOAD, HEADERS[change])
     assert f"{whole / PAYLOAD} is missing or damaged" in refused(whole)
 
 
 @pytest.mark.parametrize("length", [0, 7, 2**32, 2**63, 2**64 - 1])
-def test_a_header_of_another_length_is_refused(whole: Path, length: int) -> None:
+def test_a_payload_with_a_wrong_header_length_is_refused(whole: Path, length: int) -> None:
     data = (whole / PAYLOAD).read_bytes()
     (whole / PAYLOAD).write_bytes(length.to_bytes(8, "little") + data[8:])
     assert f"{whole / PAYLOAD} is missing or damaged" in refused(whole)
@@ -265,7 +270,7 @@ def test_a_payload_of_a_few_bytes_is_refused(whole: Path, size: int) -> None:
     assert f"{whole / PAYLOAD} is missing or damaged" in refused(whole)
 
 
-def test_sketches_whose_hash_the_end_does_not_say_are_refused(whole: Path) -> None:
+def test_sketches_without_a_hash_in_the_end_event_are_refused(whole: Path) -> None:
     data = (whole / EVENTS).read_bytes().splitlines()
     end = json.loads(data[-1])
     end["sketches"] = {}
@@ -291,27 +296,29 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
 """
 
 
-def test_opening_takes_little_memory_whatever_is_declared(whole: Path, tmp_path: Path) -> None:
+def test_opening_a_hostile_trace_takes_less_than_100_mib_more_than_a_sound_one(
+    whole: Path, tmp_path: Path
+) -> None:
     hostile = []
 
-    def one(name: str) -> Path:
+    def another(name: str) -> Path:
         hostile.append(str(record(tmp_path / name)))
         return tmp_path / name
 
     manifest = json.loads((whole / MANIFEST).read_text())
     large = with_changes(manifest, point={"tp": 10**9}, world_size=10**9)
-    (one("world") / MANIFEST).write_text(json.dumps(large))
+    (another("world") / MANIFEST).write_text(json.dumps(large))
     for name in FILES:
-        path = one(f"sparse-{name.replace('/', '-')}") / name
+        path = another(f"sparse-{name.replace('/', '-')}") / name
         os.truncate(path, 2**36)
-        path = one(f"zero-{name.replace('/', '-')}") / name
+        path = another(f"zero-{name.replace('/', '-')}") / name
         path.unlink()
         path.symlink_to("/dev/zero")
-    path = one("header") / PAYLOAD
+    path = another("header") / PAYLOAD
     path.write_bytes((MAX_HEADER + 1).to_bytes(8, "little"))
     os.truncate(path, 2**30)
     for number, (event, changes, _) in enumerate(FORGERIES.values()):
-        path = one(f"forged{number}")
+        path = another(f"forged{number}")
         forge(path, changed(lines(path), event, **changes))
 
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""Packs that are learned once for the tests of the learn judge."""
+"""Relations, and packs learned once from synthetic programs, for tests of the learn judge."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def relations() -> Mapping[str, Relation]:
 
 @pytest.fixture(scope="session")
 def learned() -> Learned:
-    """What eight healthy programs of one process show."""
+    """The result of learning from eight healthy programs of one process."""
     return learn([run_of(plan) for plan in LEARNED.values()])
 
 

@@ -1,4 +1,4 @@
-"""One cause, one block: violations are joined by cause and led by the one that names it."""
+"""Violations with a common cause are joined into one block."""
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ from pytest_trainsafe.judge.learn.relation import Relation
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in FAULTS if each[0] != "write_outside"])
-def test_a_fault_is_one_block(fault: str, pack: Pack, relations: Mapping[str, Relation]) -> None:
+def test_all_violations_of_a_fault_are_one_block_that_starts_in_its_first_step(
+    fault: str, pack: Pack, relations: Mapping[str, Relation]
+) -> None:
     found = check(run_of(replace(OTHER, fault=fault)), [pack], relations)
     causes = clusters(found.violations, relations)
     assert len(causes) == 1
@@ -37,7 +39,7 @@ def test_two_faults_in_different_steps_are_two_blocks(
     assert [each.lead.invariant.claim.relation for each in causes] == ["membership", "output"]
 
 
-def test_a_finding_names_the_call_the_rule_and_the_evidence(
+def test_a_finding_has_the_relation_the_call_and_the_evidence(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     found = check(run_of(replace(OTHER, fault="truncated")), [pack], relations)
@@ -50,12 +52,12 @@ def test_a_finding_names_the_call_the_rule_and_the_evidence(
     assert evidence["programs"] == 8
 
 
-def test_an_api_that_torch_lacks_is_recognised() -> None:
+def test_exists_recognises_missing_packages_and_missing_torch_apis() -> None:
     import torch  # noqa: F401
 
     assert exists("torch.optim.Adam.step")
     assert exists("torch.optim.*.step")
-    assert exists("wsgiref.simple_server.anything")  # is not imported for the answer
+    assert exists("wsgiref.simple_server.anything")  # answered without importing the package
     assert "wsgiref" not in sys.modules
     assert not exists("package_that_is_not_installed.anything")
     assert not exists("torch.optim.Adamant.step")

@@ -1,4 +1,4 @@
-"""Packs are found by name, and only what they are about is observed."""
+"""Packs are loaded by name or path, and only what their claims need is observed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _pack(name: str, *apis: str) -> Pack:
     return Pack(name, tuple(made), {"p": {}})
 
 
-def test_a_name_is_a_pack_of_the_project_and_a_path_any_file(tmp_path: Path) -> None:
+def test_a_pack_of_the_project_is_loaded_by_its_name_or_path(tmp_path: Path) -> None:
     own = pack_path("ours", tmp_path)
     own.parent.mkdir()
     write_pack(_pack("ours", "torch.optim.*.step"), own, RELATIONS)
@@ -43,12 +43,12 @@ def test_a_name_is_a_pack_of_the_project_and_a_path_any_file(tmp_path: Path) -> 
         assert [each.claim["api"] for each in pack.invariants] == ["torch.optim.*.step"]
 
 
-def test_a_pack_that_does_not_exist_is_named_with_its_place(tmp_path: Path) -> None:
+def test_a_pack_that_does_not_exist_is_refused_with_its_expected_path(tmp_path: Path) -> None:
     with pytest.raises(PackError, match=r"no pack 'ourz': .*invariants/ourz\.pack does not exist"):
         load_packs(["ourz"], tmp_path, RELATIONS)
 
 
-def test_apis_of_a_family_are_observed_and_those_of_other_packages_are_not() -> None:
+def test_only_apis_of_supported_libraries_are_observed() -> None:
     pack = _pack("p", "torch.optim.*.step", "torch.nn.functional.dropout", "antigravity.fly")
 
     assert observation_of([pack], RELATIONS).apis == (
@@ -78,7 +78,7 @@ def test_only_tensors_whose_content_a_claim_compares_are_read(
     assert observation_of([pack], RELATIONS).contents == contents
 
 
-def test_a_relation_that_does_not_say_which_tensors_it_reads_gets_all_of_its_apis() -> None:
+def test_needs_without_contents_read_all_tensors_of_their_apis() -> None:
     assert (Needs(frozenset({"torch.add"})) | Needs()).all_contents == {("torch.add", "*")}
 
 
@@ -92,7 +92,9 @@ def test_a_relation_that_does_not_say_which_tensors_it_reads_gets_all_of_its_api
         ("sampler", "epoch", "sampler"),
     ],
 )
-def test_the_patterns_of_a_kind_take_its_variables(kind: str, attribute: str, name: str) -> None:
+def test_the_patterns_of_a_variable_kind_match_only_its_variables_and_attribute(
+    kind: str, attribute: str, name: str
+) -> None:
     wanted = Wanted(variable_patterns(kind, attribute))
 
     assert wanted.takes(name, name, attribute)

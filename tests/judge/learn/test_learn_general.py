@@ -1,4 +1,4 @@
-"""Which invariants are general: those of enough programs, whose order no step's end explains."""
+"""An invariant is general if enough programs support it, and it is no author's choice."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.judge.learn.use.general import PRIOR, PROGRAMS, general
 RUNS = [run_of(plan) for plan in HEALTHY.values()]
 
 
-def test_general_invariants_have_enough_programs_and_are_no_matter_of_choice(
+def test_general_invariants_have_enough_programs_and_a_sufficient_prior(
     relations: Mapping[str, Relation],
 ) -> None:
     found = general(RUNS, relations)
@@ -25,14 +25,14 @@ def test_general_invariants_have_enough_programs_and_are_no_matter_of_choice(
     assert found.left_out["authors choose it"] > 0
 
 
-def test_two_programs_are_too_few(relations: Mapping[str, Relation]) -> None:
+def test_invariants_of_two_programs_are_not_general(relations: Mapping[str, Relation]) -> None:
     found = general(RUNS[:2], relations)
 
     assert found.invariants == ()
     assert found.left_out["too few programs"] > 0
 
 
-def test_an_order_needs_programs_that_mark_their_steps_and_others(
+def test_an_order_is_general_only_if_some_but_not_all_programs_mark_their_steps(
     relations: Mapping[str, Relation],
 ) -> None:
     more = [run_of(replace(HEALTHY["mlp"], program=f"mlp{number}")) for number in range(8)]
@@ -46,7 +46,7 @@ def test_an_order_needs_programs_that_mark_their_steps_and_others(
     assert orders({"mlp", "mlp1"}) > 0
 
 
-def test_only_the_programs_that_count_support_an_invariant(
+def test_only_programs_in_the_given_set_support_an_invariant(
     relations: Mapping[str, Relation],
 ) -> None:
     assert general(RUNS, relations, {"mlp", "cnn"}).invariants == ()

@@ -1,4 +1,4 @@
-"""Inference gives the same result in several processes and when it is resumed."""
+"""Inference gives the same result in several processes and from kept results."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ RUNS = [run_of(plan) for plan in HEALTHY.values()]
 
 
 class Own(Membership):
-    """A relation of a project: what the package's own relation claims, under another name."""
+    """A relation of a project: the built-in Membership, under another name."""
 
     name = "own"
 
@@ -34,14 +34,14 @@ class Own(Membership):
         return Explanation("the project's rule holds", "the project's reason")
 
 
-def test_two_processes_learn_what_one_does() -> None:
+def test_two_processes_learn_the_same_as_one_and_report_progress() -> None:
     seen: list[tuple[int, int]] = []
     found = learn(RUNS[:1], jobs=2, progress=lambda done, every, name: seen.append((done, every)))
     assert found == learn(RUNS[:1])
     assert seen == [(count, len(BUILT_IN)) for count in range(1, len(BUILT_IN) + 1)]
 
 
-def test_kept_results_are_taken_and_damaged_ones_made_again(
+def test_kept_results_are_reused_and_a_damaged_one_is_computed_again(
     tmp_path: Path,
 ) -> None:
     learned = learn(RUNS[:1], keep=tmp_path)
@@ -54,21 +54,21 @@ def test_kept_results_are_taken_and_damaged_ones_made_again(
     assert changed == files[:1]
 
 
-def test_other_runs_have_other_results(tmp_path: Path) -> None:
+def test_kept_results_of_different_runs_are_stored_separately(tmp_path: Path) -> None:
     learn(RUNS[:1], keep=tmp_path)
     learn(RUNS[1:2], keep=tmp_path)
     assert len(list(tmp_path.iterdir())) == 2 * len(BUILT_IN)
 
 
-def test_a_run_without_a_step_is_refused() -> None:
+def test_learning_refuses_a_run_without_a_step_and_an_empty_list_of_runs() -> None:
     with pytest.raises(LearnError, match="'empty' has no complete step"):
         learn([ObservedRun("empty", [TableBuilder().table()])])
     with pytest.raises(LearnError, match="no run to learn from"):
         learn([])
 
 
-def test_a_table_without_calls_or_values_is_checked() -> None:
-    """A process that observed nothing breaks no rule, and nothing is said to hold."""
+def test_a_run_without_observed_events_has_no_invariants_and_no_violations() -> None:
+    """It triggers no rule either, so no rule is reported as checked."""
     builder = TableBuilder()
     builder.step_ended(0)
     empty = ObservedRun("empty", [builder.table()])
@@ -79,7 +79,7 @@ def test_a_table_without_calls_or_values_is_checked() -> None:
     assert found.triggered == {}
 
 
-def test_a_relation_of_a_project_is_learned_and_checked() -> None:
+def test_a_relation_defined_by_a_project_is_learned_and_checked() -> None:
     path = f"{__name__}:Own"
     found = learn([run_of(Plan("mlp"))], own=[path])
     [own] = [each for each in found.invariants if each.claim.relation == "own"]
@@ -91,13 +91,13 @@ def test_a_relation_of_a_project_is_learned_and_checked() -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "says"),
+    ("path", "message"),
     [
         ("no_such_module:Rule", "cannot be imported"),
         (f"{__name__}:Path", "has no several and no typed and no valid"),
         ("pytest_trainsafe.judge.learn.relations.contain:Nothing", "cannot be imported"),
     ],
 )
-def test_a_path_without_a_relation_is_refused(path: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_a_path_that_names_no_relation_is_refused(path: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         relations([path])

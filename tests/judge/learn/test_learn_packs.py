@@ -1,4 +1,4 @@
-"""Packs are read as they were written; whatever else is in the file is refused with its line."""
+"""A written pack is read back unchanged, and a wrong line of the file is refused by its number."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Relations = Mapping[str, Relation]
 
 
 def small() -> Pack:
-    """Two invariants."""
+    """A pack of two invariants."""
     support = (Support("mlp", (("", 12),)),)
     contain = hypothesis("contain", api="torch.optim.*.step", inner="torch.optim.functional.adam")
     when = Precondition(((Condition("constant", "class", "Adam"),),))
@@ -36,7 +36,7 @@ def small() -> Pack:
     return Pack("own", invariants, {"mlp": {"torch": "2.13.0"}})
 
 
-def test_a_pack_is_read_as_it_was_written(
+def test_a_pack_that_is_written_and_read_is_unchanged(
     pack: Pack, ranks_pack: Pack, relations: Relations, tmp_path: Path
 ) -> None:
     for each in (pack, ranks_pack, small()):
@@ -45,7 +45,7 @@ def test_a_pack_is_read_as_it_was_written(
         assert read_pack(path, relations) == each
 
 
-def test_a_pack_keeps_the_configurations_of_its_programs(
+def test_a_pack_file_keeps_the_configurations_of_its_programs(
     relations: Relations, tmp_path: Path
 ) -> None:
     support = (Support("mlp", (("dp=1", 4), ("dp=2", 8))),)
@@ -60,12 +60,16 @@ def test_a_pack_keeps_the_configurations_of_its_programs(
     assert pack.invariants[0].examples == 12
 
 
-def test_the_text_is_the_same_whatever_the_order_of_runs(pack: Pack, relations: Relations) -> None:
+def test_the_text_of_a_pack_does_not_depend_on_the_order_of_runs(
+    pack: Pack, relations: Relations
+) -> None:
     runs = [run_of(plan) for plan in reversed(list(LEARNED.values()))]
     assert pack_text(pack_of("pytorch", learn(runs)), relations) == pack_text(pack, relations)
 
 
-def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
+def test_an_invariant_in_a_pack_file_has_its_claim_and_precondition_as_sentences(
+    relations: Relations,
+) -> None:
     text = pack_text(small(), relations)
     assert (
         "says = every call of torch.optim.*.step calls torch.optim.functional.adam\n"
@@ -74,7 +78,7 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "line", "says"),
+    ("old", "new", "line", "message"),
     [
         ("schema = 2", "schema = 7", 6, "has schema 7, but this release reads schema 2"),
         ("schema = 2", "hello", 6, "is this file a pack?"),
@@ -101,38 +105,38 @@ def test_an_invariant_begins_with_a_sentence(relations: Relations) -> None:
         ("\nwhen = ", '\nseen = {"mlp": 1}\nwhen = ', 17, "seen appears twice"),
     ],
 )
-def test_an_edited_pack_is_refused_with_its_line(
-    old: str, new: str, line: int, says: str, relations: Relations
+def test_a_wrongly_edited_pack_is_refused_with_the_line_number(
+    old: str, new: str, line: int, message: str, relations: Relations
 ) -> None:
     text = pack_text(small(), relations)
     assert old in text
     with pytest.raises(PackError) as raised:
         parse_pack(text.replace(old, new, 1), "own.pack", relations)
     assert str(raised.value).startswith(f"own.pack: line {line}: "), raised.value
-    assert says in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_a_claim_that_was_edited_with_its_sentence_is_refused(relations: Relations) -> None:
+def test_a_claim_edited_together_with_its_sentence_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations).replace("a.first", "a.third")
     with pytest.raises(PackError, match="name of an invariant is computed from its claim"):
         parse_pack(text, "own.pack", relations)
 
 
-def test_an_invariant_that_appears_twice_is_refused(relations: Relations) -> None:
+def test_an_invariant_that_is_listed_twice_is_refused(relations: Relations) -> None:
     text = pack_text(small(), relations)
     copy = text[text.index("[sequence-") :]
     with pytest.raises(PackError, match=r"line 26: sequence-\w+ appears twice"):
         parse_pack(text + "\n" + copy, "own.pack", relations)
 
 
-def test_deleting_an_invariant_withdraws_it(relations: Relations) -> None:
+def test_an_invariant_can_be_deleted_from_the_text_of_a_pack(relations: Relations) -> None:
     text = pack_text(small(), relations)
     shorter = text[: text.index("[sequence-")]
     assert parse_pack(shorter, "own.pack", relations).invariants == small().invariants[:1]
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"", b"[" * 100_000])
-def test_a_file_that_is_no_pack_is_refused(
+def test_a_file_that_is_no_pack_is_refused_with_its_path(
     content: bytes, relations: Relations, tmp_path: Path
 ) -> None:
     path = tmp_path / "x.pack"
@@ -141,12 +145,12 @@ def test_a_file_that_is_no_pack_is_refused(
         read_pack(path, relations)
 
 
-def test_a_missing_file_is_named(relations: Relations, tmp_path: Path) -> None:
+def test_a_missing_pack_file_is_refused(relations: Relations, tmp_path: Path) -> None:
     with pytest.raises(PackError, match="No such file"):
         read_pack(tmp_path / "missing.pack", relations)
 
 
-def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> None:
+def test_an_update_lists_new_changed_and_unsupported_invariants(relations: Relations) -> None:
     old = small()
     kept, gone = old.invariants
     changed = replace(kept, precondition=Precondition(((Condition("exist", "class"),),)))
@@ -165,7 +169,7 @@ def test_an_update_lists_new_changed_and_unsupported(relations: Relations) -> No
     assert update(old, old).empty
 
 
-def test_an_update_keeps_the_evidence_of_runs_that_were_not_repeated() -> None:
+def test_an_update_keeps_the_support_of_runs_that_were_not_repeated() -> None:
     claim = hypothesis("membership", form="held")
 
     def pack(*given: Support, within: tuple[str | bool, ...] = ("forward",)) -> Pack:
@@ -185,12 +189,12 @@ def test_an_update_keeps_the_evidence_of_runs_that_were_not_repeated() -> None:
     [both] = update(
         pack(*old_support, within=(True,)), pack(*new_support, within=(False,))
     ).pack.invariants
-    assert both.within == ()  # as if all were learned at once: True and False together are no limit
+    assert both.within == ()  # as if both were learned together: True or False is no restriction
     assert found.pack.programs.keys() == {"lm", "mlp"}
     assert found.empty
 
 
-def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> None:
+def test_contradicting_invariants_of_two_packs_are_reported(relations: Relations) -> None:
     support = (Support("mlp", (("", 3),)),)
     first = Invariant(hypothesis("sequence", form="order", api="a", inner="b"), support=support)
     second = Invariant(hypothesis("sequence", form="order", api="b", inner="a"), support=support)
@@ -202,7 +206,7 @@ def test_packs_that_contradict_each_other_are_reported(relations: Relations) -> 
     assert contradictions([small(), small()], relations) == ()
 
 
-def test_the_configuration_of_a_run_has_what_a_test_chooses() -> None:
+def test_the_configuration_of_a_run_has_point_dtype_seed_and_arguments() -> None:
     spec = RunSpec(program="train:train", dtype="float32", axes=(("dp", 2),), seed=3)
     assert setting_of(spec) == "dp=2, float32, seed 3"
     chosen = structs.replace(spec, arguments='{"lr": 0.1}')

@@ -1,4 +1,4 @@
-"""Each relation finds a planted violation, in the step that breaks it, and is silent otherwise."""
+"""Each relation reports a planted violation in the step that breaks it, and no other."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pytest_trainsafe.judge.learn.relation import Relation
 from pytest_trainsafe.judge.learn.relations.sequence import owner_of
 from pytest_trainsafe.trace.observed.events import Call, Value
 
-#: A program that no pack was learned from.
+#: A program from which no pack was learned.
 OTHER = Plan("other", optimizer="RMSprop", batch=16, autocast="torch.bfloat16", steps=5)
 
-#: Each fault, the relation that finds it, and what the rule names.
+#: Each fault, the relation that reports it, and words of the broken rule.
 FAULTS = [
     (
         "no_zero_grad",
@@ -50,10 +50,10 @@ FAULTS = [
 
 
 @pytest.mark.parametrize(("fault", "relation", "rule"), FAULTS, ids=[each[0] for each in FAULTS])
-def test_a_planted_fault_is_found_in_its_step_by_its_relation(
+def test_a_planted_fault_is_reported_by_its_relation_in_its_first_step(
     fault: str, relation: str, rule: str, pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
-    # What each program may choose is not held against others.
+    # Choices of a program's author have a low confidence, so they are not checked by default.
     choice = (fault, relation) in (("write_outside", "within"), ("no_zero_grad", "sequence"))
     least = 0.0 if choice else CONFIDENCE
     found = check(run_of(replace(OTHER, fault=fault)), [pack], relations, min_confidence=least)
@@ -78,7 +78,7 @@ def test_a_planted_fault_is_found_in_its_step_by_its_relation(
     ],
     ids=["other", "accumulation", "warm-up", "configuration"],
 )
-def test_a_healthy_program_raises_nothing(
+def test_a_healthy_program_has_no_violations(
     plan: Plan, pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     found = check(run_of(plan), [pack], relations)
@@ -96,12 +96,12 @@ def test_a_healthy_program_raises_nothing(
     ],
     ids=["drift", "same_data", "ragged", "once_more"],
 )
-def test_ranks_that_disagree_are_found(
+def test_a_disagreement_between_ranks_is_reported_in_its_first_step(
     fault: str, relation: str, rule: str, ranks_pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     plan = replace(OTHER, autocast=None, dp=2, tp=2)
     assert check(run_of(plan), [ranks_pack], relations).violations == ()
-    # Which data the ranks are given is the author's choice, as far as two programs show.
+    # Two programs are too few to show that ranks must read different data.
     least = 0.0 if fault == "same_data" else CONFIDENCE
     faulty = run_of(replace(plan, fault=fault))
     found = check(faulty, [ranks_pack], relations, min_confidence=least).violations
@@ -116,7 +116,7 @@ def test_ranks_that_disagree_are_found(
     assert "rank" in first.detail or rule.startswith("the ranks call")
 
 
-def test_a_parameter_that_is_initialised_twice_is_found(
+def test_a_parameter_that_is_initialised_twice_is_reported(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     [found] = check(run_of(replace(OTHER, fault="twice")), [pack], relations).violations
@@ -124,10 +124,10 @@ def test_a_parameter_that_is_initialised_twice_is_found(
     assert rule.startswith("the identity of arg.tensor of torch.nn.init.normal_ differs from")
 
 
-def test_weights_that_ranks_have_in_common_stay_equal(
+def test_a_replicated_parameter_that_drifts_apart_fails_the_rule_that_it_stays_equal(
     ranks_pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
-    """Also where the flags that tell replicas from parts are missing."""
+    """The rule needs no flags that distinguish replicated from sharded parameters."""
     plan = replace(OTHER, autocast=None, dp=1, tp=2, fault="drift")
     stays = hypothesis("consistent", form="stays", variable=PARAMETER, attribute="data")
     frames = [Frame(table) for table in run_of(plan).tables]
@@ -139,7 +139,7 @@ def test_weights_that_ranks_have_in_common_stay_equal(
     assert failed == {False: 1}
 
 
-def test_equal_weights_are_asked_of_replicas_only(ranks_pack: Pack) -> None:
+def test_weights_must_be_equal_only_on_ranks_that_hold_replicas(ranks_pack: Pack) -> None:
     [invariant] = [
         each
         for each in ranks_pack.invariants
@@ -153,10 +153,10 @@ def test_equal_weights_are_asked_of_replicas_only(ranks_pack: Pack) -> None:
     )
 
 
-def test_each_rule_holds_on_what_it_was_learned_from(
+def test_each_rule_holds_on_the_programs_it_was_learned_from_with_equal_example_counts(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
-    """Inference reads columns and checkers receive events: both must see the same examples."""
+    """Inference reads columns and checkers receive events: both must count the same examples."""
 
     seen: dict[str, dict[str, int]] = {}
     for program, plan in LEARNED.items():
@@ -170,8 +170,8 @@ def test_each_rule_holds_on_what_it_was_learned_from(
     }
 
 
-def test_calls_between_two_steps_of_an_engine_are_counted_for_each_engine() -> None:
-    """A program may train two models, each with an engine of its own."""
+def test_calls_of_deepspeed_engines_are_attributed_to_their_engine() -> None:
+    """A program may train two models with one engine each; other calls have the owner 0."""
     calls = [
         Call(api, {}, values={"self": Value("deepspeed.DeepSpeedEngine", identity=number)})
         for api in ("deepspeed.DeepSpeedEngine.step", "deepspeed.comm.all_reduce")

@@ -1,4 +1,4 @@
-"""The packs of the package: what each must have, the faults that it finds, and its silence."""
+"""The packs of the package: their contents, the faults they find, and no false alarm."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from pytest_trainsafe.trace.observed.table import TableBuilder
 RELATIONS = relations()
 NAMES = ("amp", "ddp", "deepspeed", "fsdp", "pytorch", "tensor_parallel")
 
-#: Errors of one process, and the relation of the first rule that each breaks.
+#: Silent errors in one process, and the relation of the first rule that each breaks.
 ERRORS = {
     "so-60335387": "renewed",
     "mm-702": "membership",
@@ -40,13 +40,13 @@ ERRORS = {
 
 @functools.cache
 def shipped(name: str) -> Pack:
-    """A pack by its name, from a folder that has none of its own."""
+    """A pack of the package by its name, looked up from a folder without packs."""
     [pack] = load_packs([name], Path("/nowhere"), RELATIONS)
     return pack
 
 
 def checked(train: Callable[[], object], *names: str) -> Checked:
-    """The check of packs on a training in this process, of which only their subject is observed."""
+    """The check of packs on a training in this process, which observes only what they need."""
     packs = [shipped(name) for name in names]
     wanted = observation_of(packs, RELATIONS)
     table, steps = TableBuilder(), Steps(Sample(), automatic=True)
@@ -57,13 +57,15 @@ def checked(train: Callable[[], object], *names: str) -> Checked:
     return check(ObservedRun("", [table.table()]), packs, RELATIONS)
 
 
-def test_the_package_has_these_packs_and_none_contradicts_another() -> None:
+def test_the_package_has_six_packs_without_contradictions() -> None:
     assert shipped_packs() == list(NAMES)
     load_packs(NAMES, Path("/nowhere"), RELATIONS)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_pack_says_what_it_is_learned_from(name: str) -> None:
+def test_a_shipped_pack_lists_its_programs_and_at_least_three_support_each_invariant(
+    name: str,
+) -> None:
     pack = shipped(name)
 
     assert pack.name == name
@@ -76,7 +78,7 @@ def test_a_shipped_pack_says_what_it_is_learned_from(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_shipped_pack_names_public_apis_that_can_be_observed(name: str) -> None:
+def test_a_shipped_pack_names_only_existing_public_apis(name: str) -> None:
     for each in shipped(name).invariants:
         for api in filter(None, (each.claim.text("api"), each.claim.text("inner"))):
             assert api.partition(".")[0] in LIBRARIES
@@ -85,7 +87,7 @@ def test_a_shipped_pack_names_public_apis_that_can_be_observed(name: str) -> Non
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_the_pack_of_pytorch_finds_an_error_of_one_process(error: str) -> None:
+def test_the_pytorch_and_amp_packs_report_a_silent_error_in_one_process(error: str) -> None:
     train = silent_errors.program(silent_errors.find(error))
 
     assert checked(functools.partial(train, faulty=False), "pytorch", "amp").violations == ()
@@ -94,7 +96,7 @@ def test_the_pack_of_pytorch_finds_an_error_of_one_process(error: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adversarial", "wgan", "translation", "closure"])
-def test_a_healthy_program_keeps_the_packs_that_apply_to_it(name: str) -> None:
+def test_a_healthy_program_has_no_violation_of_the_pytorch_and_amp_packs(name: str) -> None:
     train = healthy.program(healthy.find(name))
     found = checked(functools.partial(train, seed=5), "pytorch", "amp")
 
@@ -120,7 +122,7 @@ def scaled(faulty: bool) -> None:
         scaler.update()
 
 
-def test_the_pack_of_mixed_precision_finds_a_loss_that_is_scaled_after_its_backward() -> None:
+def test_the_amp_pack_reports_a_loss_that_is_scaled_after_its_backward() -> None:
     assert checked(functools.partial(scaled, False), "amp").violations == ()
     found = checked(functools.partial(scaled, True), "amp")
     [claim] = {each.invariant.claim for each in found.violations}

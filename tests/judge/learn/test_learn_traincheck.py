@@ -1,4 +1,4 @@
-"""TrainCheck's invariants become ours where there is a counterpart; the others are listed."""
+"""TrainCheck's invariants are imported if there is a counterpart, and else listed as left out."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read(tmp_path: Path, *lines: str) -> Imported:
 STEP = api("torch.optim.adam.Adam.step")
 
 
-def test_relations_with_a_counterpart_are_read(
+def test_traincheck_relations_with_a_counterpart_are_imported(
     tmp_path: Path, relations: Mapping[str, Relation]
 ) -> None:
     zero = api("torch.optim.optimizer.Optimizer.zero_grad")
@@ -69,12 +69,12 @@ def test_relations_with_a_counterpart_are_read(
         ),
     )
     assert found.left_out == ()
-    said = {
+    preconditions = {
         relations[each.claim.relation].explain(each.claim).sentence: str(each.precondition)
         for each in found.pack.invariants
     }
     backward = "between two calls of torch.Tensor.backward"
-    assert said == {
+    assert preconditions == {
         "every call of torch.optim.*.step changes data of some torch.nn.Parameter": "always",
         "every call of torch.optim.*.zero_grad clears grad of some torch.nn.Parameter": "always",
         f"{backward}, torch.optim.*.zero_grad is called at least once": "always",
@@ -88,7 +88,7 @@ def test_relations_with_a_counterpart_are_read(
     assert parse_pack(text, "x", relations).invariants == found.pack.invariants
 
 
-def test_stages_become_phases(tmp_path: Path) -> None:
+def test_the_stage_of_a_traincheck_precondition_becomes_the_phase(tmp_path: Path) -> None:
     stages = clause("constant", "meta_vars.stage", "evaluation", "testing")
     [only] = read(
         tmp_path, line("APIContainRelation", [STEP, variable("data")], stages)
@@ -110,7 +110,7 @@ def test_stages_become_phases(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_has_no_counterpart_is_listed(
+def test_a_traincheck_invariant_without_a_counterpart_is_listed_with_the_reason(
     relation: str, params: list[Any], clauses: list[Any], reason: str, tmp_path: Path
 ) -> None:
     found = read(tmp_path, line(relation, params, *clauses))
@@ -121,7 +121,9 @@ def test_what_has_no_counterpart_is_listed(
 
 
 @pytest.mark.parametrize("text", ["[1]", "{", '{"relation": 3}', '{"a": 1}'])
-def test_another_file_is_refused_with_its_line(text: str, tmp_path: Path) -> None:
+def test_a_line_that_is_no_traincheck_invariant_is_refused_with_its_number(
+    text: str, tmp_path: Path
+) -> None:
     good = line("APIContainRelation", [STEP, variable("data")])
     with pytest.raises(PackError, match=r"invariants\.json: line 2: "):
         read(tmp_path, good, text)

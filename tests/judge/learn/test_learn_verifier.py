@@ -1,4 +1,4 @@
-"""The online check finds within the step what the offline check finds afterwards."""
+"""The online check reports, within the step, the violations of the offline check."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.learn.relation import Needs, Relation
 PLAN = Plan("other", steps=5)
 
 
-def test_raise_stops_the_loop_in_the_step_that_breaks_a_rule(
+def test_a_verifier_that_raises_stops_the_loop_in_the_step_that_breaks_a_rule(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     loop = Loop(replace(PLAN, fault="no_update"), Verifier([pack], relations, on_violation="raise"))
@@ -34,7 +34,7 @@ def test_raise_stops_the_loop_in_the_step_that_breaks_a_rule(
 
 
 @pytest.mark.parametrize("fault", ["", "frozen", "no_zero_grad"])
-def test_collect_finds_what_the_offline_check_finds(
+def test_the_verifier_collects_the_violations_that_the_offline_check_reports(
     fault: str, pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     plan = replace(PLAN, fault=fault)
@@ -46,7 +46,7 @@ def test_collect_finds_what_the_offline_check_finds(
     assert bool(online) == bool(fault)
 
 
-def test_an_unknown_context_is_not_judged_but_said(
+def test_calls_in_a_context_without_learned_examples_are_listed_as_not_checked(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     plan = replace(PLAN, autocast="torch.float16", fault="truncated")
@@ -64,7 +64,9 @@ def test_an_unknown_context_is_not_judged_but_said(
     )
 
 
-def test_what_was_not_checked_is_listed_once(pack: Pack, relations: Mapping[str, Relation]) -> None:
+def test_each_invariant_of_a_pack_is_either_triggered_or_listed_once_as_not_checked(
+    pack: Pack, relations: Mapping[str, Relation]
+) -> None:
     found = check(run_of(replace(PLAN, clip=False)), [pack], relations)
     listed = found.not_checked
     every = [*listed.untriggered, *listed.outside, *listed.unsure, *listed.ranks]
@@ -74,21 +76,21 @@ def test_what_was_not_checked_is_listed_once(pack: Pack, relations: Mapping[str,
     assert any("clip_grad_norm_" in str(each.claim) for each in listed.untriggered)
 
 
-def test_a_program_is_held_to_its_own_pack_by_its_examples(
+def test_a_pack_of_one_program_is_enforced_on_that_program_and_not_on_another(
     relations: Mapping[str, Relation],
 ) -> None:
-    """One program is weak evidence for others, and good evidence for itself."""
+    """The examples of one program are good evidence for it, and weak evidence for others."""
     own = pack_of("own", learn([run_of(HEALTHY["mlp"])]))
     fault = replace(HEALTHY["mlp"], fault="write_outside")
     assert check(run_of(fault), [own], relations).violations
-    stranger = replace(fault, program="stranger")
-    assert not check(run_of(stranger), [own], relations).violations
+    another = replace(fault, program="another")
+    assert not check(run_of(another), [own], relations).violations
     rule = next(each for each in own.invariants if each.claim.relation == "within")
     relation = relations["within"]
     assert confidence(rule, relation) < 0.75 < confidence(rule, relation, "mlp")
 
 
-def test_a_program_in_another_configuration_is_held_to_what_seven_of_its_configurations_kept(
+def test_a_rule_is_enforced_in_a_new_configuration_once_seven_configurations_support_it(
     relations: Mapping[str, Relation],
 ) -> None:
     """The examples of one configuration say little about another one."""
@@ -103,7 +105,7 @@ def test_a_program_in_another_configuration_is_held_to_what_seven_of_its_configu
     assert check(other, [of_seven], relations).violations
 
 
-def test_needs_name_every_api_and_variable_of_a_claim(
+def test_needs_of_a_relation_name_the_apis_and_variables_of_its_claims(
     pack: Pack, relations: Mapping[str, Relation]
 ) -> None:
     needs = Needs()

@@ -1,7 +1,7 @@
 """Synthetic training loops: the events of a healthy program, and planted faults.
 
-Nothing is trained: the calls and changes that a loop with a small model would make are given to a
-Listener, with made-up digests and norms.
+Nothing is trained: a Listener receives the calls and changes that a loop with a small model would
+make, with made-up digests and norms.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from pytest_trainsafe.trace.observed.events import (
 from pytest_trainsafe.trace.observed.table import Table, TableBuilder
 
 PARAMETER = "torch.nn.Parameter"
-#: A parameter that every tp rank holds whole, and those that are split.
+#: The only parameter that every tp rank holds whole; the others are split over tp.
 WHOLE = "norm.weight"
 NONE_VALUE = Value("NoneType")
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A program and, from step `at` on, its fault ("" for a healthy one)."""
+    """A program and its fault from step `at` on ("" for a healthy program)."""
 
     program: str = "mlp"
     optimizer: str = "Adam"
@@ -87,7 +87,7 @@ def plain(value: Plain) -> Value:
 
 
 class Loop:
-    """One rank that trains."""
+    """The training loop of one rank."""
 
     def __init__(self, plan: Plan, listener: Listener, dp: int = 0, tp: int = 0) -> None:
         self.plan, self.listener, self.dp, self.tp = plan, listener, dp, tp
@@ -104,7 +104,7 @@ class Loop:
         self.count = 0
 
     def faulty(self, name: str) -> bool:
-        """Whether the plan's fault is this one, and its time has come."""
+        """Whether the plan's fault is `name`, and the loop has reached its first step."""
         return self.plan.fault == name and self.step >= self.plan.at
 
     def content(self, name: str, step: int) -> int:
@@ -152,7 +152,7 @@ class Loop:
             self.listener.changed(change)
 
     def train(self) -> None:
-        """All steps, each with an evaluation if the plan has one."""
+        """Run all steps, each followed by an evaluation if the plan has one."""
         self.query()
         self.initialize()
         for step in range(self.plan.steps):
@@ -168,7 +168,7 @@ class Loop:
         self.leave(self.call("torch.cuda.is_available"), result=plain(False))
 
     def initialize(self) -> None:
-        """Give each parameter its first values."""
+        """Initialise each parameter."""
         names = [*self.plan.parameters, *self.plan.parameters[: self.plan.fault == "twice"]]
         for number, name in enumerate(names):
             given = tensor(number, identity=self.parameter(name).identity, kind=PARAMETER)
@@ -176,7 +176,7 @@ class Loop:
             self.leave(call, result=given)
 
     def transport(self, batch: Value) -> None:
-        """Copy a batch to another device, and report what was copied."""
+        """Copy a batch to another device, and report the number of rows."""
         copy = self.call("torch.testing.Link.copy", arg_of_tensor=batch)
         assert batch.tensor is not None
         lost = digest_of(batch) if self.faulty("lost") else batch.tensor.digest
@@ -190,7 +190,7 @@ class Loop:
         self.leave(report, result=plain(rows - self.faulty("cut_off")))
 
     def reduce(self) -> None:
-        """Reduce a number over all ranks."""
+        """Call all_reduce on a small tensor."""
         rows = 1 + (self.dp if self.faulty("ragged") else 0)
         for _ in range(1 + (self.dp if self.faulty("once_more") else 0)):
             call = self.call(
@@ -357,12 +357,12 @@ class Loop:
 
 
 def digest_of(value: Value) -> int:
-    """A number made up from the digest of a tensor, for those of what is computed from it."""
+    """A number made from a tensor's digest, for digests of tensors that are computed from it."""
     assert value.tensor is not None
     return value.tensor.digest * 31
 
 
-#: Healthy programs that differ in what authors choose.
+#: Healthy programs that differ in settings that authors choose.
 HEALTHY: dict[str, Plan] = {
     plan.program: plan
     for plan in (
@@ -373,8 +373,8 @@ HEALTHY: dict[str, Plan] = {
     )
 }
 
-#: Each of them, and a twin that trains longer: as many programs as most claims need before they are
-#: checked on another program.
+#: Each of them, and a copy that trains for one step more: as many programs as most claims need
+#: before they are checked on another program.
 LEARNED: Mapping[str, Plan] = HEALTHY | {
     f"{name}_twin": replace(plan, program=f"{name}_twin", steps=plan.steps + 1)
     for name, plan in HEALTHY.items()

@@ -1,4 +1,4 @@
-"""Whom the blame falls on in a rung of synthetic traces, and what a report says of it."""
+"""The faults that localisation finds in a rung of synthetic traces, and their report."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def blamed(rung: Rung) -> list[Fault]:
     return blame(rung, with_factor(rung, compare(rung)), {}, Stages(rung.candidate))
 
 
-def said(rung: Rung) -> Located:
-    """What is said of the faults of a rung."""
+def located_faults(rung: Rung) -> Located:
+    """The report on the faults of a rung."""
     comparison = with_factor(rung, compare(rung))
     faults = blame(rung, comparison, {}, Stages(rung.candidate))
     assert faults
@@ -39,12 +39,12 @@ def text_of(found: Located) -> str:
 
 
 def noting(rung: Rung, *facts: msgspec.Struct) -> Rung:
-    """The rung as if the candidate had noted these too."""
+    """The rung as if the candidate had also recorded `facts`."""
     return dataclasses.replace(rung, candidate=_noting(rung.candidate, facts))
 
 
 def calling(rung: Rung, **callers: str) -> Rung:
-    """The rung as if its modules were run by others: `calling(rung, fc1="block")`."""
+    """The rung as if these modules called its modules: `calling(rung, fc1="block")`."""
     facts = tuple(Caller(name, by) for name, by in callers.items())
     return dataclasses.replace(
         rung,
@@ -59,7 +59,7 @@ def _noting(trace: Trace, facts: tuple[msgspec.Struct, ...]) -> Trace:
 
 
 def with_facts(rank: RankTrace, *facts: msgspec.Struct) -> dict[type, list[msgspec.Struct]]:
-    """The facts of a rank and these."""
+    """The facts of a rank, and `facts`."""
     found = {kind: list(events) for kind, events in rank.facts.items()}
     for fact in facts:
         found.setdefault(type(fact), []).append(fact)
@@ -67,7 +67,7 @@ def with_facts(rank: RankTrace, *facts: msgspec.Struct) -> dict[type, list[msgsp
 
 
 def described(rung: Rung, *modules: ModuleEvent) -> Rung:
-    """The rung with other descriptions of its candidate's modules."""
+    """The rung with `modules` as the descriptions of these modules of the candidate."""
     trace = rung.candidate
     ranks = [
         dataclasses.replace(rank, modules={**rank.modules, **{m.module: m for m in modules}})

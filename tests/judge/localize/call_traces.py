@@ -1,4 +1,4 @@
-"""Traces of a few module calls, written tensor by tensor: the inputs of tests of localisation."""
+"""Writes traces of a few module calls, tensor by tensor, for tests of localisation."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def flow(module: str, name: str = "output", kind: Kind = "activation", call: int
 
 
 def values(name: str, *shape: int) -> torch.Tensor:
-    """Normal values that depend on the name alone."""
+    """Normal values that depend only on the name and the shape."""
     return draw(name, shape)
 
 

@@ -1,4 +1,4 @@
-"""Looks for the fault of a test's candidate, as the ladder does after a failure."""
+"""A localisation of the fault in a test's candidate, as the ladder makes after a failure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.judge.localize.search import Search
 
 @pytest.fixture
 def search(candidate_trace, reference_trace) -> Callable[..., Search]:
-    """A localisation in one dtype, failed or not."""
+    """Makes a localisation in one dtype, whether or not the candidate failed."""
 
     def made(dtype: str = "float64") -> Search:
         rung = Rung(

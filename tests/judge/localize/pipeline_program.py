@@ -1,6 +1,6 @@
-"""Four layers over two pipeline stages, in which one fault can be planted anywhere.
+"""Four layers over two pipeline stages, in which one of several faults can be planted.
 
-The stages are watched whole, or as a dict of layers by their names, without a module around them.
+A stage is watched as one module, or, with `parts`, as a dict of separate layers by their names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 HIDDEN, LAYERS = 8, 4
 
-#: What is at fault of each planted bug: phase, target, and the pp rank that is handed it.
+#: The fault to find for each planted bug: phase, target, and the pp rank that receives the tensor.
 FAULTS = {
     "forward": ("forward", "layers.2", None),
     "between": ("forward", "", None),
@@ -23,7 +23,7 @@ FAULTS = {
     "data": ("data", "<program>", None),
 }
 
-#: The same of parts, around which there is no module: its code is the program's.
+#: The same for separate layers: no module is around them, so code between them is the program's.
 PARTS_FAULTS = {**FAULTS, "between": ("forward", "<program>", None)}
 
 
@@ -38,7 +38,7 @@ class Layer(nn.Module):
 
 
 class Stage(nn.Module):
-    """Some layers, under the numbers that they have in the whole."""
+    """Some layers, under their numbers in the whole model."""
 
     def __init__(self, numbers: range, bug: str) -> None:
         super().__init__()

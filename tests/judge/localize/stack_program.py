@@ -1,6 +1,6 @@
-"""A stack of blocks over dp and tp, in which one fault can be planted anywhere.
+"""A stack of blocks over dp and tp, in which one of several faults can be planted.
 
-Each fault sits in the middle of the stack and reaches everything after it.
+Each fault is in the middle of the stack and changes everything that is computed after it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 HIDDEN, WIDE = 8, 16
 
-#: What is at fault of each planted bug, as (phase, target).
+#: The fault to find for each planted bug, as (phase, target).
 FAULTS = {
     "forward": ("forward", "blocks.1.up"),
     "activation": ("forward", "blocks.1.relu"),
@@ -33,7 +33,7 @@ FAULTS = {
 
 
 class Scale(torch.autograd.Function):
-    """The same tensor; its gradient times a factor."""
+    """Returns its input; multiplies the gradient by a factor."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, factor: float) -> Tensor:
@@ -46,7 +46,7 @@ class Scale(torch.autograd.Function):
 
 
 class Sum(torch.autograd.Function):
-    """Sums over ranks, either forward or backward: out of a parallel region, or into it."""
+    """Sums over ranks in the forward (leaving a parallel region) or the backward (entering it)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, group: Any, backward: bool) -> Tensor:
@@ -83,7 +83,7 @@ class Up(nn.Module):
 
 
 class Relu(nn.Module):
-    """Half of its outputs are zeros, which are not rewritten."""
+    """About half of its outputs are zeros, so they are not rewritten."""
 
     def __init__(self, bug: str) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class Down(nn.Module):
 
 
 class Block(nn.Module):
-    """A residual block, normalised by code of its own."""
+    """A residual block that centers its input itself, without a module."""
 
     def __init__(self, tp: int, group: Any, bug: str) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
-"""A model that each of two pipeline stages builds whole, and puts stand-ins for what it lacks.
+"""A model that each of two pipeline stages builds whole, with stand-ins for the other's modules.
 
-With `predict` the last stage has a copy of the embedding instead, which it calls once more, as
-multi-token prediction does.
+With `predict` the last stage has a copy of the embedding instead, and calls it on shifted tokens,
+as multi-token prediction does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ HIDDEN, TOKENS, LAYERS = 8, 12, 2
 
 
 class PassOn(nn.Module):
-    """A stand-in of the program's own."""
+    """A stand-in of a class of the program, which returns its input."""
 
     def forward(self, hidden: Tensor) -> Tensor:
         return hidden
@@ -43,7 +43,7 @@ class Model(nn.Module):
         self.first = self.last = True
 
     def cut(self, stage: int) -> None:
-        """Leave what one of two stages holds."""
+        """Replace the modules of the other stage by stand-ins."""
         self.first, self.last = stage == 0, stage == 1
         self.layers[1 - stage] = PassOn()
         if self.last and not self.predict:

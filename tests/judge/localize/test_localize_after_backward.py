@@ -1,11 +1,11 @@
-"""Faults after the backward: clipping couples all gradients, and the one cause is named."""
+"""Faults after the backward: clipping changes all gradients, and only the cause is blamed."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from blamed_traces import blamed, said, text_of
+from blamed_traces import blamed, located_faults, text_of
 from clipped_traces import both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
@@ -19,10 +19,12 @@ def pairs(faults: list[Fault]) -> list[tuple[str, str]]:
     return [(fault.phase, fault.target) for fault in faults]
 
 
-def test_a_wrong_norm_is_the_only_fault_though_it_scales_every_gradient(tmp_path: Path) -> None:
+def test_a_wrong_norm_is_the_only_fault_although_clipping_scales_every_gradient(
+    tmp_path: Path,
+) -> None:
     found = rung(tmp_path, TP, norm_wrong({0: 1.5, 1: 1.2}))
     assert pairs(blamed(found)) == [("norm", PROGRAM)]
-    text = text_of(said(found))
+    text = text_of(located_faults(found))
     assert "the gradient norm is wrong, and clipping scales every gradient by it" in text
     assert "gradient reduction" not in text
 
@@ -31,11 +33,15 @@ def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tenso
     return part * (0.75 if at["dp"] else 0.25)
 
 
-def test_of_coupled_gradients_the_one_that_is_not_reduced_is_blamed(tmp_path: Path) -> None:
+def test_only_the_unreduced_gradient_is_blamed_although_clipping_changes_all(
+    tmp_path: Path,
+) -> None:
     edit = both(norm_wrong({0: 1.5, 1: 1.5}), only("main_grad", "fc1.bias", terms))
     found = rung(tmp_path, DP, edit)
     assert pairs(blamed(found)) == [("reduction", "fc1.bias")]
-    assert "the other 3 gradients differ only by the clipping factor" in text_of(said(found))
+    assert "the other 3 gradients differ only by the clipping factor" in text_of(
+        located_faults(found)
+    )
 
 
 def inside_the_step(factor: float) -> Edit:
@@ -51,8 +57,8 @@ def inside_the_step(factor: float) -> Edit:
     return edit
 
 
-def test_a_reduction_that_leaves_no_gradient_is_named(tmp_path: Path) -> None:
-    """As FSDP2's does, while it is told not to reduce."""
+def test_missing_main_gradients_are_blamed_on_the_reduction(tmp_path: Path) -> None:
+    """As with FSDP2 after `set_requires_gradient_sync(False)`."""
 
     def none(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         if record.id.kind in ("main_grad", "unclipped_grad"):
@@ -61,16 +67,18 @@ def test_a_reduction_that_leaves_no_gradient_is_named(tmp_path: Path) -> None:
 
     found = rung(tmp_path, DP, none)
     assert {phase for phase, _ in pairs(blamed(found))} == {"reduction"}
-    text = text_of(said(found))
+    text = text_of(located_faults(found))
     assert "reduction of all 4 parameters is wrong: the optimizer receives no gradient" in text
 
 
-def test_steps_that_follow_a_wrong_norm_are_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
+def test_updates_scaled_by_a_wrong_norm_are_not_blamed_on_the_optimizer(tmp_path: Path) -> None:
     found = rung(tmp_path, TP, inside_the_step(0.7))
     assert pairs(blamed(found)) == [("norm", PROGRAM)]
 
 
-def test_a_step_that_is_wrong_beside_them_is(tmp_path: Path) -> None:
+def test_an_update_wrong_by_more_than_the_norms_factor_is_blamed_on_the_optimizer(
+    tmp_path: Path,
+) -> None:
     def more(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part + 1.0
 
@@ -81,8 +89,10 @@ def test_a_step_that_is_wrong_beside_them_is(tmp_path: Path) -> None:
     ]
 
 
-def test_first_moments_of_another_beta_are_the_optimizers(tmp_path: Path) -> None:
-    """Their second moments are right, so the gradients were."""
+def test_wrong_first_moments_with_right_second_moments_are_blamed_on_the_optimizer(
+    tmp_path: Path,
+) -> None:
+    """As with another beta1: the second moments are right, so the gradients were."""
 
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         norm, first = record.id.kind == "grad_norm", record.id.name.endswith("exp_avg")
@@ -94,24 +104,32 @@ def test_first_moments_of_another_beta_are_the_optimizers(tmp_path: Path) -> Non
     assert len(found) == 5
 
 
-def test_a_norm_alone_is_not_said_to_be_of_right_gradients_where_they_are_clipped(
+def test_a_wrong_norm_of_clipped_gradients_is_not_reported_as_a_norm_of_right_gradients(
     tmp_path: Path,
 ) -> None:
     """Twice the gradients have twice the norm, and are the same when they are clipped."""
     wrong = rung(tmp_path, TP, only("grad_norm", "grad_norm", lambda r, at, part: part * 2))
-    assert "or all gradients are scaled before the norm is computed" in text_of(said(wrong))
+    assert "or all gradients are scaled before the norm is computed" in text_of(
+        located_faults(wrong)
+    )
 
 
-def test_a_norm_alone_is_of_right_gradients_where_nothing_is_clipped(tmp_path: Path) -> None:
+def test_a_wrong_norm_without_clipping_is_reported_as_a_norm_of_right_gradients(
+    tmp_path: Path,
+) -> None:
     double = only("grad_norm", "grad_norm", lambda r, at, part: part * 2)
     wrong = rung(tmp_path, TP, double, limit=0)
-    assert "the gradient norm is wrong, although the gradients are right" in text_of(said(wrong))
+    assert "the gradient norm is wrong, although the gradients are right" in text_of(
+        located_faults(wrong)
+    )
 
 
-def test_nothing_is_said_to_agree_that_was_not_compared(tmp_path: Path) -> None:
-    """As an expert's gradients of one micro-batch, which are those of several ranks' tokens."""
+def test_micro_batch_gradients_that_were_not_compared_are_not_reported_as_agreeing(
+    tmp_path: Path,
+) -> None:
+    """Such as an expert's gradients of one micro-batch, computed from several ranks' tokens."""
     wrong = only("main_grad", "fc1.bias", lambda r, at, part: part + 1.0)
     found = rung(tmp_path, TP, wrong, limit=0, without=lambda id: id.kind == "param_grad")
-    text = text_of(said(found))
+    text = text_of(located_faults(found))
     assert "no micro-batch's gradient of it was compared" in text
     assert "gradient agrees" not in text

@@ -1,4 +1,4 @@
-"""The axis that a fault needs is the one without which it is gone."""
+"""The report names the axis without which a fault does not occur."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from pytest_trainsafe.sweep.program import resolve
 
 
 def axis_of(fault, **axes):
-    """What is said of a fault that is there where `fault(point)` is true."""
+    """The axis and the sentence for a fault that occurs at Points where `fault(point)` is true."""
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
     return necessary_axis(case, parallel(case.point, PARALLEL_AXES), fault)
 
 
-def test_one_axis_is_named_with_what_does_not_matter():
+def test_the_necessary_axis_is_named_with_the_axis_that_does_not_matter():
     axis, text = axis_of(lambda point: point.size("tp") > 1, tp=2, cp=2)
     assert axis == "tp"
     assert text == "tp: at tp=1 the fault is gone, at cp=1 it is still there"
 
 
-def test_sequence_parallelism_is_not_taken_for_tensor_parallelism():
+def test_sequence_parallelism_and_tensor_parallelism_are_distinguished():
     assert axis_of(lambda point: bool(point.get("sp", False)), tp=2, sp=True)[0] == "sp"
     assert axis_of(lambda point: point.size("tp") > 1, tp=2, sp=True)[0] == "tp"
 
 
-def test_two_axes_may_be_needed_together():
+def test_two_axes_that_are_necessary_together_are_named():
     def both(point):
         return point.size("tp") > 1 and point.size("cp") > 1
 
@@ -37,13 +37,13 @@ def test_two_axes_may_be_needed_together():
     assert text == "tp and cp together: without any of them the fault is gone"
 
 
-def test_a_fault_that_is_always_there_needs_no_axis():
+def test_no_axis_is_named_for_a_fault_that_occurs_without_each_axis():
     axis, text = axis_of(lambda point: True, tp=2, cp=2)
     assert axis == ""
     assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
 
 
-def test_nothing_is_said_of_what_could_not_be_tried():
+def test_no_axis_is_named_if_no_point_could_be_tried():
     assert axis_of(lambda point: None, tp=2) == ("", "")
 
 

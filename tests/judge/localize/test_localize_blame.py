@@ -1,4 +1,4 @@
-"""The module, or the code between modules, that is blamed for differences in a rewritten Run."""
+"""Which module, or code between modules, is blamed for differences in a rewritten Run."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_the_caller_is_blamed_if_an_input_that_it_computes_is_wrong(tmp_path):
     assert found == [Fault("forward", "block", between=True)]
 
 
-def test_an_effect_of_a_wrong_output_is_not_a_fault_of_its_own(tmp_path):
+def test_a_module_with_wrong_inputs_from_a_faulty_module_is_not_blamed(tmp_path):
     found = faults(tmp_path, flow("norm"), flow("fc1", "input.0"), flow("fc1"))
     assert found == [Fault("forward", "norm")]
 
@@ -94,13 +94,13 @@ def test_two_independent_faults_are_both_named_in_dataflow_order(tmp_path):
     assert found == [Fault("forward", "norm"), Fault("forward", "fc1")]
 
 
-def test_a_module_without_recorded_inputs_is_blamed_with_that_reservation(tmp_path):
+def test_a_blamed_module_without_recorded_inputs_is_marked_as_not_compared(tmp_path):
     flows = [each for each in ALL if each.id != flow("fc1", "input.0")]
     found = faults(tmp_path, flow("fc1"), flows=flows)
     assert found == [Fault("forward", "fc1", not_compared=True)]
 
 
-def test_other_data_for_the_model_is_a_fault_of_the_data(tmp_path):
+def test_different_input_tokens_of_the_model_are_a_data_fault(tmp_path):
     tokens = Flow(flow("block", "input.0"), torch.arange(6), source=UNKNOWN)
     others = dataclasses.replace(tokens, tensor=torch.arange(6) + 1)
     read = [
@@ -113,11 +113,11 @@ def test_other_data_for_the_model_is_a_fault_of_the_data(tmp_path):
     assert found == [Fault("data", PROGRAM)]
 
 
-def test_a_module_that_is_never_called_is_named_as_such(tmp_path):
+def test_a_module_that_is_never_called_is_blamed_as_uncalled(tmp_path):
     assert faults(tmp_path, lacking="fc2") == [Fault("forward", "fc2", uncalled="never")]
 
 
-def test_a_module_that_is_called_less_often_is_named_as_such(tmp_path):
+def test_a_module_with_fewer_calls_than_in_the_reference_is_blamed_as_called_less(tmp_path):
     again = [
         dataclasses.replace(each, id=flow(each.id.module, each.id.name, call=1))
         for each in FORWARD
@@ -138,29 +138,29 @@ def test_a_module_that_is_called_less_often_is_named_as_such(tmp_path):
     ],
     ids=["within a module", "between modules"],
 )
-def test_the_consumer_of_an_output_is_blamed_for_its_gradient(tmp_path, ids, fault):
+def test_a_wrong_output_gradient_is_blamed_on_the_consumer_of_the_output(tmp_path, ids, fault):
     assert faults(tmp_path, *ids) == [fault]
 
 
-def test_the_gradient_that_enters_the_last_module_is_computed_by_the_program(tmp_path):
+def test_a_wrong_output_gradient_of_the_outermost_module_is_blamed_on_the_program(tmp_path):
     assert faults(tmp_path, gradient("block")) == [Fault("backward", PROGRAM)]
 
 
-def test_a_weight_gradient_alone_is_a_fault_of_its_module(tmp_path):
+def test_a_weight_gradient_that_alone_is_wrong_is_blamed_on_its_parameter(tmp_path):
     assert faults(tmp_path, WEIGHT.id) == [Fault("weights", "fc1.weight")]
 
 
-def test_a_weight_gradient_of_a_module_with_wrong_inputs_is_an_effect(tmp_path):
+def test_a_wrong_weight_gradient_of_a_faulty_module_is_no_second_fault(tmp_path):
     found = faults(tmp_path, flow("fc1"), WEIGHT.id)
     assert found == [Fault("forward", "fc1")]
 
 
-def test_a_wrong_loss_of_correct_outputs_is_a_fault_of_the_program(tmp_path):
+def test_a_wrong_loss_of_correct_outputs_is_blamed_on_the_program(tmp_path):
     loss = Flow(flow("", "loss", "loss"), torch.tensor(2.0, dtype=torch.float64))
     assert faults(tmp_path, loss.id, flows=[*ALL, loss]) == [Fault("loss", PROGRAM)]
 
 
-def test_a_wrong_buffer_is_a_fault_of_a_module_with_correct_outputs(tmp_path):
+def test_a_wrong_buffer_is_blamed_on_its_module_even_if_the_outputs_are_correct(tmp_path):
     table = TensorId(0, None, "buffer", "norm", "table")
     first = msgspec.structs.replace(table, step=INITIAL)
     flows = [Flow(first, values("table", 4)), *ALL, Flow(table, values("table", 4))]

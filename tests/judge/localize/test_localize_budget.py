@@ -1,4 +1,4 @@
-"""Each failing test has the seconds that the option gives, and a process ten times as many."""
+"""Each failing test may localise for the seconds of the option, a process for ten times that."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.judge.localize.budget import Budget
 
 
-def test_one_slow_localisation_leaves_the_next_test_its_own_time() -> None:
+def test_one_slow_localisation_leaves_the_next_test_its_full_time() -> None:
     budget = Budget()
     budget.take(60.0)
     assert budget.allows(60.0) == 60.0
 
 
-def test_a_process_takes_no_more_than_ten_tests_may() -> None:
+def test_a_process_may_take_ten_times_the_limit_of_one_test() -> None:
     budget = Budget()
     for _ in range(9):
         budget.take(60.0)
@@ -22,7 +22,7 @@ def test_a_process_takes_no_more_than_ten_tests_may() -> None:
     assert budget.allows(60.0) == 0.0
 
 
-def test_what_was_found_of_a_family_is_kept_and_what_was_not_is_looked_for_again() -> None:
+def test_a_familys_first_localisation_that_names_faults_is_reused() -> None:
     budget = Budget()
     found = Located((("faulty", "the forward of fc1"),), faults=(("forward", "fc1"),))
     budget.keep(("fit", "fc1.output"), "t.py::first", Located((("not localised", "no time"),)))

@@ -1,4 +1,4 @@
-"""A correct program agrees with its reference when both are rewritten: nothing is at fault."""
+"""A correct program, with rewritten tensors, agrees with its reference: no fault is found."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ def check_clean(found):
 
 @pytest.mark.trainsafe(gpt.train, tp=2, cp=2, sp=True, args={"layers": 1})
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
-def test_the_gpt_agrees_rewritten_in_every_dtype(search, dtype):
+def test_a_correct_gpt_with_rewritten_tensors_agrees_with_its_reference_in_every_dtype(
+    search, dtype
+):
     comparison = check_clean(search(dtype))
 
     assert comparison.compared["activation"] > 20
@@ -25,5 +27,5 @@ def test_the_gpt_agrees_rewritten_in_every_dtype(search, dtype):
 
 
 @pytest.mark.trainsafe(train, tp=2, dp=2, recompute=[False, True])
-def test_recomputation_rewrites_the_same_values(search):
+def test_a_correct_program_with_rewritten_tensors_agrees_with_and_without_recomputation(search):
     check_clean(search())

@@ -1,4 +1,4 @@
-"""Of a module with changed parameters, or in another mode, that is said: its code may be right."""
+"""A blamed module with changed parameters, or in another mode, is reported with that condition."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import msgspec
 import pytest
-from blamed_traces import blamed, calling, noting, said, text_of, with_facts
+from blamed_traces import blamed, calling, located_faults, noting, text_of, with_facts
 from clipped_traces import rung
 from compare_traces import only
 
@@ -38,30 +38,36 @@ def in_the_reference_too(rung: Rung, *facts: msgspec.Struct) -> Rung:
     return noting(both, *facts)
 
 
-def test_parameters_that_changed_are_named_with_the_line_that_changes_them(wrong: Rung) -> None:
+def test_parameters_changed_during_the_step_are_reported_with_the_line_that_changes_them(
+    wrong: Rung,
+) -> None:
     altered = noting(wrong, *ALTERED)
     conditions = [fault.condition for fault in blamed(altered) if fault.target == "norm"]
     assert conditions == ["", "altered"]  # of micro-batches 0 and 1
-    only_then = noting(wrong, Altered(0, 0, "norm"), *ALTERED)
-    found = said(only_then)
+    in_each_microbatch = noting(wrong, Altered(0, 0, "norm"), *ALTERED)
+    found = located_faults(in_each_microbatch)
     assert "its parameters have changed since the step began" in text_of(found)
     assert found.source == "/me/fit.py:30"
     assert "through /env/site-packages/framework/loop.py:5" in found.what
 
 
-def test_a_module_in_evaluation_mode_is_named_with_the_line_that_put_it_there(wrong: Rung) -> None:
-    found = said(noting(wrong, *EVALUATED))
+def test_a_module_in_evaluation_mode_is_reported_with_the_line_that_sets_the_mode(
+    wrong: Rung,
+) -> None:
+    found = located_faults(noting(wrong, *EVALUATED))
     assert "the forward of norm: it runs in evaluation mode" in text_of(found)
     assert (found.source, found.what) == ("/me/fit.py:9", "switches to evaluation mode")
 
 
-def test_what_the_reference_does_too_explains_nothing(wrong: Rung) -> None:
+def test_a_condition_that_the_reference_also_has_is_not_reported(wrong: Rung) -> None:
     both = in_the_reference_too(wrong, *EVALUATED, *ALTERED, Altered(0, 0, "norm"))
     assert {fault.condition for fault in blamed(both)} == {""}
-    assert said(both).what == "module class Norm"
+    assert located_faults(both).what == "module class Norm"
 
 
-def test_a_module_that_only_the_reference_evaluates_runs_in_training_mode(wrong: Rung) -> None:
+def test_a_module_in_evaluation_mode_only_in_the_reference_is_reported_in_training_mode(
+    wrong: Rung,
+) -> None:
     both = in_the_reference_too(wrong, *EVALUATED)
-    text = text_of(said(dataclasses.replace(both, candidate=wrong.candidate)))
+    text = text_of(located_faults(dataclasses.replace(both, candidate=wrong.candidate)))
     assert "it runs in training mode, and in evaluation mode in the reference" in text

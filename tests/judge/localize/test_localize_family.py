@@ -1,4 +1,4 @@
-"""Failures that begin alike are a family; anything that may be another cause is another family."""
+"""Failures that start at the same tensor are a family, unless they may have another cause."""
 
 from __future__ import annotations
 
@@ -37,12 +37,14 @@ def families(tmp_path_factory: pytest.TempPathFactory):
     return family
 
 
-def test_parallel_points_of_one_program_are_one_family(families) -> None:
+def test_failures_at_different_parallel_points_of_a_program_are_one_family(families) -> None:
     one = families("fc1.bias", Point.of(tp=2), {})
     assert one == families("fc1.bias", Point.of(tp=2, cp=2, dp=2), {})
 
 
-def test_another_tensor_argument_or_parameter_is_another(families) -> None:
+def test_failures_with_another_tensor_argument_or_model_parameter_are_another_family(
+    families,
+) -> None:
     one = families("fc1.bias", Point.of(tp=2), {})
     others = [
         families("fc2.weight", Point.of(tp=2), {}),

@@ -1,4 +1,4 @@
-"""A fault is found where it was planted, though everything after it is wrong too."""
+"""A planted fault is located, although every tensor computed after it is wrong too."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from stack_program import FAULTS, train
 
 
 @pytest.mark.trainsafe(train, tp=2, dp=2, bug=list(FAULTS))
-def test_fault(trainsafe, search):
+def test_a_planted_fault_is_located(trainsafe, search):
     bug = str(trainsafe.point.get("bug", ""))
     found = search()
     _, faults = found.judge(found.rewritten())

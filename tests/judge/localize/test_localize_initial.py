@@ -1,4 +1,4 @@
-"""What is missing before the first step is named as narrowly as it is missing."""
+"""Parameters that no rank holds before the first step are reported, with the missing module."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.localize.initial import initial
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 
-#: The modules of the traces, and what they are called here.
+#: The modules of `training`, and their names in these tests.
 NAMES = {
     "norm": "decoder.layers.0.norm",
     "fc1": "decoder.layers.1.fc1",
@@ -30,14 +30,14 @@ def renamed(record: Record) -> Record:
 
 
 def watched(trace: Trace, modules: tuple[str, ...]) -> Trace:
-    """The trace of a program that watches these modules, without the containers around them."""
+    """The trace of a program that watches only `modules`, not the containers around them."""
     known = {name: ModuleEvent(name, "Layer", "/me/layer.py:1") for name in modules}
     ranks = [dataclasses.replace(rank, modules=dict(known)) for rank in trace.ranks]
     return Trace(trace.path, trace.manifest, ranks)
 
 
-def said(folder: Path, gone: str, modules: tuple[str, ...]) -> str:
-    """What is said where the parameters below `gone` are on no stage."""
+def report(folder: Path, gone: str, modules: tuple[str, ...]) -> str:
+    """The report if no stage has the parameters whose paths begin with `gone`."""
 
     def without(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         return None if record.id.path.startswith(gone) else part
@@ -53,17 +53,17 @@ def said(folder: Path, gone: str, modules: tuple[str, ...]) -> str:
 LAYERS = ("decoder.layers.0", "decoder.layers.0.norm", "decoder.layers.1", "decoder.layers.1.fc1")
 
 
-def test_one_missing_layer_is_named_though_no_rank_watches_the_decoder_itself(
+def test_a_layer_on_no_stage_is_named_even_if_no_rank_watches_the_decoder(
     tmp_path: Path,
 ) -> None:
-    text = said(tmp_path, "decoder.layers.2", LAYERS)
+    text = report(tmp_path, "decoder.layers.2", LAYERS)
     assert "no rank holds decoder.layers.2" in text
     assert "rank 0 of pp has 0, 1" in text
 
 
-def test_a_missing_parameter_of_a_module_that_is_there_is_not_the_divisions_fault(
+def test_a_missing_parameter_of_an_existing_module_is_not_blamed_on_the_stage_division(
     tmp_path: Path,
 ) -> None:
-    text = said(tmp_path, "decoder.layers.1.fc1.bias", LAYERS)
+    text = report(tmp_path, "decoder.layers.1.fc1.bias", LAYERS)
     assert "no rank holds decoder.layers.1.fc1.bias" in text
     assert "division" not in text

@@ -1,4 +1,4 @@
-"""Inputs of modules are compared in every layout that the Point allows, and in no other."""
+"""A module's input is compared in each layout that the Point allows, unless one is declared."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WHOLE = Flow(INPUT, values("input", 12, 8), source=UNKNOWN)
 
 
 def inputs(directory: Path, candidate: Flow, point: Point, *more: Flow) -> Inputs:
-    """The comparison of one input, whose reference has the values of WHOLE or of the candidate."""
+    """The comparison of one input, with the values of WHOLE, or its own integers, as reference."""
     reference = dataclasses.replace(WHOLE, id=candidate.id)
     if not candidate.tensor.is_floating_point():
         reference = dataclasses.replace(candidate, layout=(), change=WHOLE.change)
@@ -40,7 +40,7 @@ def inputs(directory: Path, candidate: Flow, point: Point, *more: Flow) -> Input
     ],
     ids=str,
 )
-def test_an_input_agrees_in_a_layout_that_nobody_declared(tmp_path, point, layout):
+def test_an_input_agrees_if_an_undeclared_layout_fits_its_values(tmp_path, point, layout):
     candidate = dataclasses.replace(WHOLE, layout=layout)
 
     found = inputs(tmp_path, candidate, point)
@@ -62,16 +62,16 @@ def test_one_wrong_element_of_one_rank_differs_in_every_layout(tmp_path, layout)
 
 
 def halved(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
-    """Parts whose sum over two ranks is the whole."""
+    """Parts whose sum over the two ranks is `part`."""
     return part * (0.25 if at["tp"] else 0.75)
 
 
-def test_a_missing_reduction_is_no_layout(tmp_path):
+def test_partial_sums_without_a_declared_partial_layout_differ(tmp_path):
     found = inputs(tmp_path, dataclasses.replace(WHOLE, change=halved), TP)
     assert found.differs(INPUT)
 
 
-def test_partial_sums_agree_where_the_program_declares_them(tmp_path):
+def test_partial_sums_agree_if_the_program_declares_a_partial_layout(tmp_path):
     declared = Flow(flow("fc2"), values("output", 12, 8), (Partial("tp"),))
 
     found = inputs(tmp_path, dataclasses.replace(WHOLE, change=halved), TP, declared)
@@ -79,8 +79,8 @@ def test_partial_sums_agree_where_the_program_declares_them(tmp_path):
     assert found.agrees(INPUT)
 
 
-def test_a_declared_scale_applies_to_gradients_of_inputs_alone(tmp_path):
-    """As under DDP: its gradients are larger than the mean's until the reduction divides them."""
+def test_a_declared_scale_applies_to_gradients_of_inputs_but_not_to_inputs(tmp_path):
+    """As with DDP: gradients are larger than those of the mean until the reduction divides."""
     scaled: Layout = (Scaled("tp"),)
     declared = Flow(flow("fc2", kind="activation_grad"), values("output", 12, 8), scaled)
 
@@ -95,8 +95,8 @@ def test_a_declared_scale_applies_to_gradients_of_inputs_alone(tmp_path):
     assert inputs(tmp_path / "value", value, TP).differs(INPUT)
 
 
-def test_an_output_of_a_module_is_compared_in_its_declared_layout_alone(tmp_path):
-    """Another layout would fit its values, so the module that reads it would read wrong rows."""
+def test_an_input_that_is_a_modules_output_is_compared_only_in_the_declared_layout(tmp_path):
+    """Values in the order of another layout are wrong rows for the module that reads them."""
 
     def exchanged(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part.flip(0)
@@ -110,7 +110,7 @@ def test_an_output_of_a_module_is_compared_in_its_declared_layout_alone(tmp_path
     assert inputs(tmp_path / "named", declared, CP).source(INPUT) == "output of norm"
 
 
-def test_integers_that_ranks_number_themselves_are_not_known(tmp_path):
+def test_positions_that_each_rank_counts_from_zero_neither_agree_nor_differ(tmp_path):
     """Positions 0 to 5 on both ranks of cp, where the reference has 0 to 11."""
 
     def own(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -126,7 +126,7 @@ def test_integers_that_ranks_number_themselves_are_not_known(tmp_path):
     assert (unknown.agrees(INPUT), unknown.differs(INPUT)) == (False, False)
 
 
-def test_other_tokens_on_all_ranks_differ(tmp_path):
+def test_different_tokens_on_all_ranks_differ(tmp_path):
     def shifted(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         return part + 1
 
@@ -134,7 +134,7 @@ def test_other_tokens_on_all_ranks_differ(tmp_path):
     assert inputs(tmp_path, tokens, TP).differs(INPUT)
 
 
-def test_what_the_reference_has_as_nan_or_one_side_lacks_is_not_known(tmp_path):
+def test_inputs_with_nan_or_without_a_counterpart_neither_agree_nor_differ(tmp_path):
     nan = values("nan", 12, 8)
     nan[0, 0] = torch.nan
     other = flow("fc2", "input.0")

@@ -1,4 +1,4 @@
-"""Beside the code at fault, a report names one other line: what made, called or placed it."""
+"""Besides the code at fault, a report names the line that made, called or installed it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from blamed_traces import PROGRAM, calling, noting, said
+from blamed_traces import PROGRAM, calling, located_faults, noting
 from call_traces import Flow, flow, values
 from call_traces import rung as called
 from clipped_traces import rung
@@ -28,7 +28,7 @@ MADE = Made("output", "norm", "/me/split.py:4")
 
 def look_at(wrong: Rung, *facts: msgspec.Struct) -> str:
     """The description of the code at fault."""
-    return said(noting(wrong, *facts)).what
+    return located_faults(noting(wrong, *facts)).what
 
 
 @pytest.fixture(scope="module")
@@ -38,28 +38,36 @@ def of_norm(tmp_path_factory: pytest.TempPathFactory) -> Rung:
     return calling(rung(tmp_path_factory.mktemp("norm"), TP, differs), fc1="", norm="")
 
 
-def test_a_module_is_named_with_the_line_that_put_it_into_its_place(of_norm: Rung) -> None:
+def test_a_faulty_module_is_reported_with_the_line_that_put_it_into_the_model(
+    of_norm: Rung,
+) -> None:
     assert look_at(of_norm, PLACED) == "module class Norm; norm is set up at /me/apply.py:7"
 
 
-def test_the_line_that_makes_its_output_comes_first(of_norm: Rung) -> None:
+def test_the_line_that_makes_a_modules_output_is_preferred_to_the_line_of_its_set_up(
+    of_norm: Rung,
+) -> None:
     found = look_at(of_norm, PLACED, MADE)
     assert found == "module class Norm; its output is made at /me/split.py:4"
 
 
-def test_of_other_modules_no_line_is_named(of_norm: Rung) -> None:
+def test_lines_of_modules_that_are_not_faulty_are_not_named(of_norm: Rung) -> None:
     others = SetUp("fc1", "/me/apply.py:7"), Made("output", "fc1", "/me/split.py:4")
     assert look_at(of_norm, *others) == "module class Norm"
 
 
-def test_lines_in_the_file_of_the_class_and_in_packages_are_left_out(of_norm: Rung) -> None:
-    own = said(of_norm).source.rpartition(":")[0]
+def test_lines_in_the_file_of_the_class_or_in_an_installed_package_are_not_named(
+    of_norm: Rung,
+) -> None:
+    own = located_faults(of_norm).source.rpartition(":")[0]
     for line in (f"{own}:80", "/env/site-packages/framework/loop.py:5"):
         facts = SetUp("norm", line), Made("output", "norm", line)
         assert look_at(of_norm, *facts) == "module class Norm"
 
 
-def test_what_calls_the_modules_inside_is_named_where_one_is_never_called(tmp_path: Path) -> None:
+def test_an_uncalled_module_is_reported_with_the_line_that_calls_its_sibling(
+    tmp_path: Path,
+) -> None:
     def uncalled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         flows = record.id.kind in ("activation", "activation_grad", "param_grad")
         return None if record.id.module == "fc1" and flows else part
@@ -79,7 +87,9 @@ def test_a_wrong_input_is_named_with_the_line_that_makes_it(tmp_path: Path) -> N
     assert look_at(wrong, MODEL, other) == "calls the model"
 
 
-def test_the_loss_is_named_where_what_is_differentiated_is_wrong(tmp_path: Path) -> None:
+def test_a_wrong_gradient_of_the_models_output_is_reported_with_the_line_of_the_loss(
+    tmp_path: Path,
+) -> None:
     doubled = only("activation_grad", "fc2.output", lambda r, at, part: part * 2)
     wrong = calling(rung(tmp_path, TP, doubled), norm="", fc1="")
     made = Made("loss", "", "/me/loss.py:24")
@@ -87,18 +97,20 @@ def test_the_loss_is_named_where_what_is_differentiated_is_wrong(tmp_path: Path)
     assert found == "starts the backward; the loss is made at /me/loss.py:24"
 
 
-def test_another_class_with_such_parameters_is_named(tmp_path: Path) -> None:
+def test_a_second_class_with_wrong_weight_gradients_is_named(tmp_path: Path) -> None:
     def both(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         wrong = record.id.kind == "param_grad" and record.id.module in ("norm", "fc1")
         return part + 1 if wrong else part
 
     wrong = calling(rung(tmp_path, TP, both), norm="", fc1="", fc2="")
-    first, what = said(wrong).source, look_at(wrong, PLACED)
+    first, what = located_faults(wrong).source, look_at(wrong, PLACED)
     assert "; also module class " in what
     assert first not in what.partition("also")[2]
 
 
-def test_annotations_are_named_where_they_are_passed_unless_a_file_has_them(of_norm: Rung) -> None:
+def test_annotations_are_located_where_they_are_passed_unless_they_are_in_a_file(
+    of_norm: Rung,
+) -> None:
     def place(*facts: msgspec.Struct) -> tuple[str, str]:
         return Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations()
 

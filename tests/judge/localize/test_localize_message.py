@@ -1,4 +1,4 @@
-"""A failed test's report names the code at fault, and says why where it could not be found."""
+"""A failed test's report names the code at fault, or says why it was not localised."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"})
-def test_what_the_process_has_spent_is_said(candidate_trace, reference_trace, localizing):
+def test_the_report_says_that_the_process_has_used_its_time_for_localisation(
+    candidate_trace, reference_trace, localizing
+):
     localizing.take(6000.0)
     text = failure(candidate_trace, reference_trace)
 
@@ -46,7 +48,7 @@ def test_what_the_process_has_spent_is_said(candidate_trace, reference_trace, lo
 
 
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "norm"}, dtype=["float64"])
-def test_too_little_time_is_said_and_the_line_all_the_same(
+def test_a_localisation_stopped_by_the_time_limit_still_names_a_line(
     candidate_trace, reference_trace, localizing
 ):
     localizing.take(6000.0 - 1e-6)
@@ -57,7 +59,7 @@ def test_too_little_time_is_said_and_the_line_all_the_same(
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "between"}, dtype=["float64"])
-def test_a_failure_of_a_family_that_was_localised_refers_to_it(
+def test_a_second_failure_of_a_family_refers_to_the_first_localisation(
     candidate_trace, reference_trace, localizing
 ):
     first = failure(candidate_trace, reference_trace)
@@ -73,7 +75,9 @@ def test_a_failure_of_a_family_that_was_localised_refers_to_it(
 
 
 @pytest.mark.trainsafe(train, dp=2, candidate_args={"bug": "unreduced"})
-def test_without_activations_it_says_so(trainsafe, candidate_trace, reference_trace):
+def test_the_report_says_that_no_activations_were_recorded(
+    trainsafe, candidate_trace, reference_trace
+):
     settings = replace(candidate_trace.case.settings, record_kinds=("main_grad",))
     for traces in (candidate_trace, reference_trace):
         traces.case = replace(trainsafe, settings=settings)
@@ -83,7 +87,7 @@ def test_without_activations_it_says_so(trainsafe, candidate_trace, reference_tr
 
 
 @pytest.mark.trainsafe(pipeline_program.train, pp=2, candidate_args={"bug": "handed back"})
-def test_the_stage_that_is_handed_something_wrong_is_named(candidate_trace, reference_trace):
+def test_the_pp_rank_that_receives_a_wrong_tensor_is_named(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
 
     assert "sends to rank 0 of pp is wrong, outside of the model" in text
@@ -103,7 +107,9 @@ TIED = {**bugs.find("zero-tied-embedding").arguments, "hidden": 32}
     candidate_args={"bug": "zero-tied-embedding"},
     dtype=["float64"],
 )
-def test_a_tied_embedding_of_two_stages_is_localised(candidate_trace, reference_trace, request):
+def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives(
+    candidate_trace, reference_trace, request
+):
     text = failure(candidate_trace, reference_trace)
 
     assert "the gradient reduction of embedding.word_embeddings.weight is wrong" in text
@@ -120,7 +126,9 @@ SHALLOW = {"layers": 3, "hidden": 32}
 @pytest.mark.trainsafe(
     gpt.train, pp=2, args=SHALLOW, candidate_args={"bug": "pp-stage-division"}, dtype=["float64"]
 )
-def test_a_layer_on_no_stage_is_the_divisions_fault(candidate_trace, reference_trace, request):
+def test_a_layer_on_no_stage_is_blamed_on_the_stage_division(
+    candidate_trace, reference_trace, request
+):
     text = failure(candidate_trace, reference_trace)
 
     assert "faulty the initial parameters, before the first step: no rank holds" in text
@@ -131,7 +139,7 @@ def test_a_layer_on_no_stage_is_the_divisions_fault(candidate_trace, reference_t
 
 
 @pytest.mark.trainsafe(train, tp=2, candidate_args={"bug": "start"}, dtype=["float64"])
-def test_parameters_that_start_from_other_values_are_named(candidate_trace, reference_trace):
+def test_a_parameter_with_a_wrong_initial_value_is_named(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
 
     assert "the values of blocks.1.down.bias differ from the reference's" in text

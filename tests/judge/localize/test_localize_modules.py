@@ -1,11 +1,11 @@
-"""Modules are said to agree only where they were compared, and never where they were not called."""
+"""The report says only of modules that were called and compared that they agree."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import torch
-from blamed_traces import blamed, calling, described, noting, said, text_of
+from blamed_traces import blamed, calling, described, located_faults, noting, text_of
 from clipped_traces import rung
 from compare_traces import Record, only
 
@@ -26,18 +26,20 @@ def uncalled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Te
     return None if record.id.module == "fc1" and activation else part
 
 
-def test_a_module_that_is_never_called_is_named_as_such(tmp_path: Path) -> None:
+def test_a_module_that_is_never_called_is_reported_with_its_caller_as_the_place(
+    tmp_path: Path,
+) -> None:
     wrong = calling(rung(tmp_path, TP, uncalled), fc1="", fc2="", norm="")
     first = blamed(wrong)[0]
     assert (first.phase, first.target, first.uncalled) == ("forward", "fc1", "never")
-    found = said(wrong)
+    found = located_faults(wrong)
     assert "fc1 (class Fc1) is never called" in text_of(found)
     assert "agree" not in text_of(found).partition("never called")[0]
-    # Its own code never ran: what ought to run it is looked at.
+    # The module's own code never ran, so the report points at the module that should call it.
     assert found.what.startswith("module class Model")
 
 
-def test_of_a_module_and_its_parts_that_are_not_called_the_outermost_is_named(
+def test_of_nested_uncalled_modules_only_the_outermost_is_blamed(
     tmp_path: Path,
 ) -> None:
     def both(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
@@ -48,55 +50,61 @@ def test_of_a_module_and_its_parts_that_are_not_called_the_outermost_is_named(
     assert [f.target for f in blamed(wrong) if f.phase == "forward"] == ["fc1"]
 
 
-def test_a_module_whose_second_call_is_missing_is_called_less_often(tmp_path: Path) -> None:
+def test_a_module_whose_second_call_is_missing_is_reported_as_called_less_often(
+    tmp_path: Path,
+) -> None:
     def late(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         gone = record.id.module == "fc1" and record.id.microbatch == 1
         return None if gone and record.id.kind == "activation" else part
 
     wrong = calling(rung(tmp_path, TP, late), fc1="", fc2="", norm="")
     assert blamed(wrong)[0].uncalled == "less"
-    assert "is called less often than in the reference" in text_of(said(wrong))
+    assert "is called less often than in the reference" in text_of(located_faults(wrong))
 
 
-def test_inputs_that_were_not_compared_are_not_said_to_agree(tmp_path: Path) -> None:
+def test_the_report_says_that_inputs_were_not_compared(tmp_path: Path) -> None:
     wrong = rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1))
-    text = text_of(said(wrong))
+    text = text_of(located_faults(wrong))
     assert "the forward of norm (class Norm): its output differs" in text
     assert "inputs were not compared" in text
 
 
-def test_modules_that_were_not_compared_are_left_out_of_what_agrees(tmp_path: Path) -> None:
+def test_the_count_of_agreeing_modules_excludes_a_module_that_was_not_compared(
+    tmp_path: Path,
+) -> None:
     double = only("main_grad", "fc2.weight", lambda r, at, part: part * 2)
     wrong = noting(rung(tmp_path, TP, double, limit=0), NoteEvent("local", "activation fc1"))
-    assert "of the 2 modules that were compared (not fc1) agree" in text_of(said(wrong))
+    assert "of the 2 modules that were compared (not fc1) agree" in text_of(located_faults(wrong))
 
 
-def test_a_forward_that_is_set_on_the_instance_is_the_place_to_look_at(tmp_path: Path) -> None:
+def test_a_forward_replaced_on_the_instance_is_the_reported_source(tmp_path: Path) -> None:
     wrong = described(
         rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
         ModuleEvent("norm", "Norm", "/user/norm.py:3", (), "/user/fast.py:7"),
     )
-    found = said(wrong)
+    found = located_faults(wrong)
     assert (found.source, found.what) == (
         "/user/fast.py:7",
         "module class Norm, with a replaced forward",
     )
 
 
-def test_of_an_installed_class_the_users_line_is_named_too(tmp_path: Path) -> None:
+def test_a_fault_in_an_installed_class_is_reported_with_the_users_line_that_calls_the_model(
+    tmp_path: Path,
+) -> None:
     wrong = described(
         rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
         ModuleEvent("norm", "Norm", "/env/lib/site-packages/framework/norm.py:3"),
     )
     site = Site("model", "/env/lib/site-packages/framework/loop.py:5", "/me/fit.py:9")
-    found = said(noting(wrong, site))
+    found = located_faults(noting(wrong, site))
     assert found.source.endswith("site-packages/framework/norm.py:3")
     assert "the model is called at /me/fit.py:9" in found.what
 
 
-def test_torchs_own_classes_are_passed_over(tmp_path: Path) -> None:
+def test_the_model_is_the_reported_source_if_the_blamed_class_is_torchs(tmp_path: Path) -> None:
     wrong = described(
         rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
         ModuleEvent("norm", "LayerNorm", "/env/lib/site-packages/torch/nn/modules/norm.py:3"),
     )
-    assert said(wrong).what == "module class Model"
+    assert located_faults(wrong).what == "module class Model"

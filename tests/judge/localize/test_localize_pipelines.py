@@ -8,29 +8,30 @@ from pipeline_program import FAULTS, PARTS_FAULTS, train
 from pytest_trainsafe.reference_models import gpt
 
 
-def told(search):
+def located(search):
+    """Phase, target and receiving pp rank of each fault that is found."""
     found = search()
     _, faults = found.judge(found.rewritten())
     return [(fault.phase, fault.target, fault.handed) for fault in faults]
 
 
 @pytest.mark.trainsafe(train, pp=2, bug=list(FAULTS), dtype=["float64"])
-def test_the_fault_of_a_stage(trainsafe, search):
-    assert told(search) == [FAULTS[str(trainsafe.point.get("bug", ""))]]
+def test_a_fault_planted_in_a_pipeline_is_located(trainsafe, search):
+    assert located(search) == [FAULTS[str(trainsafe.point.get("bug", ""))]]
 
 
 @pytest.mark.trainsafe(
     train, pp=2, bug=["between", "handed on", "handed back"], parts=True, dtype=["float64"]
 )
-def test_the_fault_of_parts_without_a_module_around_them(trainsafe, search):
-    assert told(search) == [PARTS_FAULTS[str(trainsafe.point.get("bug", ""))]]
+def test_a_fault_planted_in_stages_watched_as_separate_layers_is_located(trainsafe, search):
+    assert located(search) == [PARTS_FAULTS[str(trainsafe.point.get("bug", ""))]]
 
 
 @pytest.mark.trainsafe(gpt.train, pp=2, vpp=[1, 2], args={"layers": 4}, dtype=["float64"])
-def test_a_correct_pipeline_agrees_rewritten_with_all_that_the_whole_has(search):
+def test_a_correct_pipeline_with_rewritten_tensors_agrees_with_all_of_the_reference(search):
     found = search()
     comparison, faults = found.judge(found.rewritten())
 
     assert faults == []
     assert not comparison.findings
-    assert not comparison.uncovered  # the two ends of decoder and model too
+    assert not comparison.uncovered  # includes the first input and last output of decoder and model

@@ -1,4 +1,4 @@
-"""The line to look at of a reduction, a step or a batch is that of the program which makes it."""
+"""For a wrong reduction, optimizer step or batch, the report names the line that makes it."""
 
 from __future__ import annotations
 
@@ -36,18 +36,19 @@ def wrong(tmp_path_factory: pytest.TempPathFactory):
 
 
 def place(wrong, *lines: Reduction | Site, phase: Phase = "reduction", of: str = "fc1.bias"):
+    """The line named for a fault in `phase`, if the candidate recorded `lines`."""
     noted = noting(wrong, *lines)
     comparison = with_factor(noted, compare(noted))
     return Places(noted.candidate, PROGRAM).of_phase(phase, comparison, [of])
 
 
-def test_a_reduction_of_tensors_of_this_size_is_named_with_what_calls_it(wrong) -> None:
+def test_a_reduction_of_the_gradients_size_is_named_with_its_caller(wrong) -> None:
     source, what = place(wrong, OTHERS, REDUCED)
     assert source == "/me/grads.py:10"
     assert what == "all_reduce(SUM) over dp at /me/talk.py:3"
 
 
-def test_what_a_package_calls_by_itself_is_named_where_it_reduces(wrong) -> None:
+def test_a_reduction_called_by_an_installed_package_is_named_at_its_own_line(wrong) -> None:
     inside = Reduction(
         "all_reduce(SUM)", ("dp",), "/env/site-packages/mega/norms.py:3",
         "/env/site-packages/mega/loop.py:9", 16,
@@ -57,36 +58,38 @@ def test_what_a_package_calls_by_itself_is_named_where_it_reduces(wrong) -> None
     assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
 
 
-def test_a_reduction_that_does_not_add_up_comes_first(wrong) -> None:
+def test_a_max_reduction_of_gradients_is_named_before_a_sum(wrong) -> None:
     assert place(wrong, REDUCED, LARGEST)[0] == "/me/grads.py:12"
 
 
-def test_without_one_of_its_size_any_reduction_is_named(wrong) -> None:
+def test_a_reduction_of_another_size_is_named_if_none_has_the_gradients_size(wrong) -> None:
     assert place(wrong, OTHERS)[0] == "/me/grads.py:14"
 
 
-def test_a_bucket_may_hold_any_parameter(wrong) -> None:
+def test_a_bucket_that_may_contain_the_gradient_is_named_before_reductions_of_other_parameters(
+    wrong,
+) -> None:
     bucket = Reduction("reduce_scatter_tensor(SUM)", ("dp",), "/me/buckets.py:8", "", 500)
     assert place(wrong, OTHERS, bucket)[0] == "/me/buckets.py:8"
 
 
-def test_of_a_wrapper_the_line_that_constructs_it_is_named(wrong) -> None:
+def test_the_line_that_constructs_a_gradient_reducing_wrapper_is_named(wrong) -> None:
     source, what = place(wrong, STEP, DDP)
     assert source == "/me/fit.py:25"
     assert what == "DistributedDataParallel is applied here and reduces the gradients"
 
 
-def test_without_any_reduction_the_line_that_changes_gradients_is_named(wrong) -> None:
+def test_without_a_reduction_the_line_that_changes_gradients_or_steps_is_named(wrong) -> None:
     assert place(wrong, STEP, CLIP) == ("/me/fit.py:38", "changes gradients by _foreach_mul_")
     assert place(wrong, STEP) == ("/me/fit.py:40", "steps the optimizer")
 
 
-def test_a_norm_is_looked_for_where_it_is_summed(wrong) -> None:
+def test_a_wrong_norm_is_located_at_its_reduction_or_else_where_gradients_are_scaled(wrong) -> None:
     assert place(wrong, STEP, REDUCED, NORM, phase="norm")[0] == "/me/norm.py:5"
     assert place(wrong, STEP, CLIP, phase="norm")[0] == "/me/fit.py:38"
 
 
-def test_a_norm_that_is_wrong_by_the_size_of_dp_is_looked_for_where_gradients_are_reduced(
+def test_a_norm_wrong_by_the_dp_size_is_located_at_the_gradient_reduction(
     tmp_path: Path,
 ) -> None:
     """Clipping inside the optimizer's step hides the factor from the gradients."""
@@ -96,20 +99,20 @@ def test_a_norm_that_is_wrong_by_the_size_of_dp_is_looked_for_where_gradients_ar
     assert place(doubled, STEP, NORM, phase="norm")[0] == NORM.site
 
 
-def test_a_sum_over_an_axis_is_looked_for_where_others_are_taken(wrong) -> None:
+def test_the_line_that_sums_gradients_over_a_given_axis_is_found(wrong) -> None:
     together = Reduction("all_reduce(SUM)", ("tp",), "/me/norms.py:9", "", 48)
     places = Places(noting(wrong, REDUCED, together).candidate, PROGRAM)
     assert places.summing("tp")[0] == "/me/norms.py:9"
     assert places.summing("cp") == ("", "")
 
 
-def test_an_optimizers_step_is_named_with_its_construction(wrong) -> None:
+def test_an_optimizer_step_is_named_with_the_line_that_constructs_the_optimizer(wrong) -> None:
     source, what = place(wrong, STEP, ADAM, phase="optimizer")
     assert source == "/me/fit.py:40"
     assert what == "steps the optimizer; AdamW is constructed at /me/fit.py:20"
 
 
-def test_a_batch_is_looked_for_where_the_model_is_called(wrong) -> None:
+def test_a_forward_fault_outside_modules_is_located_where_the_model_is_called(wrong) -> None:
     source, what = place(wrong, MODEL, phase="forward")
     assert source == "/me/fit.py:30"
     assert what == "calls the model, through /env/site-packages/framework/loop.py:5"
@@ -119,7 +122,7 @@ def test_a_batch_is_looked_for_where_the_model_is_called(wrong) -> None:
     ("kind", "line"),
     [("main_grad", REDUCED.caller), ("optimizer_state", STEP.at), ("activation", "")],
 )
-def test_without_a_localisation_the_kind_of_the_first_tensor_says_which_line(
+def test_the_line_named_without_a_localisation_depends_on_the_kind_of_the_first_tensor(
     wrong, kind: str, line: str
 ) -> None:
     noted = noting(wrong, REDUCED, STEP)

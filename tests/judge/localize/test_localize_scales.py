@@ -1,4 +1,4 @@
-"""The values that tensors are rewritten with have the scale of the reference's."""
+"""The values that replace a tensor have the scale of the reference's tensor."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def rewrites(tmp_path, *reference, candidate=None):
     )
 
 
-def test_an_output_keeps_its_mean_spread_and_bounds(tmp_path):
+def test_a_rewritten_output_keeps_its_mean_spread_and_bounds(tmp_path):
     tensor = 3.0 + 0.5 * values("output", 40, 8)
 
     found = rewrites(tmp_path, Flow(OUTPUT, tensor))[rewrite_key(OUTPUT)]
@@ -41,26 +41,26 @@ def test_an_output_keeps_its_mean_spread_and_bounds(tmp_path):
     assert found.high in {4.0, 8.0}
 
 
-def test_a_bound_below_zero_is_on_the_other_side(tmp_path):
+def test_bounds_of_negative_values_are_negative_powers_of_two(tmp_path):
     found = rewrites(tmp_path, Flow(OUTPUT, torch.linspace(-3, -1, 32)))[rewrite_key(OUTPUT)]
     assert (found.low, found.high) == (-4.0, -1.0)
 
 
-def test_equal_gradients_are_spread_and_have_no_bounds(tmp_path):
-    """Equal gradients, as those of a mean, would hide one in the wrong place."""
+def test_equal_gradients_are_rewritten_with_a_spread_and_without_bounds(tmp_path):
+    """Equal gradients, such as those of a mean, would hide a gradient in the wrong place."""
     found = rewrites(tmp_path, Flow(GRADIENT, torch.full((6, 4), 0.5)))[rewrite_key(GRADIENT)]
     assert (found.mean, found.std) == (0.5, 0.5 * LEAST_SPREAD)
     assert found.low is None
     assert found.high is None
 
 
-def test_outputs_that_differ_in_rounding_have_one_scale(tmp_path):
+def test_outputs_that_differ_only_by_rounding_have_the_same_scale(tmp_path):
     tensor = values("output", 40, 8)
     one = rewrites(tmp_path / "one", Flow(OUTPUT, tensor))
     assert one == rewrites(tmp_path / "two", Flow(OUTPUT, tensor * (1 + 1e-9)))
 
 
-def test_masks_integers_and_values_that_are_not_finite_stay(tmp_path):
+def test_tensors_that_are_masked_integer_nan_or_empty_are_not_rewritten(tmp_path):
     dropped = values("dropout", 10, 10)
     dropped[:2] = 0  # a fifth
     nan = torch.full((4,), torch.nan)
@@ -73,8 +73,8 @@ def test_masks_integers_and_values_that_are_not_finite_stay(tmp_path):
     assert rewrites(tmp_path, *flows) == {}
 
 
-def test_what_one_side_lacks_stays(tmp_path):
-    """Such as the parts of a module that the candidate fuses."""
+def test_a_tensor_that_the_candidate_does_not_record_is_not_rewritten(tmp_path):
+    """Such as those of modules that the candidate fuses into one."""
     gate = Flow(flow("gate"), values("gate", 4))
     output = Flow(OUTPUT, values("output", 4))
     loss = Flow(flow("", "loss", "loss"), torch.tensor(1.0))
@@ -84,7 +84,7 @@ def test_what_one_side_lacks_stays(tmp_path):
     assert set(found) == {rewrite_key(OUTPUT)}
 
 
-def test_what_each_pipeline_stage_hands_on_under_one_name_stays(tmp_path):
+def test_an_output_that_every_pipeline_stage_has_under_one_name_is_not_rewritten(tmp_path):
     tensor = values("output", 4)
     flows = [Flow(flow("decoder"), tensor), Flow(flow("decoder.0"), tensor, stage=0)]
     modules = {"": None, "decoder": None, "decoder.0": 0, "decoder.1": 1}
@@ -97,7 +97,7 @@ def test_what_each_pipeline_stage_hands_on_under_one_name_stays(tmp_path):
     assert set(found) == {rewrite_key(flow("decoder.0"))}
 
 
-def test_the_scale_is_that_of_the_first_step(tmp_path):
+def test_the_scale_is_taken_from_the_first_step(tmp_path):
     later = msgspec.structs.replace(OUTPUT, step=1)
     found = rewrites(
         tmp_path, Flow(OUTPUT, values("output", 64)), Flow(later, 100 * values("later", 64))

@@ -1,4 +1,4 @@
-"""Containers that pipeline stages share, and what one stage hands to the next."""
+"""Containers that are cut into pipeline stages, and the tensors that stages transfer."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MODULES = {"": None, "decoder": None, "decoder.0": 0, "decoder.1": 1}
 
 ENTERS, BETWEEN, LEAVES = (values(name, 6, 4) for name in ("enters", "between", "leaves"))
 
-#: What the decoder is given and returns on each stage.
+#: Inputs and outputs of the decoder on each stage.
 FORWARD = [
     Flow(flow("decoder", "input.0"), ENTERS, stage=0),
     Flow(flow("decoder"), BETWEEN, stage=0),
@@ -49,18 +49,18 @@ def changed(flows: list[Flow], place: int) -> list[Flow]:
     ]
 
 
-def test_a_container_with_other_parts_on_each_stage_is_cut(tmp_path):
+def test_a_container_with_different_layers_on_each_stage_is_recognised_as_cut(tmp_path):
     layer = Flow(flow("decoder.0"), BETWEEN, stage=0)
     assert stages.cut_modules(pipeline(tmp_path, [*FORWARD, layer])) == {"decoder"}
 
 
-def test_a_container_with_the_same_parts_on_each_stage_is_not_cut(tmp_path):
-    """Such as a norm that both stages have a copy of."""
+def test_a_container_with_the_same_layers_on_each_stage_is_not_recognised_as_cut(tmp_path):
+    """Such as a module of which both stages have a copy."""
     modules = {"": None, "decoder": None, "decoder.0": None}
     assert stages.cut_modules(write(tmp_path, FORWARD, PP, modules)) == set()
 
 
-def test_ends_keep_the_first_input_and_the_last_output(tmp_path):
+def test_a_cut_container_keeps_the_first_stages_input_and_the_last_stages_output(tmp_path):
     whole = [
         Flow(flow("decoder", "input.0"), ENTERS),
         Flow(flow("decoder"), LEAVES),
@@ -76,7 +76,7 @@ def test_ends_keep_the_first_input_and_the_last_output(tmp_path):
     assert {*reference.ids()} == {first, last}
 
 
-def test_ends_number_the_chunks_of_a_stage_as_one_call(tmp_path):
+def test_all_chunks_of_a_cut_container_become_one_call(tmp_path):
     """Interleaved stages: stage 0 runs chunks 0 and 2, and stage 1 runs chunks 1 and 3."""
     chunks = [values(f"chunk {number}", 6, 4) for number in range(5)]
     flows = [
@@ -99,7 +99,7 @@ def test_ends_number_the_chunks_of_a_stage_as_one_call(tmp_path):
     assert stages.wrong_transfer(pipeline(tmp_path / "all", flows), "decoder", "forward") is None
 
 
-def test_ends_drop_an_output_that_has_another_shape_than_the_whole_returns(tmp_path):
+def test_an_output_of_a_cut_container_with_another_shape_than_the_references_is_dropped(tmp_path):
     """The last stage may return the loss, where the whole model returns logits."""
     logits = [Flow(flow("decoder", "input.0"), ENTERS), Flow(flow("decoder"), values("x", 6, 9))]
     candidate, reference = stages.ends(
@@ -109,7 +109,7 @@ def test_ends_drop_an_output_that_has_another_shape_than_the_whole_returns(tmp_p
 
 
 @pytest.mark.parametrize(("phase", "flows"), [("forward", FORWARD), ("backward", BACKWARD)])
-def test_what_arrives_unchanged_is_no_wrong_transfer(tmp_path, phase, flows):
+def test_a_tensor_received_unchanged_is_no_wrong_transfer(tmp_path, phase, flows):
     assert stages.wrong_transfer(pipeline(tmp_path, flows), "decoder", phase) is None
 
 
@@ -118,19 +118,21 @@ def test_what_arrives_unchanged_is_no_wrong_transfer(tmp_path, phase, flows):
     [("forward", FORWARD, 2, 1), ("backward", BACKWARD, 1, 0)],
     ids=["forward", "backward"],
 )
-def test_a_wrong_transfer_names_the_stage_that_receives_it(tmp_path, phase, flows, place, receiver):
+def test_a_wrong_transfer_is_attributed_to_the_receiving_stage(
+    tmp_path, phase, flows, place, receiver
+):
     trace = pipeline(tmp_path, changed(flows, place))
     assert stages.wrong_transfer(trace, "decoder", phase) == receiver
 
 
-def test_tensors_of_another_shape_are_not_matched(tmp_path):
+def test_an_input_of_another_shape_than_the_previous_stages_output_is_no_wrong_transfer(tmp_path):
     """A stage may be given what the previous one does not return, such as a mask."""
     mask = Flow(flow("decoder", "input.1"), values("mask", 3), stage=1)
     trace = pipeline(tmp_path, [*FORWARD, mask])
     assert stages.wrong_transfer(trace, "decoder", "forward") is None
 
 
-def test_the_stage_of_a_tensor_is_that_of_its_first_rank(tmp_path):
+def test_the_stage_of_a_tensor_is_the_first_that_records_it(tmp_path):
     trace = pipeline(tmp_path, [*FORWARD, Flow(flow("decoder.1"), LEAVES, stage=1)])
     assert stages.stage_of(trace, flow("decoder.1")) == 1
     assert stages.stage_of(trace, flow("decoder")) == 0

@@ -1,4 +1,4 @@
-"""Stages with stand-ins, or that call a module again, pass; their faults are found."""
+"""Pipeline stages that replace modules by stand-ins pass, and their faults are found."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pytest_trainsafe import assert_trainsafe
 
 
 @pytest.mark.trainsafe(train, pp=2, predict=[False, True], dtype=["float64"])
-def test_a_correct_model_passes(candidate_trace, reference_trace):
+def test_a_correct_pipeline_with_stand_ins_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, pp=2, bug=["", "layer"], dtype=["float64"])
-def test_only_a_module_at_fault_is_blamed(trainsafe, search):
-    """With stand-ins that would hand on the generated values of what they stand in for."""
+def test_only_a_faulty_module_is_blamed_in_stages_with_stand_ins(trainsafe, search):
+    """A stand-in must not pass on values generated for the module that it replaces."""
     found = search()
     _, faults = found.judge(found.rewritten())
 

@@ -11,7 +11,7 @@ from pytest_trainsafe.sweep.relations import KEEP
 
 
 def samples(first: int, count: int) -> torch.Tensor:
-    """Rows of sines, by the numbers of the samples."""
+    """Samples as rows of sines; sample number `n` always has the same row."""
     numbers = torch.arange(first, first + count, dtype=torch.float64)
     return torch.sin(numbers[:, None] * torch.arange(1.0, 5.0, dtype=torch.float64))
 
@@ -28,8 +28,8 @@ def train(
 ) -> None:
     """Train a linear model for one step.
 
-    `own_numbers` ignores `ctx.microbatches`, `shift` rotates the rows of each micro-batch, `unused`
-    has no effect, and `noise` draws from torch's generator.
+    `own_numbers` numbers micro-batches without `ctx.microbatches`, `shift` rotates the rows of each
+    micro-batch, `unused` has no effect, and `noise` adds draws from torch's generator.
     """
     model = nn.Sequential(nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 1)).to(ctx.dtype)
     ctx.initialize(model)
@@ -50,7 +50,7 @@ def train(
 
 
 class Rotated(relations.View):
-    """Rows of the batch, rotated back."""
+    """Rotates the rows of the batch back."""
 
     def combine(self, id: TensorId, parts, like):
         if id.kind not in ("activation", "activation_grad", "input"):
@@ -59,7 +59,7 @@ class Rotated(relations.View):
 
 
 class Shift(relations.Relation):
-    """A relation of a project's own: the rows of each micro-batch in another order."""
+    """A relation that a project defines: the rows of each micro-batch in another order."""
 
     name = "shift"
     what = "the rows of a micro-batch in another order"

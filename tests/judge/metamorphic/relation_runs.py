@@ -1,6 +1,6 @@
-"""The Runs of a relation, made in this process: what a fixture would be for a program of one rank.
+"""Makes the Runs of a relation in this process, for a program of one rank, without fixtures.
 
-Importable by subprocesses of tests and by benchmarks, so it has no fixtures.
+Subprocesses of tests and benchmarks can import it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 
 class RelationRuns:
-    """Stands for the Runs of a session: makes each in this process when it is waited for, once."""
+    """Replaces the Runs of a session: makes each once, in this process, when it is waited for."""
 
     def __init__(self, train: Callable[..., object], folder: Path) -> None:
         self._train, self._folder = train, folder
@@ -38,12 +38,12 @@ class RelationRuns:
         self.specs: set[RunSpec] = set()
 
     def start(self, spec: RunSpec) -> Future[Run]:
-        """A Run that is made when its result is asked for."""
+        """A future whose Run is made when its result is requested."""
         self.specs.add(spec)
         return _Later(lambda: self.get(spec))
 
     def look_ahead(self) -> None:
-        """There is no next test."""
+        """Do nothing: there is no next test."""
 
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
         """The Run of a spec."""
@@ -76,7 +76,7 @@ def fixture_of(
     axes: Mapping[str, Any] | None = None,
     dtypes: tuple[str, ...] = ("float64",),
 ) -> Traces:
-    """What the fixture `reference_trace` would be, for Runs of one rank in this process."""
+    """The equivalent of the fixture `reference_trace`, for Runs of one rank in this process."""
     settings = Settings(dtypes=dtypes, localize=0.0)
     point = Point.of(axes or {})
     given = dict(arguments or {})

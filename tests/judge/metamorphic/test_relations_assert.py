@@ -1,4 +1,4 @@
-"""`assert_same_by`: changes without effect, bits, draws, and relations of a project's own."""
+"""`assert_same_by`: changes without effect, exact bits, draws, and relations of a project."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pytest_trainsafe.fuzz.flaky import repeated
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The fixture of a linear model."""
+    """The trace fixture of a linear model."""
     return fixture_of(relation_programs.train, tmp_path_factory.mktemp("linear"))
 
 
-def test_a_program_that_ignores_the_order_is_inconclusive(tmp_path):
+def test_the_order_relation_is_inconclusive_if_the_program_ignores_the_order(tmp_path):
     trained = fixture_of(relation_programs.train, tmp_path, {"own_numbers": True})
 
     with pytest.raises(TrainsafeFailure) as failure:
@@ -30,16 +30,16 @@ def test_a_program_that_ignores_the_order_is_inconclusive(tmp_path):
     assert_same_by("order", trained, accept=["relation:effect"])
 
 
-def test_an_argument_without_effect_is_inconclusive(trained):
+def test_a_relation_that_changes_an_unused_argument_is_inconclusive(trained):
     with pytest.raises(TrainsafeFailure, match="does not use the arguments that the relation"):
         assert_same_by(relations.Vocabulary("unused", size="batch_size"), trained)
 
 
-def test_a_relation_of_a_project_compares_through_its_own_view(trained):
+def test_a_relation_defined_by_a_project_compares_through_its_view(trained):
     assert_same_by(relation_programs.Shift(), trained)
 
 
-def test_a_project_view_that_is_wrong_shows_at_the_first_output(trained):
+def test_a_missing_view_of_a_projects_relation_fails_at_the_first_differing_tensor(trained):
     class NotRotated(relation_programs.Shift):
         def views(self, setting):
             return None, None
@@ -53,8 +53,8 @@ def test_a_project_view_that_is_wrong_shows_at_the_first_output(trained):
     assert where.kind in ("input", "activation")
 
 
-def test_exact_bits_are_required_only_where_they_are_asked_for(trained):
-    # Four terms in another order round differently; in the same order nothing does.
+def test_bits_must_be_equal_only_if_the_relation_is_exact(trained):
+    # Rounding differs if four terms are added in another order.
     order = [1, 2, 3, 0]
     assert_same_by(relations.Order(order), trained)
 
@@ -66,38 +66,38 @@ def test_exact_bits_are_required_only_where_they_are_asked_for(trained):
     assert "recorded tensors differ in bits" in " ".join(str(failure.value).split())
 
 
-def test_draws_that_depend_on_the_order_are_noted(tmp_path):
+def test_a_failure_of_the_order_relation_mentions_draws_from_torchs_generators(tmp_path):
     trained = fixture_of(relation_programs.train, tmp_path, {"noise": True})
 
     with pytest.raises(TrainsafeFailure, match="the steps draw from torch's default generators"):
         assert_same_by("order", trained)
 
 
-def test_repeated_runs_are_made_anew(trained):
+def test_a_repeated_fixture_requests_both_runs_again(trained):
     assert_same_by("order", repeated(trained))
 
     asked = [spec for spec in trained.runs.specs if spec.repeat == 1]
     assert {bool(spec.order) for spec in asked} == {False, True}
 
 
-def test_ignored_modules_are_not_compared_and_counted(trained):
+def test_tensors_of_ignored_modules_are_counted_as_not_compared(trained):
     assert_same_by(relations.Order(ignore=("2", "2.*")), trained)
 
-    left = [note for note in trained.runs.notes if note.startswith("the relation 'order'")]
-    assert "the relation 'order', not compared: 8 tensors of kind activation" in left[0]
+    notes = [note for note in trained.runs.notes if note.startswith("the relation 'order'")]
+    assert "the relation 'order', not compared: 8 tensors of kind activation" in notes[0]
 
 
-def test_a_relation_that_the_program_does_not_offer_is_refused(trained):
+def test_the_name_of_a_relation_that_the_program_does_not_declare_is_refused(trained):
     with pytest.raises(ArgumentError, match=r"offers no relation .odrer.; did you mean .order."):
         assert_same_by("odrer", trained)
 
 
-def test_an_argument_that_the_program_does_not_take_is_refused(trained):
+def test_a_relation_that_needs_an_argument_the_program_lacks_is_refused(trained):
     with pytest.raises(ArgumentError, match="has no argument or axis 'padding'"):
         assert_same_by(relations.Padding(), trained)
 
 
-def test_a_change_that_the_program_does_not_take_is_refused(trained):
+def test_a_change_of_an_unknown_argument_is_refused(trained):
     class Unknown(relation_programs.Shift):
         def change(self, setting):
             return relations.Change({"shifts": 1})
@@ -106,7 +106,7 @@ def test_a_change_that_the_program_does_not_take_is_refused(trained):
         assert_same_by(Unknown(), trained)
 
 
-def test_a_point_at_which_the_program_cannot_run_is_refused(trained):
+def test_a_change_to_a_point_at_which_the_program_cannot_run_is_refused(trained):
     class Ranks(relation_programs.Shift):
         def change(self, setting):
             return relations.Change({"sp": True})
@@ -115,7 +115,7 @@ def test_a_point_at_which_the_program_cannot_run_is_refused(trained):
         assert_same_by(Ranks(), trained)
 
 
-def test_a_reason_why_a_relation_does_not_hold_is_given(trained):
+def test_a_relation_with_a_reason_not_to_hold_is_refused_with_the_reason(trained):
     relation = relations.Order(unless=lambda setting: "its buffers carry over")
 
     with pytest.raises(RelationError, match=r"need not hold for .*: its buffers carry over"):
@@ -128,11 +128,11 @@ def test_an_exact_relation_with_views_is_refused(trained):
 
 
 @pytest.mark.parametrize("given", [3, None, relations.Order])
-def test_what_is_no_relation_is_refused(trained, given):
+def test_a_value_that_is_no_relation_is_refused(trained, given):
     with pytest.raises(ArgumentTypeError, match=r"pass the name of a relation .*order"):
         assert_same_by(given, trained)
 
 
-def test_what_is_no_fixture_is_refused():
+def test_a_value_that_is_no_trace_fixture_is_refused():
     with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_same_by(relations.Order(), "a/trace")  # type: ignore[arg-type]

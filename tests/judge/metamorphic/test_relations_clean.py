@@ -1,4 +1,4 @@
-"""Every relation that a clean program offers holds for it."""
+"""Every relation that a correct program declares holds for it."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ LANGUAGE = {**SMALL, "layers": 1, "heads": 2, "seq_len": 8}
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The fixture of the clean program, whose unchanged Run all relations share."""
+    """The trace fixture of a correct program; all relations share its unchanged Run."""
     return fixture_of(masked.train, tmp_path_factory.mktemp("masked"), SMALL)
 
 
 @pytest.mark.parametrize(
     "name", ["split", "order", "recompute", "padding", "vocabulary", "loss-scale", "repeat"]
 )
-def test_a_relation_holds_for_a_clean_program(trained, name):
+def test_a_relation_holds_for_a_correct_program(trained, name):
     assert_same_by(name, trained)
 
     assert not trained.runs.notes  # every tensor has a counterpart
 
 
-def test_single_samples_hold_as_well_as_all_together(trained):
+def test_split_into_micro_batches_of_one_sample_holds_with_summed_losses(trained):
     assert_same_by(relations.Split(into=4, loss="sum"), trained)
 
 
-def test_states_with_the_batch_in_the_second_dimension_are_joined_there(tmp_path):
+def test_split_merges_lstm_states_along_the_second_dimension(tmp_path):
     arguments = {"hidden": 8, "seq_len": 4, "batch_size": 1, "microbatches": 2, "steps": 1}
 
     assert_same_by("split", fixture_of(lstm.train, tmp_path, {**arguments, "layers": 1}))
@@ -51,7 +51,9 @@ def test_states_with_the_batch_in_the_second_dimension_are_joined_there(tmp_path
         (masked, {**SMALL, "fp8": True, "steps": 2}),
     ],
 )
-def test_a_reference_model_keeps_what_it_offers_in_every_dtype(program, arguments, tmp_path):
+def test_the_declared_relations_hold_for_a_reference_model_in_every_dtype(
+    program, arguments, tmp_path
+):
     rungs = ("float64",) if arguments.get("fp8") else ("float64", "float32", "bfloat16")
     trained = fixture_of(program.train, tmp_path, arguments, dtypes=rungs)
     held = 0

@@ -1,4 +1,4 @@
-"""The example of docs/metamorphic.md passes, and finds the fault that its program can plant."""
+"""The example of docs/metamorphic.md passes, and reports the fault that its program can plant."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def example(monkeypatch):
         sys.modules.pop(name, None)
 
 
-def test_the_example_keeps_the_relations_that_it_declares(example, tmp_path):
+def test_the_example_satisfies_the_relations_of_its_test(example, tmp_path):
     trained = fixture_of(example.train, tmp_path)
     [parametrized] = [
         mark for mark in example.test_trains_the_same.pytestmark if mark.name == "parametrize"
@@ -37,7 +37,7 @@ def test_the_example_keeps_the_relations_that_it_declares(example, tmp_path):
         example.test_trains_the_same(trained, relation)
 
 
-def test_its_fault_is_found_and_reported_as_the_page_says(example, tmp_path):
+def test_the_planted_fault_of_the_example_is_reported_as_the_page_shows(example, tmp_path):
     trained = fixture_of(example.train, tmp_path, {"per_microbatch": True})
 
     with pytest.raises(TrainsafeFailure) as failure:

@@ -1,4 +1,4 @@
-"""Faults that every Run of a program shares are found without a correct reference."""
+"""Relations find faults that every Run of a program has, without a correct reference."""
 
 from __future__ import annotations
 
@@ -10,16 +10,18 @@ from pytest_trainsafe.reference_models import masked
 from pytest_trainsafe.reference_models.bugs import shared
 from pytest_trainsafe.reference_models.bugs.shared import SharedFault
 
-#: Those of one rank.  `tests/fuzz/test_fuzz_relations.py` has the one of two.
+#: The faults of one rank.  `tests/fuzz/test_fuzz_relations.py` tests the one of two ranks.
 ALONE = [fault for fault in shared.FAULTS if not fault.point]
 
-#: Scales of FP8 follow the step before.
+#: FP8 scales come from the previous step, so that fault needs two steps.
 SMALL = {"hidden": 8, "vocabulary": 16, "steps": 1}
 TWO_STEPS = {"fp8-scale-of-last-microbatch": {"steps": 2}}
 
 
 @pytest.mark.parametrize("fault", ALONE, ids=lambda fault: fault.name)
-def test_a_shared_fault_is_found_at_its_first_tensor(fault: SharedFault, tmp_path):
+def test_a_fault_that_all_runs_share_is_reported_at_its_first_wrong_tensor(
+    fault: SharedFault, tmp_path
+):
     arguments = {**SMALL, **fault.arguments, **TWO_STEPS.get(fault.name, {}), "fault": fault.name}
 
     with pytest.raises(TrainsafeFailure) as failure:
@@ -35,7 +37,7 @@ def test_a_shared_fault_is_found_at_its_first_tensor(fault: SharedFault, tmp_pat
     assert all(len(line) <= 100 for line in text.splitlines())
 
 
-def test_the_scale_that_is_not_undone_is_named_and_not_the_micro_batches(tmp_path):
+def test_clipping_before_unscaling_is_reported_as_a_remaining_loss_scale(tmp_path):
     arguments = {**SMALL, "fault": "clip-before-unscale"}
 
     with pytest.raises(TrainsafeFailure) as failure:

@@ -1,4 +1,4 @@
-"""Relations that were found on healthy Runs are kept in a file, and asserted in later runs."""
+"""Relations that hold on healthy Runs are written to a file, and asserted in later test runs."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ PROGRAM = "relation_programs:train"
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """The fixture of a linear model."""
+    """The trace fixture of a linear model."""
     return fixture_of(relation_programs.train, tmp_path_factory.mktemp("linear"))
 
 
 def below(traces: Traces, root: Path, *, learns: bool = False) -> Traces:
-    """The fixture in a project at `root`, in a run that learns or not."""
+    """The trace fixture in a project at `root`, in a test run with or without learning."""
     settings = replace(traces.case.settings, root=str(root), learn="ours" if learns else "")
     return replace(traces, case=replace(traces.case, settings=settings, healthy=learns))
 
 
-def test_what_holds_on_a_healthy_run_is_written_and_asserted_later(trained, tmp_path):
+def test_relations_that_hold_on_a_healthy_run_are_written_and_asserted_later(trained, tmp_path):
     class Wrong(relation_programs.Shift):
         name = "wrong"
 
@@ -46,7 +46,7 @@ def test_what_holds_on_a_healthy_run_is_written_and_asserted_later(trained, tmp_
         f"{PROGRAM} | split | holds | a single device",
     ]
     assert lines[6].startswith(f"{PROGRAM} | wrong | does not hold | a single device: ")
-    # The program does not recompute, so that relation was judged inconclusive, and left out.
+    # The program does not recompute, so the relation `recompute` was inconclusive and left out.
     assert len(lines) == 7
 
     later = below(trained, tmp_path)
@@ -64,7 +64,7 @@ def test_a_program_that_breaks_a_kept_relation_fails(tmp_path):
         assert_kept_relations(below(noisy, tmp_path), "kept.txt")
 
 
-def test_a_relation_that_did_not_hold_once_is_not_kept(tmp_path):
+def test_a_relation_that_failed_once_stays_recorded_as_not_holding(tmp_path):
     file = tmp_path / "kept.txt"
     add_found(
         file, [Kept("m:train", "order", True, "dp=1"), Kept("m:train", "split", True, "dp=1")]
@@ -80,14 +80,14 @@ def test_a_relation_that_did_not_hold_once_is_not_kept(tmp_path):
     ]
 
 
-def test_a_file_that_says_nothing_about_the_program_is_refused(trained, tmp_path):
+def test_a_file_without_a_relation_that_holds_for_the_program_is_refused(trained, tmp_path):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\nother:train | order | holds | dp=2\n")
 
     with pytest.raises(ArgumentError, match="no relation that holds for relation_programs:train"):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
-def test_a_relation_that_nobody_knows_is_refused(trained, tmp_path):
+def test_a_kept_relation_that_is_neither_declared_nor_a_candidate_is_refused(trained, tmp_path):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | padding | holds | dp=2\n")
 
     unknown = r"lists the relation 'padding'.*known relations: order, reco"
@@ -95,7 +95,7 @@ def test_a_relation_that_nobody_knows_is_refused(trained, tmp_path):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
-def test_a_file_of_which_nothing_applies_at_the_point_is_refused(tmp_path):
+def test_a_file_without_a_relation_that_applies_to_the_test_is_refused(tmp_path):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{PROGRAM} | order | holds | dp=2\n")
     alone = fixture_of(relation_programs.train, tmp_path, {"microbatches": 1})
 
@@ -112,7 +112,7 @@ def test_a_file_of_which_nothing_applies_at_the_point_is_refused(tmp_path):
         "relation_programs:train | | holds | dp=2",
     ],
 )
-def test_a_damaged_line_is_named(trained, tmp_path, text):
+def test_a_damaged_line_is_refused_with_its_number(trained, tmp_path, text):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\n{text}\n")
 
     with pytest.raises(ArgumentError, match=r"kept\.txt line 2 is damaged"):
@@ -127,7 +127,7 @@ def test_a_file_of_another_format_is_refused(trained, tmp_path):
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe", b"x" * (MAX_BYTES + 1)])
-def test_a_file_that_cannot_be_read_is_named(trained, tmp_path, content):
+def test_an_unreadable_file_is_refused_with_its_name(trained, tmp_path, content):
     if content is not None:
         (tmp_path / "kept.txt").write_bytes(content)
 
@@ -135,7 +135,7 @@ def test_a_file_that_cannot_be_read_is_named(trained, tmp_path, content):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
-def test_what_is_no_fixture_no_file_or_no_list_is_refused(trained):
+def test_assert_kept_relations_refuses_arguments_of_wrong_types(trained):
     with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_kept_relations("a/trace", "kept.txt")  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="pass the path of a text file"):

@@ -1,4 +1,4 @@
-"""A trace of several ranks is put in the terms of another Run, part by part or as a whole."""
+"""A trace of several ranks is translated through a view, to be compared with another Run."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ OUTPUT = TensorId(0, 0, "activation", "fc1", "output")
 WEIGHT = TensorId(0, None, "param", "fc1", "weight")
 
 
-def fine(microbatches: int = 4) -> list[Record]:
+def records_of(microbatches: int = 4) -> list[Record]:
     """One output, its gradient, a loss and a gradient of a weight in each micro-batch."""
     records = []
     for index in range(microbatches):
@@ -41,7 +41,7 @@ def fine(microbatches: int = 4) -> list[Record]:
 
 
 def recorded(folder: Path, point: Point, microbatches: int = 4) -> Trace:
-    return write(folder, fine(microbatches), point, "float64")
+    return write(folder, records_of(microbatches), point, "float64")
 
 
 def value(trace: Trace, id: TensorId) -> torch.Tensor:
@@ -52,7 +52,7 @@ def value(trace: Trace, id: TensorId) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("point", [SINGLE, Point.of(tp=2), Point.of(dp=2)], ids=str)
-def test_micro_batches_are_merged_on_every_rank_that_holds_a_part(point, tmp_path):
+def test_merged_joins_micro_batches_on_every_rank(point, tmp_path):
     trace = recorded(tmp_path / "trace", point)
     like = {
         OUTPUT: (2 * ROWS, WIDTH),
@@ -67,7 +67,7 @@ def test_micro_batches_are_merged_on_every_rank_that_holds_a_part(point, tmp_pat
     grads = [draw(f"activation_grad {index}", (ROWS, WIDTH)) for index in range(4)]
     second = TensorId(0, 1, "activation_grad", "fc1", "output")
     assert torch.equal(value(found, second), torch.cat(grads[2:]))
-    # Of positions, which all samples share, there is one row, whose gradients add up.
+    # All samples share the one row of `places`, so its gradients add up.
     places = TensorId(0, 0, "activation_grad", "places", "output")
     assert torch.equal(
         value(found, places), draw("places 0", (1, WIDTH)) + draw("places 1", (1, WIDTH))
@@ -79,14 +79,14 @@ def test_micro_batches_are_merged_on_every_rank_that_holds_a_part(point, tmp_pat
     assert torch.equal(value(found, WEIGHT), draw("weight", (WIDTH, 3)))
 
 
-def test_micro_batches_of_one_on_two_ranks_are_refused(tmp_path):
+def test_merging_micro_batches_of_different_dp_ranks_is_refused(tmp_path):
     trace = recorded(tmp_path / "trace", Point.of(dp=2))
 
     with pytest.raises(RelationError, match=r"are on dp ranks 0 and 1; let ctx\.microbatches"):
         translated(trace, Merged(4), {}, relations.Split())
 
 
-def test_dp_ranks_may_share_a_micro_batch_under_a_relation_that_merges_none(tmp_path):
+def test_dp_ranks_may_share_a_micro_batch_if_the_relation_merges_none(tmp_path):
     trace = recorded(tmp_path / "trace", Point.of(dp=2))
     shared = {**trace.ranks[0].tensors, **trace.ranks[1].tensors}
     for rank in trace.ranks:
@@ -98,7 +98,7 @@ def test_dp_ranks_may_share_a_micro_batch_under_a_relation_that_merges_none(tmp_
 
 
 @pytest.mark.parametrize("point", [SINGLE, Point.of(tp=2)], ids=str)
-def test_longer_dimensions_are_cropped_also_where_ranks_hold_parts_of_them(point, tmp_path):
+def test_cropped_shortens_longer_dimensions_even_if_they_are_sharded(point, tmp_path):
     trace = recorded(tmp_path / "trace", point)
     like = {**shapes_of(trace), OUTPUT: (ROWS, 4), WEIGHT: (4, 3)}
 
@@ -110,7 +110,7 @@ def test_longer_dimensions_are_cropped_also_where_ranks_hold_parts_of_them(point
     assert torch.equal(value(found, other), draw("activation 1", (ROWS, WIDTH)))
 
 
-def test_rows_that_are_flattened_are_cropped_row_by_row_or_as_a_whole(tmp_path):
+def test_cropped_shortens_each_row_of_a_flat_tensor_or_its_outermost_dimension(tmp_path):
     id = TensorId(0, 0, "activation", "fc1", "output")
     flat = torch.arange(10.0, dtype=torch.float64)
     trace = write(tmp_path / "trace", [Record(id, flat)], SINGLE, "float64")
@@ -122,7 +122,7 @@ def test_rows_that_are_flattened_are_cropped_row_by_row_or_as_a_whole(tmp_path):
     assert value(samples, id).tolist() == [0, 1, 2, 3, 4, 5]
 
 
-def test_copies_are_folded_and_scaled_gradients_divided(tmp_path):
+def test_folded_averages_outputs_and_sums_gradients_and_scaled_divides_gradients(tmp_path):
     trace = recorded(tmp_path / "trace", SINGLE)
     gradient = TensorId(0, 0, "activation_grad", "fc1", "output")
     like = {**shapes_of(trace), OUTPUT: (1, WIDTH), gradient: (1, WIDTH)}
@@ -136,7 +136,7 @@ def test_copies_are_folded_and_scaled_gradients_divided(tmp_path):
     assert torch.equal(value(scaled, OUTPUT), draw("activation 0", (ROWS, WIDTH)))
 
 
-def test_equal_hashes_of_made_tensors_mean_equal_values(tmp_path):
+def test_merged_tensors_have_equal_hashes_if_the_view_is_equal_and_else_other_hashes(tmp_path):
     first = recorded(tmp_path / "first", SINGLE)
     second = recorded(tmp_path / "second", SINGLE)
     like = {OUTPUT: (2 * ROWS, WIDTH)}
@@ -148,11 +148,11 @@ def test_equal_hashes_of_made_tensors_mean_equal_values(tmp_path):
     other = digest(first, Merged(2, "sum"))
 
     assert one == same
-    assert one != other  # made in another way, so the values are compared
+    assert one != other  # another view made it, so the values must be compared
     assert one not in {event.hash for event in first.ranks[0].tensors.values()}
 
 
-def test_a_view_that_keeps_several_parts_is_refused(tmp_path):
+def test_a_view_that_returns_keep_for_several_parts_is_refused(tmp_path):
     class Keeps(Merged):
         def combine(self, id, parts, like):
             return relations.KEEP

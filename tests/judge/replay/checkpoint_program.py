@@ -1,4 +1,4 @@
-"""A training whose checkpoints are those of `TrainingCheckpoint`, at any number of dp ranks."""
+"""A training that saves with `TrainingCheckpoint`, at any number of dp ranks."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BATCHES, STEPS, WIDTH = 4, 4, 4
 
 
 class Reader:
-    """A loader with a state of its own: the number of the next batch."""
+    """A loader whose state is the number of the next batch."""
 
     def __init__(self) -> None:
         self.next = 0
@@ -28,7 +28,7 @@ class Reader:
 
 
 def train(ctx: Any, fault: str = "", noise: bool = False) -> None:
-    """Train with momentum; `noise` is drawn from the rank's generator, and else by example."""
+    """Train with momentum and per-example dropout; `noise` adds draws from the rank's generator."""
     model = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 1))
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
@@ -73,7 +73,7 @@ def train(ctx: Any, fault: str = "", noise: bool = False) -> None:
 
 
 def plain(ctx: Any, after_step: Callable[[], object] = lambda: None) -> None:
-    """A training without checkpoints, which functions of the test save and load."""
+    """Train without checkpoint code: functions of the test save and load the state."""
     model = nn.Linear(WIDTH, 1)
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)

@@ -1,4 +1,4 @@
-"""Records every program of these tests once: all of two ranks in one group."""
+"""Records every program of these tests once: one group of two ranks, and one of a single rank."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A small training that is deterministic, and the same with one thing in it that is not.
+"""A small deterministic training, and variants with one cause of nondeterminism each.
 
-Run as a script it records what it is given as JSON, in a process of its own.
+Run as a script, it records the jobs that it is given as JSON.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ BATCH, WIDTH = 4, 300
 #: The parameter of glibc's mallopt for the byte that memory is filled with.
 M_PERTURB = -6
 
-#: So many that two processes have them in another order, whatever their hashes are.
+#: Enough strings that processes with different hashes iterate over the set in different orders.
 NAMES = {f"shard-{number}" for number in range(40)}
 
 
 def train(ctx: Any, fault: str = "") -> None:
-    """Train two linear layers for two steps of one micro-batch a rank."""
+    """Train two linear layers for two steps, with one micro-batch per rank."""
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Linear(8, 1))
     ctx.initialize(model)
     ctx.watch(model)
@@ -55,18 +55,18 @@ def train(ctx: Any, fault: str = "") -> None:
                     loss = (model(x) * counts[:, None] * scale).square().mean()
                     loss.backward()
                     ctx.loss(loss)
-            # By hand: torch's optimizers import the compiler, for two seconds in each process.
+            # Without torch.optim, which imports the compiler: two seconds in each process.
             for parameter in model.parameters():
                 if ctx.point.size("dp") > 1:
                     torch.distributed.all_reduce(parameter.grad, group=ctx.group("dp"))
                 assert parameter.grad is not None
                 parameter.data -= 0.01 * parameter.grad
                 parameter.grad = None
-        print("seconds", time.perf_counter() - began)  # a clock that nothing depends on
+        print("seconds", time.perf_counter() - began)  # a clock on which no result depends
 
 
 def load(name: str, fault: str) -> torch.Tensor:
-    """The examples of a shard: memory that is allocated, and then written."""
+    """The examples of a shard, written into newly allocated memory."""
     examples = torch.empty(BATCH, WIDTH, dtype=torch.float64)
     written = BATCH - 1 if fault == "memory that is not written" else BATCH
     generator = torch.Generator().manual_seed(int(name.partition("-")[2]))
@@ -76,7 +76,7 @@ def load(name: str, fault: str) -> torch.Tensor:
 
 @contextmanager
 def racing_bincount(wanted: bool) -> Iterator[None]:
-    """Have `torch.bincount` compute something else in every call, as a race may."""
+    """Make `torch.bincount` return another result in every call, as a race might."""
     if not wanted:
         yield
         return
@@ -96,7 +96,7 @@ def racing_bincount(wanted: bool) -> Iterator[None]:
 def record_all(jobs: list[tuple[str, int, bool, int, str]]) -> None:
     """Record jobs: a fault, the step whose operators are recorded, `sealed`, memory, the folder.
 
-    The byte that memory is filled with is set as the process goes, which saves a process.
+    The byte that new memory is filled with is set for each job, which saves a process per byte.
     """
     from pytest_trainsafe.record import program
     from pytest_trainsafe.record.assignment import Assignment

@@ -1,4 +1,4 @@
-"""Makes the Runs that a judge asks for in this process, one rank each."""
+"""Makes the Runs that a judge asks for, in this process and with one rank each."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
 
 class RunsHere:
-    """Stands for the Runs of a session: makes each when its trace is asked for, once."""
+    """Replaces the Runs of a session: makes each once, when its trace is first asked for."""
 
     def __init__(self, train: Callable[..., object], folder: Path) -> None:
         self._train, self._folder = train, folder
@@ -28,7 +28,7 @@ class RunsHere:
         self.notes: dict[str, None] = {}
 
     def start(self, spec: RunSpec) -> None:
-        """Nothing is made ahead."""
+        """Do nothing: a Run is made only in `get`."""
 
     def get(self, spec: RunSpec, *, timed: bool = False) -> Run:
         """The Run of a spec."""
@@ -53,9 +53,9 @@ def traces_here(
     settings: Settings | None = None,
     program: Callable[..., object] | None = None,
 ) -> Traces:
-    """What the fixture `candidate_trace` would be, for Runs of one rank in this process.
+    """The equivalent of the fixture `candidate_trace`, for Runs of one rank in this process.
 
-    `program` is the program's name where `train` has none.
+    `program` is the function that names the program if `train` is a wrapper of it.
     """
     found = resolve(program or train)
     case = Case(Point.of({}), found, settings or Settings(dtypes=("float64",)))

@@ -1,4 +1,4 @@
-"""Writes traces that hold nothing but RNG ledgers, draw by draw."""
+"""Writes traces that contain only RNG ledgers, draw by draw."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
-#: What a rank writes, by its coordinates.
+#: Gives the events that a rank writes, from its coordinates.
 Ledger = Callable[[dict[str, int]], Iterable[msgspec.Struct]]
 
 
 def state(number: int) -> str:
-    """A state that is another for every number."""
+    """A generator state, different for each number."""
     return f"{number:016x}.1"
 
 
@@ -31,7 +31,7 @@ def mask(
     shape: tuple[int, ...] = (4, 8),
     phase: Phase = "forward",
 ) -> DrawEvent:
-    """A dropout that draws from the state of a number."""
+    """A dropout's draw from the state of `number`."""
     return DrawEvent(
         "torch cpu",
         phase,

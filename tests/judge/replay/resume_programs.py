@@ -1,7 +1,7 @@
-"""A training that saves and loads all of its state, and the same with one part of it not resumed.
+"""A training that saves and loads all of its state, and variants that do not restore one part.
 
-Every fault is in what a resumed training does with the checkpoint, so that all share the Runs that
-are not resumed.
+Every fault but "draws while it saves" is in the code that loads the checkpoint, so all of them
+share the Runs that are not resumed.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.trace.run_spec import Resume, RunSpec, arguments_of
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 
-#: Steps of an epoch and of the whole training, and those before the checkpoint: in epoch 1.
+#: Steps of an epoch, of the whole training, and before the checkpoint, which is in epoch 1.
 PER_EPOCH, STEPS, BEFORE = 3, 6, 4
 
 WIDTH, BATCH = 6, 2
 
 
 class Model(nn.Module):
-    """Two linear layers with dropout, a buffer, and a counter that is in no state_dict."""
+    """Two linear layers with dropout, a buffer, and a counter that is not in the state_dict."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -52,14 +52,14 @@ class Model(nn.Module):
 
 
 class Training:
-    """The objects of a training, and where it is in its data."""
+    """The objects of a training, and its position in the data."""
 
     def __init__(self, ctx: Any, fault: str) -> None:
         self.ctx, self.fault = ctx, fault
         ranks = ctx.point.size("dp")
         self.model = Model()
         ctx.initialize(self.model)
-        # The reference implementation: the fused one computes the same, and is slow to import.
+        # foreach=False: the foreach implementation computes the same, and is slow to import.
         self.optimizer = torch.optim.Adam(self.model.parameters(), lr=0.01, foreach=False)
         self.schedule = torch.optim.lr_scheduler.LambdaLR(
             self.optimizer, lambda step: min(1.0, (step + 1) / 8)
@@ -142,7 +142,7 @@ class Training:
 
 
 def train(ctx: Any, fault: str = "", steps: int = STEPS) -> None:
-    """Train with Adam, a schedule and a scaler; `fault` names what is not resumed."""
+    """Train with Adam, a schedule and a scaler; `fault` names the state that is not restored."""
     training = Training(ctx, fault)
     ranks = ctx.point.size("dp")
     ctx.watch(training.model, training.optimizer)
@@ -169,7 +169,7 @@ def train(ctx: Any, fault: str = "", steps: int = STEPS) -> None:
 
 
 def reseeds(ctx: Any) -> None:
-    """Train with dropout from a generator that is seeded in each step, and restores none."""
+    """Train with dropout; seed the generator in each step, and do not restore its state."""
     model = Model()
     ctx.initialize(model)
     ctx.watch(model)
@@ -201,7 +201,7 @@ def checkpointed(ctx: Any) -> None:
 def make_spec(
     name: str, arguments: dict[str, Any], point: dict[str, Any], resume: Resume | None = None
 ) -> RunSpec:
-    """The Run of a program of this file, in float64."""
+    """The RunSpec of a program of this file, in float64."""
     return RunSpec(
         program=f"resume_programs:{name}",
         arguments=arguments_of(arguments),
@@ -214,7 +214,7 @@ def make_spec(
 
 
 def make_job(spec: RunSpec, trace: Path, checkpoint: Path) -> dict[str, Any]:
-    """What to record, as data, with the manifest of its trace written."""
+    """An Assignment to record a Run, as plain data; writes the manifest of its trace."""
     write_manifest(trace, manifest_of(spec, "cpu"))
     made: dict[str, Any] = msgspec.to_builtins(
         Assignment(spec=spec, trace=str(trace), checkpoint=str(checkpoint))
@@ -223,13 +223,13 @@ def make_job(spec: RunSpec, trace: Path, checkpoint: Path) -> dict[str, Any]:
 
 
 def record_all(jobs: list[dict[str, Any]]) -> None:
-    """Record Runs one after the other in this group of ranks.  The task that is launched."""
+    """Record Runs one after the other in this group of ranks; this function is launched."""
     for data in jobs:
         assignment = msgspec.convert(data, Assignment, strict=False)
         spec = assignment.spec
         function = globals()[spec.program.partition(":")[2]]
         program.record(assignment, functools.partial(function, **spec.keywords))
         if dist.is_initialized():
-            dist.barrier()  # a checkpoint is loaded when all ranks have saved it
+            dist.barrier()  # a checkpoint may be loaded only when all ranks have saved it
     if dist.is_initialized():
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Small trainings with dropout on two ranks: healthy, and with one mistake in their randomness."""
+"""Small trainings with dropout on one or two ranks, without a fault and with one RNG fault."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ ANNOTATIONS = {
 
 
 class Stream:
-    """A random state beside the default one, which takes its place for a while."""
+    """A random state that replaces the default generator's in a `with` block."""
 
     def __init__(self, seed: int) -> None:
         self._state = torch.Generator().manual_seed(seed).get_state()
@@ -55,7 +55,7 @@ class Stream:
 
 
 class Block(nn.Module):
-    """Two linear layers, the first cut by columns and the second by rows, with two dropouts."""
+    """A column-parallel and a row-parallel linear layer, each followed by a dropout."""
 
     def __init__(self, ctx: Any, inner: Stream, fault: str) -> None:
         super().__init__()
@@ -165,7 +165,7 @@ def _reduce(ctx: Any, model: nn.Module) -> None:
 
 
 def draws_its_parameters(ctx: Any, fault: str = "") -> None:
-    """Train a model whose parameters every rank draws for itself."""
+    """Train a model whose parameters every rank initialises from its own generator."""
     torch.manual_seed(ctx.seed + (ctx.rank if fault else 0))
     model = nn.Linear(WIDTH, WIDTH)
     if fault == "then broadcast":
@@ -183,7 +183,7 @@ def draws_its_parameters(ctx: Any, fault: str = "") -> None:
 
 
 class Noisy(Dataset[torch.Tensor]):
-    """Examples with noise from a generator of the dataset's own."""
+    """Examples with noise from a generator that the dataset holds."""
 
     def __init__(self) -> None:
         self.rng = np.random.default_rng(0)
@@ -196,7 +196,7 @@ class Noisy(Dataset[torch.Tensor]):
 
 
 def reseed(worker: int) -> None:
-    """Give the worker's copy of the dataset a generator of its own."""
+    """Give the worker's copy of the dataset a generator with the worker's seed."""
     info = get_worker_info()
     assert info is not None
     info.dataset.rng = np.random.default_rng(info.seed)  # type: ignore[attr-defined]
@@ -231,7 +231,7 @@ def loads_with_workers(ctx: Any, fault: str = "") -> None:
 
 
 def record_all(specs: list[dict[str, Any]]) -> None:
-    """Record programs one after the other in this group of ranks.  The task that is launched."""
+    """Record programs one after the other in this group of ranks; this function is launched."""
     import msgspec
 
     for data in specs:
@@ -244,7 +244,7 @@ def record_all(specs: list[dict[str, Any]]) -> None:
 
 
 def make_spec(name: str, fault: str, point: dict[str, Any], trace: Path) -> dict[str, Any]:
-    """What to record, as data, with the manifest of its trace written."""
+    """An Assignment to record a program, as plain data; writes the manifest of its trace."""
     import msgspec
 
     spec = RunSpec(

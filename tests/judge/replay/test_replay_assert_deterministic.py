@@ -1,4 +1,4 @@
-"""`assert_deterministic` in a pytest run: real ranks, repeated in new processes."""
+"""`assert_deterministic` in a pytest run: two ranks, repeated in new processes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_order(candidate_trace):
 """
 
 
-def test_ranks_in_new_processes_compute_the_same_until_one_follows_a_set(
+def test_nondeterminism_from_the_order_of_a_set_is_reported_at_the_first_differing_step(
     pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     program = Path(__file__).with_name("determinism_programs.py")
@@ -33,7 +33,7 @@ def test_ranks_in_new_processes_compute_the_same_until_one_follows_a_set(
     result = pytester.runpytest_subprocess("--trainsafe-localize=off")
 
     result.assert_outcomes(failed=1)
-    # Step 0 and what is before it are alike: forked ranks and new ones compute the same bits.
+    # Nothing differs up to the end of step 0: forked and new ranks compute the same bits.
     result.stdout.fnmatch_lines(
         [
             "*trainsafe: determinism_programs:train at dp=2 is not deterministic",
@@ -45,18 +45,18 @@ def test_ranks_in_new_processes_compute_the_same_until_one_follows_a_set(
 
 
 @pytest.mark.parametrize("given", [None, "a/trace", object()])
-def test_what_cannot_be_repeated_is_refused(given):
+def test_assert_deterministic_refuses_a_value_that_is_no_fixture(given):
     with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_deterministic(given)
 
 
-def test_a_recorded_trace_is_refused():
+def test_assert_deterministic_refuses_a_recorded_trace():
     with pytest.raises(ArgumentTypeError, match="whose Run is repeated"):
         assert_deterministic(Trace.__new__(Trace))  # type: ignore[arg-type]
 
 
 class Fixture:
-    """What the assertion takes for a fixture."""
+    """An object that the assertion accepts as a fixture."""
 
     prefetch = None
 
@@ -71,6 +71,6 @@ def test_fewer_than_two_runs_are_refused(repeats):
 
 
 @pytest.mark.parametrize("repeats", [2.0, "2", True])
-def test_a_number_of_runs_that_is_none_is_refused(repeats):
+def test_repeats_must_be_an_integer(repeats):
     with pytest.raises(ArgumentTypeError, match="repeats must be the number of Runs, such as 2"):
         assert_deterministic(FIXTURE, repeats=repeats)

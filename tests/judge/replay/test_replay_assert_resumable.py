@@ -1,4 +1,4 @@
-"""`assert_resumable` in a pytest run: real ranks, resumed in new processes, and by fewer ranks."""
+"""`assert_resumable` in a pytest run: two ranks, resumed by two and by one, in new processes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def test_resumes(candidate_trace):
 """
 
 
-def test_two_ranks_resume_bit_by_bit_and_one_rank_up_to_rounding(
+def test_a_run_of_two_ranks_resumes_on_two_ranks_and_on_one(
     pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     program = Path(__file__).with_name("checkpoint_program.py")

@@ -1,6 +1,6 @@
-"""Each planted cause of other results is found and named; a deterministic program has none.
+"""Each planted cause of nondeterminism is named, and a deterministic program has no difference.
 
-Two processes, whose strings hash differently, record every program with two fillings of memory.
+Two processes with different string hashes record the programs, with two patterns of new memory.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pytest_trainsafe.trace.operators import OperatorEvent
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-#: What is planted, the step in which it shows, the code of its cause, and words of the report.
+#: The planted cause, the first step that differs, the code of the cause, and words of the report.
 FAULTS = [
     ("unseeded generator", 0, "unseeded", "numpy.random.Generator of determinism_programs.py:"),
     ("order of a set", 1, "order", "PYTHONHASHSEED"),
@@ -35,13 +35,13 @@ FAULTS = [
     ("nondeterministic operator", 0, "operator", "torch documents torch.bincount"),
 ]
 
-#: Seeds of string hashes, one process each, and patterns of memory.
+#: Pairs of a seed of string hashes, which has its own process, and a pattern of new memory.
 PROCESSES = [(1, 1), (2, 1), (1, 2)]
 
 
 BYTES = {1: 0xA5, 2: 0x3C}
 
-#: Which Runs of a program there are: its process, whether it is the second there, and sealed.
+#: A Run of a program: hash seed and memory pattern, its number with these, and whether sealed.
 Which = tuple[tuple[int, int], int, bool]
 RUNS: list[Which] = [
     *(((1, 1), again, False) for again in range(2)),
@@ -52,7 +52,7 @@ SEALED: list[Which] = [((1, 1), again, True) for again in range(2)]
 
 @dataclass(frozen=True)
 class Recorded:
-    """The traces of every program, by process."""
+    """The traces of every program, by planted cause and Run."""
 
     folder: Path
 
@@ -64,7 +64,7 @@ class Recorded:
         return self.folder / f"{fault}-{hashes}-{memory}-{again}{'-sealed' if sealed else ''}"
 
     def make(self, fault: str, specs: Sequence[RunSpec]) -> list[Trace]:
-        """What a session would record for these RunSpecs of a program."""
+        """The traces that a session would record for these RunSpecs of a program."""
         by_environ: dict[Environ, tuple[int, int]] = {variables(*each): each for each in PROCESSES}
         return [
             self.trace(fault, (by_environ.get(each.environ, (1, 1)), each.repeat - 1, each.sealed))
@@ -72,7 +72,7 @@ class Recorded:
         ]
 
     def cause(self, fault: str) -> Cause:
-        """The cause that is found when Runs differ in everything that is varied."""
+        """The cause of the first difference between the first Run and any other."""
         first = self.trace(fault)
         found = (first_divergence(first, self.trace(fault, which)) for which in RUNS[1:])
         differs = next(each for each in found if each is not None)
@@ -82,7 +82,7 @@ class Recorded:
 
 @pytest.fixture(scope="module")
 def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
-    """Every program recorded in every process, sealed where the cause is outside of it."""
+    """Every program, recorded in each Run that its cause requires."""
     made = Recorded(tmp_path_factory.mktemp("determinism"))
     jobs = [("", 0, which) for which in RUNS]
     for fault, step, code, _ in FAULTS:
@@ -107,14 +107,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     return made
 
 
-def test_a_deterministic_program_has_equal_bits_whatever_is_varied(recorded):
+def test_a_deterministic_program_has_equal_bits_with_other_hashes_and_memory(recorded):
     first = recorded.trace("")
 
     assert [first_divergence(first, recorded.trace("", which)) for which in RUNS] == [None] * 4
     assert first.ranks[0].tensors
 
 
-def test_the_operators_of_a_deterministic_program_are_recorded_and_alike(recorded):
+def test_the_recorded_operators_of_a_deterministic_program_do_not_differ(recorded):
     first = recorded.trace("")
     names = {event.name for event in first.ranks[0].events_of(OperatorEvent)}
 
@@ -140,14 +140,16 @@ def test_a_planted_cause_is_named_with_its_operator_and_line(recorded, fault, st
         ("memory that is not written", [False, False, True]),
     ],
 )
-def test_only_what_the_cause_depends_on_makes_a_difference(recorded, fault, differ):
+def test_results_differ_only_if_the_setting_that_the_cause_depends_on_is_varied(
+    recorded, fault, differ
+):
     first = recorded.trace(fault)
     found = [first_divergence(first, recorded.trace(fault, which)) for which in RUNS[1:]]
 
     assert [each is not None for each in found] == differ
 
 
-def test_the_first_difference_is_the_first_in_dataflow(recorded):
+def test_the_first_difference_is_the_first_tensor_in_dataflow_order(recorded):
     first, second = (recorded.trace("scale by the time", which) for which in RUNS[:2])
     found = first_divergence(first, second)
 
@@ -157,7 +159,7 @@ def test_the_first_difference_is_the_first_in_dataflow(recorded):
     assert found.greatest
 
 
-def test_an_unseeded_generator_is_named_from_the_ledgers_alone(recorded):
+def test_an_unseeded_generator_is_recognised_from_the_rng_ledgers_alone(recorded):
     first, second = (recorded.trace("unseeded generator", which) for which in RUNS[:2])
     found = first_divergence(first, second)
     assert found is not None
@@ -168,7 +170,7 @@ def test_an_unseeded_generator_is_named_from_the_ledgers_alone(recorded):
     assert cause.code == "unseeded"
 
 
-def test_seeded_generators_are_no_cause(recorded):
+def test_seeded_generators_are_not_named_as_a_cause(recorded):
     first, second = (recorded.trace("order of a set", which) for which in (RUNS[0], RUNS[2]))
     found = first_divergence(first, second)
     assert found is not None
@@ -176,7 +178,7 @@ def test_seeded_generators_are_no_cause(recorded):
     assert cause_of_draws(first, second, found) is None
 
 
-def test_a_finding_has_its_rank_its_operator_and_its_line(recorded):
+def test_a_finding_names_rank_run_operator_and_line(recorded):
     first, second = (recorded.trace("order of a set", which) for which in (RUNS[0], RUNS[2]))
     found = first_divergence(first, second)
     assert found is not None

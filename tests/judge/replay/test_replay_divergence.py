@@ -1,4 +1,4 @@
-"""The first difference of two Runs, on written traces; and what torch says of its operators."""
+"""The first difference between two Runs' traces, and the list of nondeterministic operators."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Rank = Sequence[tuple[TensorId, torch.Tensor] | StepEvent | OperatorEvent | Outs
 
 
 def written(path: Path, *ranks: Rank) -> Trace:
-    """A trace of dp ranks that hold what is given."""
+    """A trace of dp ranks, each of which recorded the given events."""
     point = Point.of(dp=len(ranks))
     spec = RunSpec(program="a_program:train", axes=point.values, dtype="float32")
     write_manifest(path, manifest_of(spec, "cpu"))
@@ -59,7 +59,7 @@ def test_equal_traces_have_no_difference(tmp_path):
     assert first_divergence(first, second) is None
 
 
-def test_a_difference_on_one_rank_is_found_at_its_place(tmp_path):
+def test_a_difference_on_one_rank_is_reported_with_rank_tensor_and_extent(tmp_path):
     other = [RANK[0], (loss(0, 1), TWO), (loss(1), TWO)]
     found = first_divergence(
         written(tmp_path / "a", RANK, RANK), written(tmp_path / "b", RANK, other)
@@ -70,7 +70,7 @@ def test_a_difference_on_one_rank_is_found_at_its_place(tmp_path):
     assert (found.differing, found.total, found.greatest) == (2, 6, 1.0)
 
 
-def test_a_bit_that_no_comparison_sees_is_a_difference(tmp_path):
+def test_zero_and_negative_zero_are_a_difference(tmp_path):
     zero, negative = torch.zeros(3), -torch.zeros(3)
     found = first_divergence(
         written(tmp_path / "a", [(loss(0), zero)]), written(tmp_path / "b", [(loss(0), negative)])
@@ -88,14 +88,16 @@ def test_a_bit_that_no_comparison_sees_is_a_difference(tmp_path):
         ([*RANK, (loss(2), ONE)], "added", loss(2)),
     ],
 )
-def test_what_is_missing_added_or_of_another_shape_is_a_difference(tmp_path, other, how, where):
+def test_a_tensor_that_is_missing_added_or_of_another_shape_is_a_difference(
+    tmp_path, other, how, where
+):
     found = first_divergence(written(tmp_path / "a", RANK), written(tmp_path / "b", other))
 
     assert found is not None
     assert (found.how, found.where) == (how, where)
 
 
-def test_equal_values_in_another_order_are_a_difference(tmp_path):
+def test_equal_tensors_recorded_in_another_order_are_a_difference(tmp_path):
     first, second = written(tmp_path / "a", RANK), written(tmp_path / "b", RANK[::-1])
     found = first_divergence(first, second)
 
@@ -103,7 +105,7 @@ def test_equal_values_in_another_order_are_a_difference(tmp_path):
     assert (found.how, found.where) == ("order", loss(0))
 
 
-def test_an_optimizers_states_in_another_order_are_no_difference(tmp_path):
+def test_optimizer_states_recorded_in_another_order_are_no_difference(tmp_path):
     states = [
         (TensorId(1, None, "optimizer_state", "", f"weight.{name}"), ONE)
         for name in ("exp_avg", "exp_avg_sq")
@@ -116,7 +118,7 @@ def test_an_optimizers_states_in_another_order_are_no_difference(tmp_path):
     assert first_divergence(first, second) is None
 
 
-def test_an_optimizer_that_steps_in_one_run_alone_is_a_difference(tmp_path):
+def test_an_optimizer_that_steps_in_only_one_run_is_a_difference(tmp_path):
     stepped = [
         StepEvent(0, 1, "", "", optimizer_stepped=each, seconds=0.1) for each in (True, False)
     ]
@@ -141,7 +143,9 @@ def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", *
         (operator(), operator(name="aten.add.Tensor"), "call"),
     ],
 )
-def test_the_first_operator_that_differs_says_in_what(tmp_path, one, other, differs):
+def test_the_first_differing_operator_is_reported_with_the_part_that_differs(
+    tmp_path, one, other, differs
+):
     same = operator(inputs=7)
     first, second = (written(tmp_path / n, [same, e]) for n, e in (("a", one), ("b", other)))
     found = first_operator(first, second, 0)
@@ -154,7 +158,7 @@ def test_the_first_operator_that_differs_says_in_what(tmp_path, one, other, diff
 @pytest.mark.parametrize(
     "passive", [{"name": "aten.empty.memory_format"}, {"name": "aten.view.default", "view": True}]
 )
-def test_memory_that_is_allocated_or_viewed_is_no_difference(tmp_path, passive):
+def test_different_outputs_of_an_allocation_or_a_view_are_no_difference(tmp_path, passive):
     events = [operator(outputs, **passive) for outputs in (1, 2)]
     one, other = (written(tmp_path / n, [e]) for n, e in zip("ab", events, strict=True))
 
@@ -174,7 +178,7 @@ def test_a_malformed_event_is_refused(tmp_path, event, fault):
         written(tmp_path, [event])
 
 
-def test_every_listed_operator_is_in_torchs_documentation_under_its_name():
+def test_every_listed_operator_is_named_in_torchs_documentation_of_determinism():
     documented = re.sub(r"\s+", " ", str(torch.use_deterministic_algorithms.__doc__))
 
     for operators, (name, why) in _LISTED.items():
@@ -182,14 +186,14 @@ def test_every_listed_operator_is_in_torchs_documentation_under_its_name():
         assert why
 
 
-def test_operators_are_listed_by_their_name_in_aten_alone():
+def test_only_aten_operators_are_listed_whatever_their_overload_or_in_place_form():
     assert listed("aten.index_add_.default") == listed("aten.index_add.out")
     assert listed("aten.upsample_bilinear2d_backward.default") is not None
     assert listed("aten.mul.Tensor") is None
     assert listed("custom.index_add.default") is None
 
 
-def test_the_allocators_settings_of_the_user_stay_in_force():
+def test_the_users_allocator_settings_are_kept_when_memory_patterns_are_varied():
     given = {"GLIBC_TUNABLES": "glibc.malloc.arena_max=1"}
     settings = dict(variables(3, 1, given))
 

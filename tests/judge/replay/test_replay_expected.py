@@ -1,4 +1,4 @@
-"""expect_rng adds rules, replaces default ones, and refuses what has no meaning."""
+"""expect_rng adds rules, replaces default rules, and refuses invalid arguments."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import rng_programs
 from pytest_trainsafe import TrainsafeFailure, assert_rng, assert_trainsafe, expect_rng
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 
-ALIKE = "one seed for all data-parallel ranks"
+SAME_SEED = "one seed for all data-parallel ranks"
 
 
-def test_equal_draws_over_an_axis_are_accepted_where_they_are_expected(recorded):
-    faulty = recorded("train", ALIKE, dp=2)
+def test_equal_draws_over_an_axis_pass_only_in_modules_where_they_are_expected(recorded):
+    faulty = recorded("train", SAME_SEED, dp=2)
 
     assert_rng(faulty, expect=[expect_rng("drop", same="dp")])
     with pytest.raises(TrainsafeFailure, match="rng:dp_same_dropout"):
@@ -22,7 +22,7 @@ def test_equal_draws_over_an_axis_are_accepted_where_they_are_expected(recorded)
 @pytest.mark.trainsafe(
     rng_programs.train, dp=2, dtype=["float64"], expect=[expect_rng("drop", same="dp")]
 )
-def test_every_assertion_of_a_test_applies_what_its_marker_expects(
+def test_assert_rng_and_assert_trainsafe_apply_the_expectations_of_the_marker(
     candidate_trace, reference_trace
 ):
     for check in (
@@ -35,17 +35,19 @@ def test_every_assertion_of_a_test_applies_what_its_marker_expects(
 
 
 @pytest.mark.parametrize(
-    ("expectation", "drew"),
+    ("expectation", "words"),
     [
         (expect_rng("drop", same=["dp"]), "draw different numbers, first at draw 0 (counted"),
         (expect_rng("*_drop", same="dp"), "draw different numbers, first at draw 0 (counted"),
     ],
 )
-def test_a_broken_expectation_of_equal_draws_names_the_first(recorded, expectation, drew):
+def test_a_broken_expectation_of_equal_draws_names_the_first_differing_draw(
+    recorded, expectation, words
+):
     [finding] = judge_rng(recorded("train", dp=2), None, [expectation]).findings
 
     assert finding.check == "rng:expected"
-    assert drew in finding.message
+    assert words in finding.message
 
 
 def test_a_broken_expectation_of_different_draws_names_both_ranks(recorded):
@@ -55,7 +57,7 @@ def test_a_broken_expectation_of_different_draws_names_both_ranks(recorded):
     assert "ranks 0, 1 draw the same numbers, first at draw 0 (counted from 0)" in finding.message
 
 
-def test_an_ignored_rule_does_not_apply_where_it_is_ignored(recorded):
+def test_an_ignored_rule_is_skipped_only_for_draws_that_match_the_pattern(recorded):
     faulty = recorded("train", "evaluates from the training's stream")
     here = expect_rng("rng_programs.py:*", ignore="rng:evaluation_shift", reason="a short test")
     elsewhere = expect_rng("other.py:*", ignore="rng:evaluation_shift", reason="a short test")
@@ -76,11 +78,11 @@ def test_an_ignored_rule_does_not_apply_where_it_is_ignored(recorded):
         ({"ignore": "rng:worker", "reason": "x"}, "takes some of rng:dp_same_dropout, .*worker'"),
     ],
 )
-def test_an_expectation_without_meaning_is_refused(given, message):
+def test_expect_rng_refuses_invalid_arguments(given, message):
     with pytest.raises(ValueError, match=message):
         expect_rng("drop", **given)
 
 
-def test_assert_rng_refuses_what_is_no_expectation(recorded):
+def test_assert_rng_refuses_an_expectation_that_is_a_string(recorded):
     with pytest.raises(TypeError, match="must be a list of results of expect_rng"):
         assert_rng(recorded("train"), expect=["drop"])  # type: ignore[list-item]

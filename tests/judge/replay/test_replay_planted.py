@@ -1,4 +1,4 @@
-"""Each planted mistake of randomness is found and named, and its healthy twin is not."""
+"""Each planted RNG fault is reported, and the same programs without a fault pass."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from pytest_trainsafe import TrainsafeFailure, assert_rng
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 
-#: Program, fault, Point, the check that finds it, and words of its message.
+#: Program, fault, Point, the check that reports it, and words of its message.
 FAULTS: list[tuple[str, str, dict[str, Any], str, str]] = [
     (
         *("train", "one seed for all data-parallel ranks", {"dp": 2}, "rng:dp_same_dropout"),
@@ -72,7 +72,7 @@ HEALTHY: list[tuple[str, str, dict[str, Any]]] = [
 
 @pytest.mark.parametrize("with_reference", [True, False])
 @pytest.mark.parametrize(("name", "fault", "point", "check", "words"), FAULTS)
-def test_a_planted_mistake_is_the_one_finding(
+def test_a_planted_rng_fault_is_the_only_finding(
     recorded, name, fault, point, check, words, with_reference
 ):
     reference = recorded("train") if with_reference and name == "train" else None
@@ -88,7 +88,7 @@ def test_a_planted_mistake_is_the_one_finding(
 
 @pytest.mark.parametrize("with_reference", [True, False])
 @pytest.mark.parametrize(("name", "fault", "point"), HEALTHY)
-def test_its_healthy_twin_has_no_finding_and_nothing_left_out(
+def test_a_program_without_fault_has_no_finding_and_every_draw_is_judged(
     recorded, name, fault, point, with_reference
 ):
     reference = recorded("train") if with_reference and name == "train" else None
@@ -98,13 +98,13 @@ def test_its_healthy_twin_has_no_finding_and_nothing_left_out(
     assert judgement.not_compared == ()
 
 
-def test_the_healthy_twin_draws_from_every_stream_that_is_judged(recorded):
+def test_the_program_without_fault_draws_in_both_dropouts_and_in_the_recomputation(recorded):
     phases = {(e.phase, e.module) for e in recorded("train", dp=2, recompute=True).ranks[0].rng}
 
     assert {("forward", "inner_drop"), ("forward", "drop"), ("recomputation", "drop")} <= phases
 
 
-def test_the_report_names_the_check_what_it_is_and_the_usual_cause(recorded):
+def test_the_report_names_the_check_and_the_correction(recorded):
     faulty = recorded("train", "one seed for all data-parallel ranks", dp=2)
 
     with pytest.raises(TrainsafeFailure) as caught:

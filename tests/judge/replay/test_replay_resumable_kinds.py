@@ -1,6 +1,6 @@
-"""Programs of `reference_models.resumable` go on from a checkpoint with the bits of the original.
+"""Programs of `reference_models.resumable` resume from a checkpoint bit for bit.
 
-`benchmarks/bench_resume.py` has all of them, from four checkpoints each.
+`benchmarks/bench_resume.py` runs all of them, from four checkpoints each.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ CHEAP = [kind for kind in KINDS if kind.name in INTERRUPTED]
 
 
 def traces(kind: Kind, folder):
-    """What `candidate_trace` would be of a program of one rank."""
+    """The equivalent of the fixture `candidate_trace`, for a program of one rank."""
     module, _, name = kind.program.partition(":")
     train = getattr(importlib.import_module(module), name)
 
@@ -35,13 +35,13 @@ def traces(kind: Kind, folder):
 
 
 @pytest.mark.parametrize("kind", CHEAP, ids=lambda kind: kind.name)
-def test_it_goes_on_bit_by_bit(kind, tmp_path):
+def test_a_resumable_program_resumes_bit_for_bit(kind, tmp_path):
     at_step = INTERRUPTED[kind.name]
 
     assert_resumable(traces(kind, tmp_path), at_step=at_step, steps=at_step + 1)
 
 
-def test_a_position_in_the_data_that_is_not_restored_is_found(tmp_path, monkeypatch):
+def test_an_unrestored_position_in_the_data_is_reported_as_data_order(tmp_path, monkeypatch):
     monkeypatch.setattr(Data, "load_state_dict", lambda data, state: None)
     candidate = traces(CHEAP[0], tmp_path)
 

@@ -1,4 +1,4 @@
-"""Checkpoints by functions of the test, and those of `TrainingCheckpoint`."""
+"""Checkpoints that functions of the test save and load, and those of `TrainingCheckpoint`."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.resume.save import restore_rng, rng_states
 
-#: `torch.distributed.checkpoint` of torch 2.10 uses what torch itself calls deprecated.
+#: `torch.distributed.checkpoint` of torch 2.10 uses a class that torch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
 
 
-def test_functions_of_the_test_save_and_load(tmp_path):
+def test_a_training_resumes_through_the_tests_own_save_and_load_functions(tmp_path):
     traces = traces_here(checkpoint_program.plain, tmp_path)
 
     assert_resumable(traces, at_step=2, save=checkpoint_program.save, load=checkpoint_program.load)
 
 
-def test_a_function_that_loads_too_little_is_found(tmp_path):
+def test_a_load_function_that_does_not_load_the_optimizer_is_reported(tmp_path):
     traces = traces_here(checkpoint_program.plain, tmp_path)
     save, load = checkpoint_program.save, checkpoint_program.load_weights
 
@@ -44,7 +44,7 @@ def test_a_function_that_loads_too_little_is_found(tmp_path):
 
 
 @pytest.mark.parametrize("noise", [False, True])
-def test_a_training_checkpoint_resumes_all_of_a_training(tmp_path, noise):
+def test_a_training_resumes_from_its_training_checkpoint(tmp_path, noise):
     settings = Settings(dtypes=("float64",), record="sketch")
     traces = traces_here(
         lambda ctx: checkpoint_program.train(ctx, noise=noise),
@@ -56,7 +56,7 @@ def test_a_training_checkpoint_resumes_all_of_a_training(tmp_path, noise):
     assert_resumable(traces, at_step=2, steps=5)
 
 
-def test_a_draw_from_a_generator_of_the_program_is_found(tmp_path):
+def test_an_additional_draw_from_the_programs_own_generator_is_reported(tmp_path):
     traces = traces_here(
         lambda ctx: checkpoint_program.train(ctx, fault="draws again", noise=True),
         tmp_path,
@@ -72,8 +72,8 @@ def test_a_draw_from_a_generator_of_the_program_is_found(tmp_path):
     assert "1 draw" in finding.message
 
 
-def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path):
-    """StepLR is restarted, but the steps are too few to reach its first change."""
+def test_an_unrestored_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path):
+    """StepLR restarts, but its first change of the rate is after the last step."""
     traces = traces_here(restarts_its_schedule, tmp_path)
 
     with pytest.raises(TrainsafeFailure, match="is inconclusive, so not a pass") as caught:
@@ -89,7 +89,7 @@ def test_a_schedule_that_changes_no_rate_in_these_steps_is_inconclusive(tmp_path
     assert_resumable(traces_here(restarts_its_schedule, tmp_path / "again", accepting), at_step=2)
 
 
-def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_not_seeded(tmp_path):
+def test_an_unrestored_stream_without_effect_is_inconclusive_and_passes_if_unseeded(tmp_path):
     def seeded(ctx):
         random.seed(ctx.seed)
         logs_at_random(ctx)
@@ -117,7 +117,7 @@ def test_a_stream_that_no_result_depends_on_is_inconclusive_and_none_if_it_is_no
 
 
 def logs_at_random(ctx):
-    """Train, and draw in each step a number that decides nothing."""
+    """Train, and draw in each step a number that no result depends on."""
     checkpoint_program.plain(ctx, lambda: random.random())
 
 
@@ -161,7 +161,7 @@ def restarts_its_schedule(ctx):
         ),
     ],
 )
-def test_what_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):
+def test_state_that_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):
     traces = traces_here(lambda ctx: wrong_elsewhere(ctx, fault), tmp_path, program=wrong_elsewhere)
 
     with pytest.raises(TrainsafeFailure) as caught:
@@ -175,7 +175,7 @@ def test_what_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code,
 
 
 def wrong_elsewhere(ctx, fault=""):
-    """Train with momentum; `fault` is what loads wrongly where the Point has recompute on."""
+    """Train with momentum; `fault` is the state that loads wrongly if the Point has recompute."""
     model = nn.Linear(4, 1)
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
@@ -204,7 +204,7 @@ def wrong_elsewhere(ctx, fault=""):
                 checkpoint_program.save(str(folder), model, optimizer)
 
 
-def test_the_states_of_all_generators_are_restored(tmp_path):
+def test_restore_rng_restores_the_states_of_all_generators(tmp_path):
     own = {"own": torch.Generator().manual_seed(3)}
     torch.save(rng_states(own), tmp_path / "states.pt")
 
@@ -219,17 +219,17 @@ def test_the_states_of_all_generators_are_restored(tmp_path):
     assert drawn() == first
 
 
-def test_a_generator_that_the_checkpoint_lacks_is_named():
+def test_restore_rng_names_a_generator_that_the_checkpoint_lacks():
     with pytest.raises(ArgumentError, match="no state of the generators noise; it has none"):
         restore_rng(rng_states(), {"noise": torch.Generator()})
 
 
-def test_an_object_without_a_state_is_refused():
+def test_training_checkpoint_refuses_an_object_without_state_dict():
     with pytest.raises(ArgumentTypeError, match="as 'loader'; pass an object with state_dict"):
         TrainingCheckpoint(nn.Linear(1, 1), per_rank={"loader": [1, 2]})  # type: ignore[dict-item]
 
 
-def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path):
+def test_per_rank_state_is_not_loaded_at_another_world_size(tmp_path):
     made = TrainingCheckpoint(nn.Linear(1, 1), per_rank={"reader": checkpoint_program.Reader()})
     made.save(tmp_path)
     held = torch.load(tmp_path / "rank0.pt")
@@ -244,7 +244,7 @@ def test_what_belongs_to_a_rank_is_not_given_to_another_number_of_ranks(tmp_path
 
 
 class Position:
-    """A position in the data."""
+    """A position in the data, whose state is an integer."""
 
     def __init__(self, position: int) -> None:
         self.position = position
@@ -256,7 +256,7 @@ class Position:
         self.position = state
 
 
-def test_ranks_load_what_is_their_own_before_torch_distributed_is_initialised(
+def test_ranks_load_their_per_rank_state_before_torch_distributed_is_initialised(
     tmp_path, monkeypatch
 ):
     model, held = nn.Linear(2, 2), Position(3)
@@ -273,7 +273,7 @@ def test_ranks_load_what_is_their_own_before_torch_distributed_is_initialised(
         assert (held.position, checkpoint.load_rng(tmp_path)) == (expected, True)
 
 
-def test_ranks_that_have_not_initialised_torch_distributed_cannot_save(tmp_path, monkeypatch):
+def test_ranks_cannot_save_before_torch_distributed_is_initialised(tmp_path, monkeypatch):
     monkeypatch.setenv("WORLD_SIZE", "2")
 
     with pytest.raises(ArgumentError, match="one of 2 ranks"):

@@ -1,6 +1,6 @@
-"""Each part of a training's state that is not resumed is named; a training that resumes all passes.
+"""Each part of a training's state that is not restored is named; if all is restored, it passes.
 
-All Runs are recorded by one group of two ranks.
+One group of two ranks records all Runs, except those of `reseeds`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
 
-#: What is not resumed, the codes of the findings, and words of the first one.
+#: The state that is not restored, the codes of the findings, and words of the first finding.
 FAULTS = [
     ("position lost", ["data_order"], "the uninterrupted training reads in step 3, micro-batch 0"),
     ("epoch not set", ["data_order"], "on rank 0 DistributedSampler.epoch is 0, not 1; step 4, "),
@@ -45,7 +45,7 @@ Found = Callable[[str], Sequence[Finding]]
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
-    """The findings on a training that does not resume something: `found("scaler lost")`."""
+    """Gives the findings on a training with a fault in its resumption: `found("scaler lost")`."""
     folder = tmp_path_factory.mktemp("resume")
     point = {"dp": 2}
     whole, saved = make_spec("train", {}, point), make_spec("train", {}, point, Resume(BEFORE))
@@ -85,20 +85,22 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     return judged
 
 
-def test_a_training_that_resumes_all_of_its_state_has_no_finding(found):
+def test_a_training_that_restores_all_of_its_state_has_no_finding(found):
     assert found("") == []
 
 
-def test_a_training_that_seeds_in_each_step_need_not_restore_its_generator(found):
+def test_a_training_that_seeds_in_each_step_passes_without_restoring_its_generator(found):
     assert found("reseeds") == []
 
 
-def test_a_training_checkpoint_of_two_ranks_resumes_all_of_the_training(found):
+def test_a_training_checkpoint_restores_all_state_of_two_ranks(found):
     assert found("checkpointed") == []
 
 
 @pytest.mark.parametrize(("fault", "codes", "words"), FAULTS)
-def test_what_is_not_resumed_is_named_in_a_line(found, fault, codes, words):
+def test_each_state_that_is_not_restored_is_reported_with_its_code_and_first_difference(
+    found, fault, codes, words
+):
     findings = found(fault)
 
     assert [each.check for each in findings] == [f"resume:{code}" for code in codes], findings
@@ -110,14 +112,14 @@ def test_what_is_not_resumed_is_named_in_a_line(found, fault, codes, words):
         assert " · step " in each.pattern.text  # where the Runs first differ
 
 
-def test_the_call_that_draws_too_much_is_named_with_its_line(found):
+def test_an_additional_draw_after_the_restore_is_reported_with_its_line(found):
     [finding] = found("restored before the iterator")
 
     assert Path(finding.source.rpartition(":")[0]) == Path(resume_programs.__file__)
     assert dict(finding.evidence)["draws"] == 1
 
 
-def test_draws_while_saving_change_the_training_that_saves(found):
+def test_a_draw_in_the_code_that_saves_is_reported_with_its_line(found):
     [finding] = found("draws while it saves")
 
     assert finding.check == "resume:save"

@@ -1,4 +1,4 @@
-"""Programs and arguments that cannot be resumed are told why; a wrong checkpoint is refused."""
+"""Errors name the mistake in programs, arguments and checkpoints that cannot be resumed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from pytest_trainsafe.trace.run_spec import Resume, RunSpec
 
 
 def train(ctx: Any) -> None:
-    """Four steps on a model of one weight, resumed where ctx.steps says."""
+    """Train one linear layer for four steps, or for the steps that ctx.steps gives."""
     loop(ctx, ctx.steps(4))
 
 
@@ -112,16 +112,18 @@ def starts_over(ctx: Any) -> None:
         ),
     ],
 )
-def test_a_program_that_does_not_save_or_load_is_told_how(tmp_path, program, at_step, message):
+def test_a_program_that_does_not_save_or_load_is_refused_with_advice(
+    tmp_path, program, at_step, message
+):
     with pytest.raises((ProgramError, ArgumentError), match=message):
         assert_resumable(traces_here(program, tmp_path), at_step=at_step)
 
 
-def test_a_program_that_resumes_passes(tmp_path):
+def test_a_program_that_restores_its_state_passes(tmp_path):
     assert_resumable(traces_here(train, tmp_path), at_step=3, steps=5)
 
 
-def test_a_training_that_nothing_could_fail_in_is_inconclusive(tmp_path):
+def test_a_training_that_changes_no_parameter_is_inconclusive(tmp_path):
     traces = traces_here(never_moves, tmp_path)
 
     with pytest.raises(TrainsafeFailure, match="no parameter changed before") as caught:
@@ -132,7 +134,7 @@ def test_a_training_that_nothing_could_fail_in_is_inconclusive(tmp_path):
     assert note.startswith("assert_resumable did not compare the optimizer's state (ctx.watch was")
 
 
-def test_a_layout_that_the_program_cannot_load_is_named(tmp_path):
+def test_a_resume_point_at_which_the_program_cannot_load_is_named(tmp_path):
     traces = traces_here(train, tmp_path)
 
     with pytest.raises(ProgramError) as caught:
@@ -152,7 +154,9 @@ def test_a_layout_that_the_program_cannot_load_is_named(tmp_path):
         (starts_over, {"at_step": 2}, r"resumed after step 1 .* it takes 4 more, not 2; .*steps"),
     ],
 )
-def test_numbers_of_steps_that_do_not_fit_are_named(tmp_path, program, arguments, message):
+def test_numbers_of_steps_that_contradict_the_program_are_refused(
+    tmp_path, program, arguments, message
+):
     with pytest.raises(ArgumentError, match=message):
         assert_resumable(traces_here(program, tmp_path), **arguments)
 
@@ -182,12 +186,12 @@ def test_numbers_of_steps_that_do_not_fit_are_named(tmp_path, program, arguments
         ({"at_step": 2, "resume_point": {}}, "is the test's own Point"),
     ],
 )
-def test_an_argument_that_is_refused_is_named_with_what_is_allowed(tmp_path, arguments, message):
+def test_an_invalid_argument_is_named_with_the_allowed_values(tmp_path, arguments, message):
     with pytest.raises(ArgumentError, match=message):
         assert_resumable(traces_here(train, tmp_path), **arguments)
 
 
-def test_what_cannot_be_interrupted_is_refused():
+def test_assert_resumable_refuses_the_path_of_a_trace():
     with pytest.raises(ArgumentTypeError, match="pass the fixture candidate_trace"):
         assert_resumable("a/trace", at_step=2)  # type: ignore[arg-type]
 
@@ -214,7 +218,9 @@ SPEC = RunSpec(program="a:train", dtype="float64", resume=Resume(2))
         ({"spec": {"program": "a:train", "dtype": "float32"}}, "dtype float32 instead of float64"),
     ],
 )
-def test_a_checkpoint_of_another_program_or_schema_is_refused(tmp_path: Path, written, message):
+def test_a_checkpoint_that_is_damaged_or_of_another_run_is_refused(
+    tmp_path: Path, written, message
+):
     sound: dict[str, Any] = msgspec.to_builtins(CheckpointManifest(steps=2, spec=SPEC))
     text = written if isinstance(written, str) else json.dumps({**sound, **(written or {})})
     if written is not None:
@@ -224,7 +230,7 @@ def test_a_checkpoint_of_another_program_or_schema_is_refused(tmp_path: Path, wr
         require_checkpoint_of(tmp_path, SPEC, 2)
 
 
-def test_a_script_outside_of_tests_saves_and_loads_where_it_says(monkeypatch):
+def test_outside_tests_save_and_load_yield_the_scripts_own_paths(monkeypatch):
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     ctx = _unrecorded()
 
@@ -235,7 +241,7 @@ def test_a_script_outside_of_tests_saves_and_loads_where_it_says(monkeypatch):
         ctx.steps(0)
 
 
-def test_a_state_of_a_generator_that_is_none_is_refused():
+def test_a_malformed_generator_state_is_refused():
     sound, malformed = (
         TrainingState(1, (StateEntry("rng", "torch cpu", state),))
         for state in ("8ec49623f8631951.12", "8ec49623f8631951.twelve")
@@ -245,7 +251,7 @@ def test_a_state_of_a_generator_that_is_none_is_refused():
     assert "malformed state: '8ec49623f8631951.twelve'" in malformed.fault()
 
 
-def test_the_identity_of_a_resumed_run_includes_what_it_goes_on_from():
+def test_the_identity_of_a_resumed_run_includes_the_run_it_resumes_from():
     resumed = [
         RunSpec(program="a:train", dtype="float64", resume=Resume(2, each))
         for each in (SPEC, msgspec.structs.replace(SPEC, seed=1))

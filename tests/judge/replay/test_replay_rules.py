@@ -1,4 +1,4 @@
-"""The rules stay silent where a draw is right, and say so where nothing tells whether it is."""
+"""The rules report no correct draw, and note the draws that they cannot judge."""
 
 from __future__ import annotations
 
@@ -25,11 +25,13 @@ def checks(judgement) -> list[str]:
     return [finding.check for finding in judgement.findings]
 
 
-def test_masks_that_the_reference_repeats_over_micro_batches_are_no_fault(tmp_path: Path):
-    def alike(at):
+def test_equal_dropout_on_dp_ranks_is_only_noted_if_the_reference_repeats_it_per_micro_batch(
+    tmp_path: Path,
+):
+    def same_mask(at):
         yield mask(1, microbatch=at["dp"])
 
-    candidate = write(tmp_path / "a", Point.of(dp=2), alike)
+    candidate = write(tmp_path / "a", Point.of(dp=2), same_mask)
     seeded_each = write(tmp_path / "b", SINGLE, lambda at: (mask(1, microbatch=i) for i in (0, 1)))
     seeded_once = write(tmp_path / "c", SINGLE, lambda at: (mask(i, microbatch=i) for i in (0, 1)))
 
@@ -41,7 +43,9 @@ def test_masks_that_the_reference_repeats_over_micro_batches_are_no_fault(tmp_pa
     assert checks(judge_rng(candidate)) == ["rng:dp_same_dropout"]
 
 
-def test_a_mask_of_the_whole_batch_is_equal_on_ranks_that_each_take_a_slice(tmp_path: Path):
+def test_equal_dropout_on_dp_ranks_passes_only_if_they_draw_the_mask_of_the_whole_batch(
+    tmp_path: Path,
+):
     def whole(at):
         yield InputEvent(0, 0, ("x",))
         yield mask(1, shape=(4, 8))
@@ -58,21 +62,23 @@ def test_a_mask_of_the_whole_batch_is_equal_on_ranks_that_each_take_a_slice(tmp_
 
 
 @pytest.mark.parametrize("axis", ["tp", "cp"])
-def test_the_size_of_the_reference_draw_tells_a_sharded_region(tmp_path: Path, axis: str):
+def test_the_size_of_the_references_mask_distinguishes_sharded_and_replicated_dropout(
+    tmp_path: Path, axis: str
+):
     reference = write(tmp_path / "r", SINGLE, lambda at: [mask(1, shape=(4, 8))])
     point = Point.of({axis: 2})
 
-    def drawn(name, shape, apart):
-        trace = write(tmp_path / name, point, lambda at: [mask(1 + apart * at[axis], shape=shape)])
+    def drawn(name, shape, offset):
+        trace = write(tmp_path / name, point, lambda at: [mask(1 + offset * at[axis], shape=shape)])
         return checks(judge_rng(trace, reference))
 
-    assert drawn("sharded", (4, 4), apart=5) == []
-    assert drawn("replicated", (4, 8), apart=0) == []
-    assert drawn("shared", (4, 4), apart=0) == [f"rng:{axis}_same_dropout"]
-    assert drawn("split", (4, 8), apart=5) == [f"rng:{axis}_different_dropout"]
+    assert drawn("sharded", (4, 4), offset=5) == []
+    assert drawn("replicated", (4, 8), offset=0) == []
+    assert drawn("shared", (4, 4), offset=0) == [f"rng:{axis}_same_dropout"]
+    assert drawn("split", (4, 8), offset=5) == [f"rng:{axis}_different_dropout"]
 
 
-def test_a_size_that_two_axes_explain_decides_nothing_and_is_said(tmp_path: Path):
+def test_a_mask_size_that_either_of_two_axes_explains_is_noted_and_not_judged(tmp_path: Path):
     reference = write(tmp_path / "r", SINGLE, lambda at: [mask(1, shape=(4, 8))])
     candidate = write(
         tmp_path / "a", Point.of(tp=2, cp=2), lambda at: [mask(1 + at["cp"], shape=(4, 4))]
@@ -86,21 +92,21 @@ def test_a_size_that_two_axes_explain_decides_nothing_and_is_said(tmp_path: Path
     ]
 
 
-def test_one_number_that_decides_for_a_whole_layer_may_be_equal_everywhere(tmp_path: Path):
+def test_a_draw_of_a_single_number_may_be_equal_on_all_dp_ranks(tmp_path: Path):
     def skips_layers(at):
         yield mask(1, shape=(1,), microbatch=at["dp"])
 
     assert checks(judge_rng(write(tmp_path / "a", Point.of(dp=2), skips_layers))) == []
 
 
-def test_random_data_outside_of_modules_may_be_equal_on_all_ranks(tmp_path: Path):
+def test_a_data_shuffle_outside_modules_may_be_equal_on_all_ranks(tmp_path: Path):
     def shuffles(at):
         yield DrawEvent("torch cpu", "data", state(1), state(2), "randperm.generator_out")
 
     assert checks(judge_rng(write(tmp_path / "a", Point.of(dp=2), shuffles))) == []
 
 
-def test_a_recomputation_may_stop_early_and_run_in_another_order(tmp_path: Path):
+def test_a_recomputation_may_stop_early_and_recompute_in_another_order(tmp_path: Path):
     def reversed_blocks(at):
         for number, module in enumerate(("a", "b", "b")):
             yield mask(number, module=module)
@@ -110,7 +116,7 @@ def test_a_recomputation_may_stop_early_and_run_in_another_order(tmp_path: Path)
     assert checks(judge_rng(write(tmp_path / "a", SINGLE, reversed_blocks))) == []
 
 
-def test_a_recomputation_of_another_modules_numbers_is_found(tmp_path: Path):
+def test_a_recomputation_with_another_modules_numbers_is_reported(tmp_path: Path):
     def mixed(at):
         yield mask(1, module="a")
         yield mask(2, module="b")
@@ -135,18 +141,20 @@ def evaluation(number: int, shape: tuple[int, ...] = (3,), operator: str = "norm
     ("after", "found"),
     [
         ([mask(2, step=1)], ["rng:evaluation_shift"]),
-        ([mask(1, step=1)], []),  # put back
+        ([mask(1, step=1)], []),  # the state is restored
         ([mask(9, step=1)], []),  # seeded again
-        ([], []),  # nothing else is drawn
+        ([], []),  # there is no later draw
     ],
 )
-def test_an_evaluation_shifts_only_a_stream_that_training_goes_on_with(tmp_path, after, found):
+def test_draws_in_an_evaluation_are_reported_only_if_training_continues_from_their_state(
+    tmp_path, after, found
+):
     trace = write(tmp_path / "a", SINGLE, lambda at: [mask(0), evaluation(1), *after])
 
     assert checks(judge_rng(trace)) == found
 
 
-def test_the_seed_that_a_loader_draws_in_evaluation_is_noted_and_no_fault(tmp_path: Path):
+def test_a_seed_that_a_data_loader_draws_in_evaluation_is_only_noted(tmp_path: Path):
     events = [mask(0), evaluation(1, (), "random_"), mask(2, step=1)]
     judgement = judge_rng(write(tmp_path / "a", SINGLE, lambda at: events))
 
@@ -155,7 +163,7 @@ def test_the_seed_that_a_loader_draws_in_evaluation_is_noted_and_no_fault(tmp_pa
     assert note.startswith("a seed that a data loader draws from the training's stream")
 
 
-def test_workers_of_a_stream_may_shuffle_it_alike(tmp_path: Path):
+def test_workers_of_an_iterable_dataset_may_draw_the_same_numbers(tmp_path: Path):
     def draws(map_style):
         for worker in (0, 1):
             yield WorkerDraw(0, worker, 0, "numpy", state(1), state(2), map_style=map_style)
@@ -176,7 +184,7 @@ def test_workers_of_a_stream_may_shuffle_it_alike(tmp_path: Path):
         (LedgerGap("the default generator of xpu", "its state is not read"), "generator of xpu"),
     ],
 )
-def test_dropout_whose_draws_the_ledger_does_not_see_is_inconclusive(tmp_path, event, words):
+def test_dropout_without_recorded_draws_is_inconclusive(tmp_path, event, words):
     seen = [NoteEvent("dropout", "0.1"), mask(1), event]
     unseen = [NoteEvent("dropout", "0.1"), event]
 

@@ -1,4 +1,4 @@
-"""A draw from a generator that another thread uses fails the rule, and can be excused."""
+"""A draw from a generator that another thread uses fails the rule, unless it is ignored."""
 
 from __future__ import annotations
 
@@ -29,7 +29,9 @@ def judged(path: Path, event: DrawEvent, **kwargs):
     ("other", "words"),
     [("MainThread", "and in the main thread at"), ("worker-0", "and in thread 'worker-0' at")],
 )
-def test_a_shared_generator_is_found_with_its_threads_and_its_line(tmp_path, other, words):
+def test_a_generator_shared_by_two_threads_is_reported_with_the_threads_and_the_line(
+    tmp_path, other, words
+):
     [finding] = judged(tmp_path, msgspec.structs.replace(DRAW, shared=other))
 
     assert (finding.check, finding.verdict) == ("rng:shared_generator", "fail")
@@ -39,11 +41,11 @@ def test_a_shared_generator_is_found_with_its_threads_and_its_line(tmp_path, oth
     assert finding.source == "augment.py:7"
 
 
-def test_a_thread_by_itself_is_no_fault(tmp_path):
+def test_draws_in_a_thread_with_an_unshared_generator_pass(tmp_path):
     assert judged(tmp_path, DRAW) == ()
 
 
-def test_it_can_be_ignored_with_a_reason(tmp_path):
+def test_the_rule_on_shared_generators_can_be_ignored_with_a_reason(tmp_path):
     rule = expect_rng("augment.py:*", ignore="rng:shared_generator", reason="a lock orders them")
 
     assert judged(tmp_path, msgspec.structs.replace(DRAW, shared="a"), rules=[rule]) == ()

@@ -1,4 +1,4 @@
-"""A table's file is read back whole, after a crash in part, and never trusted."""
+"""A table's file is read back unchanged, up to the last complete part, or refused."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class _Both:
         self.writer, self.builder = TableWriter(path, 3), TableBuilder(3)
 
     def __getattr__(self, name: str) -> Any:
-        def tell(event: Any) -> None:
+        def forward(event: Any) -> None:
             getattr(self.writer, name)(event)
             getattr(self.builder, name)(event)
 
-        return tell
+        return forward
 
 
 def _filled(path: Path) -> _Both:
@@ -62,7 +62,7 @@ def _equal(one: Table, two: Table) -> bool:
     )
 
 
-def test_a_file_of_parts_is_the_table_that_was_written(tmp_path: Path) -> None:
+def test_a_table_written_in_parts_is_read_back_unchanged(tmp_path: Path) -> None:
     both = _filled(tmp_path / "o")
     sealed = both.writer.close()
     assert sealed is not None
@@ -70,7 +70,7 @@ def test_a_file_of_parts_is_the_table_that_was_written(tmp_path: Path) -> None:
     assert _equal(read_table(tmp_path / "o", 3, sealed=sealed), both.builder.table())
 
 
-def test_complete_parts_are_read_after_a_crash(tmp_path: Path) -> None:
+def test_a_file_with_a_cut_last_part_is_read_up_to_the_part_before(tmp_path: Path) -> None:
     both = _filled(tmp_path / "o")
     both.writer.flush()
     data = (tmp_path / "o").read_bytes()
@@ -80,7 +80,7 @@ def test_complete_parts_are_read_after_a_crash(tmp_path: Path) -> None:
     assert table.calls["exit"][0] == -1, "the return of the outer call is lost"
 
 
-def test_a_file_beyond_its_limit_is_not_sealed(
+def test_a_table_larger_than_the_limit_of_its_file_is_not_sealed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pytest_trainsafe.trace.observed.file.MAX_FILE", 2000)
@@ -90,7 +90,7 @@ def test_a_file_beyond_its_limit_is_not_sealed(
 
 
 def _record_of(path: Path) -> dict[str, Any]:
-    """The one part of a file, as plain data that can be changed."""
+    """A table as one part, as plain data that tests change."""
     both = _filled(path)
     table = both.builder.take_part()
     kinds = ("calls", "changes", "values", "steps", "returns")
@@ -115,7 +115,7 @@ def _written(path: Path, record: dict[str, Any]) -> None:
     path.write_bytes(FORMAT + struct.pack("<IQ", len(data), xxhash.xxh3_64_intdigest(data)) + data)
 
 
-def test_a_part_written_anew_is_read(tmp_path: Path) -> None:
+def test_a_part_that_the_test_encodes_itself_is_readable(tmp_path: Path) -> None:
     _written(tmp_path / "new", _record_of(tmp_path / "o"))
     assert read_table(tmp_path / "new", 3).calls["entry"].tolist() == [0, 1, 5, 9]
 
@@ -145,7 +145,7 @@ def test_a_part_written_anew_is_read(tmp_path: Path) -> None:
         ("steps", "step", 0, -1),
     ],
 )
-def test_a_column_that_declares_nonsense_is_refused(
+def test_an_invalid_value_in_a_column_is_refused(
     tmp_path: Path, table: str, column: str, row: int, value: int
 ) -> None:
     record = _record_of(tmp_path / "o")
@@ -156,7 +156,7 @@ def test_a_column_that_declares_nonsense_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         (lambda r: r["texts"].append("x" * 2000), "length"),
         (lambda r: r["metas"].append({"step": "y" * 300}), "length"),
@@ -171,11 +171,13 @@ def test_a_column_that_declares_nonsense_is_refused(
         (lambda r: r["texts"].__setitem__(r["texts"].index(str(2**70)), "1e9"), "type int"),
     ],
 )  # fmt: skip
-def test_a_part_of_another_form_is_refused(tmp_path: Path, change: Any, said: str) -> None:
+def test_a_part_with_an_invalid_structure_is_refused(
+    tmp_path: Path, change: Any, message: str
+) -> None:
     record = _record_of(tmp_path / "o")
     change(record)
     _written(tmp_path / "bad", record)
-    with pytest.raises(TraceError, match=said):
+    with pytest.raises(TraceError, match=message):
         read_table(tmp_path / "bad", 3)
 
 
@@ -188,7 +190,7 @@ def test_a_part_of_another_form_is_refused(tmp_path: Path, change: Any, said: st
         FORMAT + struct.pack("<IQ", 1, 0) + b"x",
     ],
 )
-def test_a_file_of_another_form_is_refused(tmp_path: Path, data: bytes) -> None:
+def test_a_file_without_a_valid_header_and_part_is_refused(tmp_path: Path, data: bytes) -> None:
     (tmp_path / "bad").write_bytes(data)
     with pytest.raises(TraceError, match="is damaged"):
         read_table(tmp_path / "bad", 0)

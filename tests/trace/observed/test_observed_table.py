@@ -1,4 +1,4 @@
-"""A table of observed events gives a listener the same events again."""
+"""A table of observed events replays the same events to a listener."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pytest_trainsafe.trace.observed.table import TableBuilder, replay
 
 
 class _Seen:
-    """Writes down what a listener receives, in comparable form."""
+    """A listener that lists the events it receives, in comparable form."""
 
     def __init__(self) -> None:
         self.lines: list[object] = []
@@ -28,7 +28,7 @@ class _Seen:
         self.lines.append(("step", step))
 
 
-def test_a_replayed_table_gives_the_events_that_built_it() -> None:
+def test_a_table_replays_the_events_it_was_built_from() -> None:
     facts = TensorFacts(2**64 - 1, (2, 3), "float32", "cpu", 1.5, requires_grad=True, flags=("a",))
     weight, scalar = (
         Value("torch.Tensor", tensor=facts, identity=4),
@@ -58,12 +58,12 @@ def test_a_replayed_table_gives_the_events_that_built_it() -> None:
         del step.values["result"]
     again = _Seen()
     replay(built.table(), again)
-    # Arguments of a call are kept when it returns, so they are known at its entry.
+    # A call is stored when it returns, so its entry is replayed with all arguments.
     direct.lines[1] = ("entered", "torch.add", {"step": 0, "flag": True}, step.api, inner.values)
     assert again.lines == direct.lines
 
 
-def test_a_call_that_never_returned_has_no_exit() -> None:
+def test_a_call_that_never_returned_is_replayed_without_an_exit() -> None:
     built, seen = TableBuilder(), _Seen()
     built.entered(Call("torch.distributed.all_reduce", {}))
     table = built.table()

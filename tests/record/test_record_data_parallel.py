@@ -125,6 +125,14 @@ def divided_by(factor: float) -> Wrap:
     return wrap
 
 
+def one_module_summed(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
+    fsdp(ctx, model)
+    inner: Any = model[0]  # type: ignore[index]
+    fully_shard(model[1], mesh=ctx.mesh["dp"])  # type: ignore[index]
+    inner.set_gradient_divide_factor(1.0)
+    return model, model
+
+
 def hooked(hook: Any) -> Wrap:
     def wrap(ctx: Context, model: nn.Module) -> tuple[nn.Module, nn.Module]:
         wrapped, _ = ddp(ctx, model)
@@ -164,6 +172,7 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
         (hybrid, {"dp": 4}, {"dp"}),
         (divided_by(2.0), DP, {"dp"}),
         (divided_by(1.0), DP, set()),
+        (one_module_summed, DP, {"dp"}),
         (divided_by(12.0), DP, set()),
         (hooked(sums), DP, set()),
         (replicated, BOTH, {"dp"}),
@@ -174,7 +183,8 @@ DP, BOTH = {"dp": 2}, {"dp": 2, "cp": 2}
     ],
     ids=[
         *("ddp", "its module", "a part", "beside tp", "beside cp", "of one rank", "fsdp"),
-        *("fsdp over cp", "hybrid", "divided by dp", "not divided", "by something else"),
+        *("fsdp over cp", "hybrid", "divided by dp", "not divided", "in one module"),
+        "by something else",
         "a hook that sums",
         *("replicate", "replicate of a part", "replicate by FSDP2", "replicate with a hook"),
         "no wrapper",

@@ -27,7 +27,16 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
 Phase = Literal[
-    "data", "forward", "buffer", "backward", "weights", "loss", "reduction", "norm", "optimizer"
+    "data",
+    "forward",
+    "buffer",
+    "backward",
+    "weights",
+    "loss",
+    "reduction",
+    "clearing",
+    "norm",
+    "optimizer",
 ]
 
 #: The program's own code, outside its model.
@@ -152,7 +161,8 @@ class _Blame:
             yield Fault("norm", PROGRAM)
         else:
             if clipped or not (norm and wrong):
-                yield from (Fault("reduction", id.path) for id in late)
+                phase: Phase = "clearing" if self.are_uncleared(late) else "reduction"
+                yield from (Fault(phase, id.path) for id in late)
             if not wrong and not late and (norm or scaled):
                 yield Fault("norm", PROGRAM)
         wrong |= {id.path for id in (*reduced, *late)}
@@ -162,6 +172,12 @@ class _Blame:
         for id in stepped:
             if _parameter(id) not in follow:
                 yield Fault("optimizer", _parameter(id))
+
+    def are_uncleared(self, gradients: Iterable[TensorId]) -> bool:
+        """Whether the gradients that are explained contain those of the previous step."""
+        ids = {*gradients}
+        found = {f.pattern.name for f in self.comparison.findings if f.where in ids and f.pattern}
+        return found == {"uncleared"}
 
     def follow_a_factor(self, stepped: Iterable[TensorId]) -> set[str]:
         """The parameters whose steps are wrong as if all gradients had one wrong factor."""

@@ -89,7 +89,7 @@ class _Description:
                 return f"the forward of {forward} agrees; "
             case "weights" if both:
                 return "the tensors between modules agree, forward and backward; "
-            case "reduction" if both:
+            case "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
@@ -120,6 +120,11 @@ class _Description:
                 return self.describe_norm()
             case "weights":
                 return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
+            case "clearing":
+                return (
+                    f"the gradients of {parameters} still contain those of the previous step: the "
+                    "program does not set them to zero between the steps"
+                )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case _:

@@ -90,6 +90,8 @@ class Places:
                 found = self._norm(comparison)
             case "reduction":
                 found = self._reduction(comparison, targets)
+            case "clearing":
+                found = self._does("step")
             case "optimizer":
                 found = self._optimizer()
             case _:

@@ -405,6 +405,45 @@ def test_a_wrong_second_replica_is_explained_if_the_first_is_right(bench: Bench)
     assert finding.pattern.text == text
 
 
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_gradient_with_that_of_the_previous_step_in_it_is_explained_as_uncleared(
+    bench: Bench, times: int
+) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("main_grad", "norm.weight", 1):
+            left = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
+            return part + times * sum(left, torch.zeros(())).to(part.dtype)
+        return part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert finding.pattern is not None
+    assert finding.pattern.name == "uncleared"
+    often = "2 times " if times == 2 else ""
+    text = f"the value is the reference plus {often}the gradient of the previous step"
+    assert finding.pattern.text == text
+
+
+def test_half_of_the_previous_gradient_in_a_gradient_has_no_known_cause(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("main_grad", "norm.weight", 1):
+            left = [draw(f"grad 0 {i} norm.weight", (8,)) for i in range(4)]
+            return part + 0.5 * sum(left, torch.zeros(())).to(part.dtype)
+        return part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert finding.pattern is None or finding.pattern.name != "uncleared"
+
+
+def test_a_gradient_that_only_one_micro_batch_lacks_is_no_matter_of_its_name(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        lost = record.id.kind == "param_grad" and record.id.microbatch == 3
+        return None if lost else part
+
+    finding = failing(compare(bench.rung(POINT, edit)))[0]
+    assert "so the backward of this micro-batch does not run" in finding.message
+    assert "another name" not in finding.message
+
+
 def test_a_micro_batch_missing_from_a_gradient_is_reported_by_its_number(bench: Bench) -> None:
     def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
         if record.id.kind == "main_grad" and record.id.path == "fc2.weight":

@@ -10,6 +10,7 @@ from clipped_traces import both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault
 
 TP, DP = Point.of(tp=2), Point.of(dp=2)
@@ -133,3 +134,52 @@ def test_micro_batch_gradients_that_were_not_compared_are_not_reported_as_agreei
     text = text_of(located_faults(found))
     assert "no micro-batch's gradient of it was compared" in text
     assert "gradient agrees" not in text
+
+
+def test_a_backward_that_never_runs_is_blamed_on_the_program(tmp_path: Path) -> None:
+    def lost(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if (record.id.kind, record.id.microbatch) == ("param_grad", 3) else part
+
+    found = rung(tmp_path, TP, lost)
+    faults = blamed(found)
+    assert [(f.phase, f.target, f.uncalled) for f in faults] == [("backward", PROGRAM, "less")]
+    text = text_of(located_faults(found))
+    assert "fit.train does not run the backward of every micro-batch" in text
+
+
+def test_a_gradient_that_one_parameter_lacks_in_a_micro_batch_is_blamed_on_the_parameter(
+    tmp_path: Path,
+) -> None:
+    def lost(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        is_lost = record.id.kind == "param_grad" and record.id.path == "fc1.bias"
+        return None if is_lost and record.id.microbatch == 3 else part
+
+    assert pairs(blamed(rung(tmp_path, TP, lost))) == [("weights", "fc1.bias")]
+
+
+def test_a_reduced_gradient_of_a_module_at_fault_is_no_fault_of_its_reduction(
+    tmp_path: Path,
+) -> None:
+    """As of experts, whose micro-batch gradients are declared local and not compared."""
+
+    def wrong(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        is_output = record.id.kind == "activation" and record.id.module == "fc1"
+        reduced = record.id.kind == "main_grad" and record.id.module == "fc1"
+        return part * 1.5 if is_output or reduced else part
+
+    def local(id: TensorId) -> bool:
+        return id.kind == "param_grad" and id.module == "fc1"
+
+    found = rung(tmp_path, TP, wrong, limit=0, without=local)
+    assert pairs(blamed(found)) == [("forward", "fc1")]
+
+
+def test_a_wrong_reduction_is_blamed_although_no_gradient_before_it_was_compared(
+    tmp_path: Path,
+) -> None:
+    def local(id: TensorId) -> bool:
+        return id.kind == "param_grad" and id.module == "fc1"
+
+    edit = only("main_grad", "fc1.bias", lambda record, at, part: part * 2)
+    found = rung(tmp_path, TP, edit, limit=0, without=local)
+    assert pairs(blamed(found)) == [("reduction", "fc1.bias")]

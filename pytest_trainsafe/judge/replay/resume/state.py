@@ -84,6 +84,17 @@ def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
     return next((state for state in states if state.steps == steps), None)
 
 
+def place_of(rank: RankTrace, steps: int) -> int | None:
+    """The position of the event that records the training state after `steps` steps.
+
+    Returns None if the rank recorded no such event.
+    """
+    for order, event in enumerate(rank.events):
+        if isinstance(event, TrainingState) and event.steps == steps:
+            return order
+    return None
+
+
 def _unlike(
     one: RankTrace, other: RankTrace, part: Part, steps: int
 ) -> Iterator[tuple[str, str, str]]:

@@ -1,0 +1,63 @@
+"""A report names what was not restored, and nothing that only follows from it."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import resume_cause_programs as programs
+from in_process import traces_here
+from resume_cause_programs import Program
+
+from pytest_trainsafe import TrainsafeFailure, assert_resumable
+from pytest_trainsafe.core.finding import Finding
+
+#: A program, what it does not restore, the codes of the findings, and words of the last one.
+FAULTS: list[tuple[Program, str, list[str], str]] = [
+    (programs.grows_its_batch, "size", ["data_order"], "reads a batch that the uninterrupted"),
+    (programs.stays_in_evaluation_mode, "mode", ["unknown"], "no difference in a recorded state"),
+    (programs.seeds_its_examples, "position", ["data_order"], "is seeded with 0, not 3, before"),
+    (programs.seeds_numpy_for_its_examples, "position", ["data_order"], "reads in step 0"),
+    (programs.seeds_python_for_its_examples, "position", ["data_order"], "reads in step 0"),
+    (programs.seeds_its_dropout, "count", ["rng"], "torch cpu of rank 0 is seeded with 0, not 3"),
+    (programs.repeats_its_first_epoch, "start", ["rng"], "draws behind: it continues from before"),
+    (
+        programs.draws_after_restoring,
+        "order",
+        ["rng"],
+        "is restored, and then used differently: the resumed training draws uniform (3) at ",
+    ),
+    (programs.draws_as_its_weights_choose, "weights", ["model"], "0.bias has different values"),
+]
+
+
+def findings_of(program: Program, lost: str, folder: Path) -> Sequence[Finding]:
+    """The findings on a program that is resumed after three steps and does not restore `lost`."""
+
+    @functools.wraps(program)
+    def train(ctx: Any) -> None:
+        program(ctx, lost)
+
+    del train.__wrapped__  # type: ignore[attr-defined]
+    try:
+        assert_resumable(traces_here(train, folder, program=program), at_step=3)
+    except TrainsafeFailure as failure:
+        return failure.findings
+    return []
+
+
+@pytest.mark.parametrize(("program", "lost", "codes", "words"), FAULTS)
+def test_only_the_cause_of_a_difference_is_reported(tmp_path, program, lost, codes, words):
+    found = findings_of(program, lost, tmp_path)
+
+    assert [each.check for each in found] == [f"resume:{code}" for code in codes], found
+    assert words in found[-1].message
+    assert {each.verdict for each in found} == {"fail"}
+
+
+@pytest.mark.parametrize("program", dict.fromkeys(program for program, _, _, _ in FAULTS))
+def test_a_program_that_restores_all_of_it_has_no_finding(tmp_path, program):
+    assert findings_of(program, "", tmp_path) == []

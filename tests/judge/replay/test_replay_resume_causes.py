@@ -30,7 +30,21 @@ FAULTS: list[tuple[Program, str, list[str], str]] = [
         ["rng"],
         "is restored, and then used differently: the resumed training draws uniform (3) at ",
     ),
+    (
+        programs.carries_a_hidden_state,
+        "hidden",
+        ["unknown"],
+        "reads the right input.0, but input.1 differs",
+    ),
+    (
+        programs.carries_a_hidden_state,
+        "position",
+        ["data_order"],
+        "reads the right input.1, but input.0 is that of step 0, micro-batch 0",
+    ),
+    (programs.reads_what_its_weights_choose, "weights", ["model"], "0.bias has different values"),
     (programs.draws_as_its_weights_choose, "weights", ["model"], "0.bias has different values"),
+    (programs.reads_what_its_weights_choose, "optimizer", ["moment"], "momentum_buffer is absent"),
 ]
 
 

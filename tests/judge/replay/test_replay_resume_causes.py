@@ -31,6 +31,18 @@ FAULTS: list[tuple[Program, str, list[str], str]] = [
         "is restored, and then used differently: the resumed training draws uniform (3) at ",
     ),
     (
+        programs.sets_its_learning_rate,
+        "count",
+        ["lr_schedule"],
+        "group 0: lr is 0.1, not 0.025, at the end of step 3",
+    ),
+    (
+        programs.halves_its_learning_rate,
+        "count",
+        ["lr_schedule"],
+        "group 0: lr is 0.1, not 0.05, at the end of step 3",
+    ),
+    (
         programs.carries_a_hidden_state,
         "hidden",
         ["unknown"],

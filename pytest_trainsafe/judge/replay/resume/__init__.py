@@ -7,6 +7,7 @@ causes      decides which differences are causes, and which only follow from oth
 state       finds the state that the checkpoint did not restore
 streams     finds random streams that continue at a different position, and the draws in between
 data        finds the inputs that the resumed Run reads instead of the uninterrupted Run's
+later       finds hyperparameters that the resumed Run sets to other values in a later step
 difference  one difference, and its Finding
 layout      judges a checkpoint that is resumed at another Point
 """

@@ -9,6 +9,7 @@ from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence
 from pytest_trainsafe.judge.replay.resume.data import data_difference
 from pytest_trainsafe.judge.replay.resume.difference import Difference
+from pytest_trainsafe.judge.replay.resume.later import later_difference
 from pytest_trainsafe.judge.replay.resume.state import state_differences
 from pytest_trainsafe.judge.replay.resume.streams.find import StreamDifference, stream_differences
 from pytest_trainsafe.trace.reader import Trace
@@ -41,7 +42,7 @@ def causes_of(
             causes = [each for each in causes if each.code != "data_order"] + [data]
     causes += [each.difference for each in seeded]
     if not causes:
-        causes = [_unknown(found)]
+        causes = [later_difference(saved, resumed, at_step, found) or _unknown(found)]
     return causes
 
 

@@ -57,6 +57,13 @@ FAULTS: list[tuple[Program, str, list[str], str]] = [
     (programs.reads_what_its_weights_choose, "weights", ["model"], "0.bias has different values"),
     (programs.draws_as_its_weights_choose, "weights", ["model"], "0.bias has different values"),
     (programs.reads_what_its_weights_choose, "optimizer", ["moment"], "momentum_buffer is absent"),
+    (programs.saves_no_learning_rate, "weights", ["model"], "0.bias has different values"),
+    (
+        programs.adds_a_parameter_group,
+        "groups",
+        ["lr_schedule"],
+        "a parameter group is not restored: on rank 0 group 1 of the optimizer is missing",
+    ),
 ]
 
 

@@ -9,7 +9,7 @@ from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence
 from pytest_trainsafe.judge.replay.resume.data import data_difference
 from pytest_trainsafe.judge.replay.resume.difference import Difference
-from pytest_trainsafe.judge.replay.resume.later import later_difference
+from pytest_trainsafe.judge.replay.resume.later import is_updated, later_difference
 from pytest_trainsafe.judge.replay.resume.state import state_differences
 from pytest_trainsafe.judge.replay.resume.streams.find import StreamDifference, stream_differences
 from pytest_trainsafe.trace.reader import Trace
@@ -24,7 +24,8 @@ def causes_of(
     `resumed` continues from that checkpoint.
     """
     data = data_difference(whole, resumed)
-    state = state_differences(whole, saved, resumed, at_step)
+    updated = is_updated(found)
+    state = state_differences(whole, saved, resumed, at_step, updated=updated)
     if data is None:  # the sampler's state had no effect
         state = [each for each in state if each.code != "data_order"]
     streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)

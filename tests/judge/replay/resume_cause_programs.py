@@ -145,6 +145,13 @@ def draws_after_restoring(ctx: Any, lost: str = "") -> None:
         loop.train_on(examples(step))
 
 
+def logs_after_restoring(ctx: Any, lost: str = "") -> None:
+    loop = Loop(ctx, lost, nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Dropout(0.0)))
+    for step in loop.steps():
+        torch.rand(2 if loop.resumed and lost == "calls" else 1)
+        loop.train_on(examples(step))
+
+
 def sets_its_learning_rate(ctx: Any, lost: str = "") -> None:
     loop = Loop(ctx, lost, count=0)
     for step in loop.steps():

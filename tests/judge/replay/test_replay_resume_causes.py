@@ -94,3 +94,17 @@ def test_only_the_cause_of_a_difference_is_reported(tmp_path, program, lost, cod
 @pytest.mark.parametrize("program", dict.fromkeys(program for program, _, _, _ in FAULTS))
 def test_a_program_that_restores_all_of_it_has_no_finding(tmp_path, program):
     assert findings_of(program, "", tmp_path) == []
+
+
+def test_a_restored_stream_that_is_used_otherwise_without_effect_is_inconclusive(tmp_path):
+    [finding] = findings_of(programs.logs_after_restoring, "calls", tmp_path)
+
+    assert (finding.check, finding.verdict) == ("resume:rng", "inconclusive")
+    assert "torch cpu of rank 0 is restored, and then used differently: uniform (2)" in (
+        finding.message
+    )
+    assert "no result of 5 steps differs because of it" in finding.message
+
+
+def test_numbers_that_are_logged_alike_have_no_finding(tmp_path):
+    assert findings_of(programs.logs_after_restoring, "", tmp_path) == []

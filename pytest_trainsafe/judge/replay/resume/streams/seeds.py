@@ -72,9 +72,10 @@ def seeded_difference(a: Draw, b: Draw) -> Difference:
     seed, wanted = b.event.seed, a.event.seed
     known = seed and wanted and seed != wanted
     how = f"{seed}, not {wanted}" if known else "another seed than in the uninterrupted training"
+    before = f"before {describe_draw(b)} in" if b.event.operator else "in"
     return Difference(
         "rng",
-        f"{name} of rank {rank} is seeded with {how}, before {describe_draw(b)} in {when(b)}",
+        f"{name} of rank {rank} is seeded with {how}, {before} {when(b)}",
         _CAUSE,
         rank,
         subject=StreamSubject(name, rank),

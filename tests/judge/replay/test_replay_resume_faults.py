@@ -37,7 +37,7 @@ FAULTS = [
         ["rng"],
         "5 draws (98 numbers) behind: it continues from before bernoulli",
     ),
-    ("attribute lost", ["unknown"], "although its model, optimizer, schedule, random streams and"),
+    ("attribute lost", ["unknown"], "no difference in a recorded state or input explains it"),
 ]
 
 Found = Callable[[str], Sequence[Finding]]

@@ -1,9 +1,13 @@
 """Judges whether a training that is resumed from a checkpoint continues as if never interrupted.
 
-judge      requests the Runs and compares them
-continued  finds the first result of the resumed Run that differs
-state      finds the state that the checkpoint did not restore
-streams    finds random streams that continue at a different position, and the draws in between
-data       finds the batches that the resumed Run reads instead of the uninterrupted Run's batches
-layout     judges a checkpoint that is resumed at another Point
+arguments   checks the arguments of `assert_resumable`
+judge       requests the Runs and compares them
+continued   finds the first result of the resumed Run that differs
+causes      decides which differences are causes, and which only follow from others
+state       finds the state that the checkpoint did not restore
+streams     finds random streams that continue at a different position, and the draws in between
+data        finds the inputs that the resumed Run reads instead of the uninterrupted Run's
+later       finds hyperparameters that the resumed Run sets to other values in a later step
+difference  one difference, and its Finding
+layout      judges a checkpoint that is resumed at another Point
 """

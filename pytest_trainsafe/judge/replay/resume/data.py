@@ -1,11 +1,13 @@
-"""Finds the batches that the resumed Run reads instead of those of the uninterrupted one."""
+"""Finds the inputs that the resumed Run passes to the model instead of the uninterrupted one's."""
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.replay.resume.continued import inputs_by_call
 from pytest_trainsafe.judge.replay.resume.difference import Difference
-from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import WorkerDraw
 
 _POSITION = (
@@ -13,60 +15,165 @@ _POSITION = (
     "and begin the resumed training after them"
 )
 _ORDER = (
-    "the resumed training shuffles or divides its examples differently: resume the sampler's epoch "
-    "(set_epoch) and its generator, and read with the same batch size"
+    "check what decides which examples are read, and in which order: the sampler's epoch "
+    "(set_epoch) and generator, the position in the data, the batch size, and counters or buffers "
+    "of the program"
 )
 _WORKERS = (
     "; the workers of its loader begin with fresh random streams, so random augmentation differs: "
     "draw it from a generator per example (PerExampleDataset)"
 )
+_CARRIED = (
+    "a tensor that the program carries from one step to the next, such as a hidden state, must be "
+    "saved and loaded"
+)
+
+#: The step, the micro-batch, and the number of the call of the model within it.
+_Call = tuple[int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inputs:
+    """The inputs of one call that differs: `was` in the uninterrupted Run, `now` in the resumed."""
+
+    one: RankTrace
+    other: RankTrace
+    call: _Call
+    was: tuple[str, ...]
+    now: tuple[str, ...]
+
+    @property
+    def begin(self) -> str:
+        """A text that names the step, the micro-batch and the rank."""
+        return f"step {self.call[0]}, micro-batch {self.call[1]} of rank {self.one.rank}"
+
+    @property
+    def differing(self) -> list[int]:
+        """The positions of the inputs that differ; all, if the Runs pass different numbers."""
+        if len(self.was) != len(self.now):
+            return list(range(len(self.now)))
+        return [n for n, (a, b) in enumerate(zip(self.was, self.now, strict=True)) if a != b]
+
+    def name(self, number: int) -> str:
+        """The name of an input, such as "input.0"."""
+        step, microbatch, call = self.call
+        names = [
+            id.name
+            for id in self.other.tensors
+            if (id.step, id.microbatch, id.kind, id.call) == (step, microbatch, "input", call)
+        ]
+        return names[number] if len(names) == len(self.now) else f"input tensor {number}"
 
 
 def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
     """The first input of the model that differs in the resumed Run; None if all are equal.
 
-    In its evidence, "known" is whether the uninterrupted Run reads that input anywhere.
+    In its evidence, "known" is whether the uninterrupted Run reads all inputs of that call
+    together anywhere. Its code is "unknown" if only some of the inputs differ and they are probably
+    not data.
     """
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
         wanted, found = inputs_by_call(one), inputs_by_call(other)
-        for key, hashes in found.items():
-            if wanted.get(key, hashes) == hashes:
-                continue
-            step, microbatch, _ = key
-            begin = f"step {step}, micro-batch {microbatch} of rank {one.rank}"
-            place = _read_at(whole, one.rank, hashes)
-            if place is None:
-                text = f"{begin} reads a batch that the uninterrupted training never reads"
-                cause = _ORDER
-                if other.events_of(WorkerDraw):
-                    cause += _WORKERS
-            else:
-                rank, at, number = place
-                whose = "" if rank == one.rank else f" of rank {rank}"
-                text = (
-                    f"{begin} reads the batch that the uninterrupted training reads in step {at}, "
-                    f"micro-batch {number}{whose}"
-                )
-                cause = _POSITION if at < step and rank == one.rank else _ORDER
-            return Difference(
-                "data_order",
-                f"the data order is not resumed: {text}",
-                cause,
-                one.rank,
-                subject=StepSubject(step),
-                evidence=(("step", step), ("known", place is not None)),
-            )
+        for call, hashes in found.items():
+            if wanted.get(call, hashes) != hashes:
+                return _difference(whole, _Inputs(one, other, call, wanted[call], hashes))
     return None
 
 
-def _read_at(whole: Trace, rank: int, hashes: tuple[str, ...]) -> tuple[int, int, int] | None:
+def _difference(whole: Trace, inputs: _Inputs) -> Difference:
+    step, rank = inputs.call[0], inputs.one.rank
+    differing = inputs.differing
+    place = _read_at(whole, rank, inputs.now)
+    if place is None and len(differing) < len(inputs.now) and _others_vary(inputs):
+        return _of_arguments(whole, inputs)
+    what, known = "the batch that", place is not None
+    if place is None and len(inputs.now) > 1:
+        places = {n: _read_at(whole, rank, inputs.now, n) for n in differing}
+        number = next((n for n in differing if places[n] is not None), None)
+        if number is not None:
+            place, what = places[number], f"as {inputs.name(number)} what"
+    if place is None:
+        text = f"{inputs.begin} reads a batch that the uninterrupted training never reads"
+        cause = _ORDER + (_WORKERS if inputs.other.events_of(WorkerDraw) else "")
+        return _made(inputs, "the model's inputs are not resumed", text, cause, known=False)
+    text = f"{inputs.begin} reads {what} the uninterrupted training reads in {_at(place, rank)}"
+    cause = _POSITION if place[1] < step and place[0] == rank else _ORDER
+    return _made(inputs, "the data order is not resumed", text, cause, known=known)
+
+
+def _of_arguments(whole: Trace, inputs: _Inputs) -> Difference:
+    """Describes a call of the model in which some inputs differ and others are right."""
+    rank = inputs.one.rank
+    names = [inputs.name(n) for n in inputs.differing]
+    right = [inputs.name(n) for n in range(len(inputs.now)) if n not in inputs.differing]
+    begin = f"{inputs.begin} reads the right {' and '.join(right)}, but {' and '.join(names)}"
+    places = {_read_at(whole, rank, inputs.now, n) for n in inputs.differing}
+    place = places.pop() if len(places) == 1 else None
+    verb = "differ" if len(names) > 1 else "differs"
+    if place is None or not all(_stays_known(whole, inputs, n) for n in inputs.differing):
+        return Difference(
+            "unknown",
+            f"an input of the model is not resumed: {begin} {verb}",
+            f"{_CARRIED}; if {names[0]} is data, restore what it is made from",
+            rank,
+            subject=StepSubject(inputs.call[0]),
+            evidence=(("step", inputs.call[0]), ("known", False)),
+        )
+    text = f"{begin} {'are those' if len(names) > 1 else 'is that'} of {_at(place, rank)}"
+    cause = f"if {names[0]} is data, {_POSITION}; otherwise, {_CARRIED}"
+    return _made(inputs, "the data order is not resumed", text, cause, known=False)
+
+
+def _made(inputs: _Inputs, what: str, text: str, cause: str, *, known: bool) -> Difference:
+    step = inputs.call[0]
+    return Difference(
+        "data_order",
+        f"{what}: {text}",
+        cause,
+        inputs.one.rank,
+        subject=StepSubject(step),
+        evidence=(("step", step), ("known", known)),
+    )
+
+
+def _others_vary(inputs: _Inputs) -> bool:
+    """Whether an input that is right has different values in different steps.
+
+    If it has not, it proves nothing that the right one is read.
+    """
+    right = set(range(len(inputs.now))) - set(inputs.differing)
+    values = [event.hashes for event in inputs.one.inputs if len(event.hashes) == len(inputs.now)]
+    return any(len({hashes[n] for hashes in values}) > 1 for n in right)
+
+
+def _stays_known(whole: Trace, inputs: _Inputs, number: int) -> bool:
+    """Whether the uninterrupted Run reads all later values of this input, too, as data are."""
+    wanted = inputs_by_call(inputs.one)
+    return all(
+        wanted.get(call, hashes)[number : number + 1] == hashes[number : number + 1]
+        or _read_at(whole, inputs.one.rank, hashes, number) is not None
+        for call, hashes in inputs_by_call(inputs.other).items()
+        if call >= inputs.call
+    )
+
+
+def _at(place: tuple[int, int, int], rank: int) -> str:
+    owner, step, microbatch = place
+    whose = "" if owner == rank else f" of rank {owner}"
+    return f"step {step}, micro-batch {microbatch}{whose}"
+
+
+def _read_at(
+    whole: Trace, rank: int, hashes: tuple[str, ...], number: int | None = None
+) -> tuple[int, int, int] | None:
     """The rank, step and micro-batch at which `whole` reads inputs with these hashes, or None.
 
-    Prefers `rank` to other ranks.
+    If `number` is given, only the input at this position is compared. Prefers `rank` to other
+    ranks.
     """
-    ranks = sorted(whole.ranks, key=lambda each: each.rank != rank)
-    for each in ranks:
+    part = slice(None) if number is None else slice(number, number + 1)
+    for each in sorted(whole.ranks, key=lambda each: each.rank != rank):
         for event in each.inputs:
-            if event.hashes == hashes:
+            if event.hashes[part] == hashes[part] and len(event.hashes) == len(hashes):
                 return each.rank, event.step, event.microbatch
     return None

@@ -20,16 +20,16 @@ from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.resume.arguments import Resumption
+from pytest_trainsafe.judge.replay.resume.causes import causes_of
 from pytest_trainsafe.judge.replay.resume.continued import (
     describe_difference,
     first_difference,
     step_numbers,
 )
-from pytest_trainsafe.judge.replay.resume.data import data_difference
 from pytest_trainsafe.judge.replay.resume.difference import ORDER, Difference
 from pytest_trainsafe.judge.replay.resume.layout import judge_layout
-from pytest_trainsafe.judge.replay.resume.state import entry_differences, state_differences
-from pytest_trainsafe.judge.replay.resume.streams import stream_differences
+from pytest_trainsafe.judge.replay.resume.state import entry_differences
+from pytest_trainsafe.judge.replay.resume.streams.find import stream_differences
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
@@ -96,23 +96,12 @@ def differences(
     if apart is not None:
         return [_of_saving(apart, saved, at_step).finding(dtype, describe_difference(apart))]
     found = first_difference(whole, resumed, at_step)
-    data = data_difference(whole, resumed)
     if found is None:
         if nothing := _nothing(whole, resumed, at_step):
             return [nothing.finding(dtype)]
         causes = _latent(whole, saved, resumed, at_step, last)
         return [each.finding(dtype) for each in _in_order(causes)]
-    causes = state_differences(whole, saved, resumed, at_step)
-    streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)
-    causes += streams
-    # If a random stream differs, new data only follows from it: the data are a cause of their own
-    # if no stream differs, or if the uninterrupted Run reads the same batch elsewhere.
-    if data is not None and (not streams or dict(data.evidence)["known"]):
-        causes = [each for each in causes if each.code != "data_order"] + [
-            _with_sampler(data, causes)
-        ]
-    if not causes:
-        causes = [_unknown(found)]
+    causes = causes_of(found, whole, saved, resumed, at_step, last)
     return [each.finding(dtype, describe_difference(found)) for each in _in_order(causes)]
 
 
@@ -165,7 +154,8 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
     """Differences in state that change no result of the `last` steps, but may change later ones."""
     parts = ("lr_schedule", "scaler")
     causes = [each for each in entry_differences(saved, resumed, last) if each.code in parts]
-    causes += stream_differences(whole, saved, resumed, steps, last, seeds=False)
+    streams = stream_differences(whole, saved, resumed, steps, last, seeds=False)
+    causes += [each.difference for each in streams]
     return [
         replace(
             each,
@@ -176,16 +166,6 @@ def _latent(whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int) -
         )
         for each in causes
     ]
-
-
-def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
-    """The difference of the data, extended by that of the sampler if `causes` has one."""
-    sampler = next((each for each in causes if each.code == "data_order"), None)
-    if sampler is None:
-        return data
-    message = f"{sampler.message}; {data.message.partition(': ')[2]}"
-    evidence = (*data.evidence, *sampler.evidence)
-    return replace(data, message=message, cause=sampler.cause, evidence=evidence)
 
 
 def _in_order(causes: Sequence[Difference]) -> list[Difference]:
@@ -224,19 +204,6 @@ def _of_saving(apart: Divergence, saved: Trace, at_step: int) -> Difference:
         apart.where,
         None if apart.where is not None else StepSubject(apart.step),
         source="" if draw is None else draw.event.line,
-    )
-
-
-def _unknown(found: Divergence) -> Difference:
-    return Difference(
-        "unknown",
-        "the resumed training differs, although its model, optimizer, schedule, random streams "
-        "and data were resumed",
-        "the step depends on state that is neither in the checkpoint nor recorded: check "
-        "attributes of modules, of the loop and of the loss",
-        found.rank,
-        found.where,
-        None if found.where is not None else StepSubject(found.step),
     )
 
 

@@ -7,6 +7,7 @@ the uninterrupted Run; counters, schedules and scales are compared by the `Train
 from __future__ import annotations
 
 import itertools
+import re
 from collections.abc import Iterator, Sequence
 
 from pytest_trainsafe.core.finding import RankSubject
@@ -45,43 +46,120 @@ _CAUSES: dict[Code, str] = {
     "is iterated over",
 }
 
+#: How a program resumes a learning rate that a scheduler sets, or that no scheduler sets.
+_SET_BY_SCHEDULER = (
+    "save optimizer.state_dict(), and load it after the scheduler is made: making a scheduler sets "
+    "the learning rate of its first step"
+)
+_SET_BY_PROGRAM = (
+    "save optimizer.state_dict() and load it; if the program computes the value from a counter, "
+    "restore this counter"
+)
+_GROUPS = (
+    "let the resumed training make the same parameter groups before it loads "
+    "optimizer.state_dict(), also those that are added during the training"
+)
 
-def state_differences(whole: Trace, saved: Trace, resumed: Trace, step: int) -> list[Difference]:
+_GROUP = re.compile(r"(optimizer \d+, )?group \d+")
+
+
+def state_differences(
+    whole: Trace, saved: Trace, resumed: Trace, step: int, *, updated: bool
+) -> list[Difference]:
     """One difference for each part of the state that is wrong when the resumed Run starts `step`.
 
-    `step` is also the number of steps before the checkpoint.
+    `step` is also the number of steps before the checkpoint. `updated` says whether the first
+    result that differs is one of the optimizer's step: only then can hyperparameters be the cause.
     """
     found = list(_of_tensors(whole, resumed, step - 1))
     known = {each.code for each in found}
-    found += [each for each in entry_differences(saved, resumed, step) if each.code not in known]
-    return found
+    lasting = bool(found) or not updated
+    entries = entry_differences(saved, resumed, step, lasting=lasting)
+    return found + [each for each in entries if each.code not in known]
 
 
-def entry_differences(saved: Trace, resumed: Trace, steps: int) -> Iterator[Difference]:
+def entry_differences(
+    saved: Trace, resumed: Trace, steps: int, *, lasting: bool = False
+) -> Iterator[Difference]:
     """One difference for each part of `TrainingState` that differs after `steps` steps.
 
-    Random streams are not compared here.
+    Random streams are not compared here. If `lasting` is True, hyperparameters that are equal again
+    one step later are left out, unless the program has a torch scheduler: without one, it may set
+    them at the beginning of each step.
 
     If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
     parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "data_order")
+    scheduled = _has_scheduler(saved, steps)
+    pairs = list(zip(saved.ranks, resumed.ranks, strict=False))
     for part in parts:
         differ = [
             (one.rank, name, now, was)
-            for one, other in zip(saved.ranks, resumed.ranks, strict=False)
+            for one, other in pairs
             for name, was, now in _unlike(one, other, part, steps)
         ]
-        if differ:
-            rank, name, now, was = differ[0]
-            shown = f"{name} is {now or 'absent'}, not {was or 'absent'}"
-            names = [entry for _, entry, _, _ in differ]
-            yield _difference(part, rank, shown, names, (now, was))
+        if lasting and part == "lr_schedule" and not scheduled:
+            again = {
+                (one.rank, name)
+                for one, other in pairs
+                for name, _, _ in _unlike(one, other, part, steps + 1)
+            }
+            differ = [each for each in differ if each[:2] in again]
+        if not differ:
+            continue
+        rank, name, now, was = differ[0]
+        names = [entry for _, entry, _, _ in differ]
+        shown, what, cause = f"{name} is {now or 'absent'}, not {was or 'absent'}", "", ""
+        group = _group_of(name)
+        if group and {_has_group(t.ranks[rank], group, steps) for t in (saved, resumed)} == {
+            True,
+            False,
+        }:
+            shown = f"{group} of the optimizer is {'additional' if now else 'missing'}"
+            names = [_group_of(each) or each for each in names]
+            what, cause = "a parameter group", _GROUPS
+        elif group and part == "lr_schedule":
+            what = "" if name.endswith(": lr") else "a hyperparameter of the optimizer"
+            cause = _SET_BY_SCHEDULER if scheduled else _SET_BY_PROGRAM
+        yield _difference(part, rank, shown, names, (now, was), what=what, cause=cause)
+
+
+def _group_of(name: str) -> str:
+    """The parameter group of an entry of `TrainingState`: "group 1"; "" for another entry."""
+    group = name.partition(":")[0]
+    return group if _GROUP.fullmatch(group) else ""
+
+
+def _has_group(rank: RankTrace, group: str, steps: int) -> bool:
+    state = state_after(rank, steps)
+    return state is not None and any(_group_of(each.name) == group for each in state.entries)
+
+
+def _has_scheduler(trace: Trace, steps: int) -> bool:
+    states = [state_after(rank, steps) for rank in trace.ranks]
+    return any(
+        not _group_of(name)
+        for state in states
+        if state is not None
+        for name in state.of("lr_schedule")
+    )
 
 
 def state_after(rank: RankTrace, steps: int) -> TrainingState | None:
     """The state of a rank after `steps` steps; None if it recorded none."""
     states = rank.events_of(TrainingState)
     return next((state for state in states if state.steps == steps), None)
+
+
+def place_of(rank: RankTrace, steps: int) -> int | None:
+    """The position of the event that records the training state after `steps` steps.
+
+    Returns None if the rank recorded no such event.
+    """
+    for order, event in enumerate(rank.events):
+        if isinstance(event, TrainingState) and event.steps == steps:
+            return order
+    return None
 
 
 def _unlike(
@@ -133,13 +211,15 @@ def _difference(
     names: Sequence[str],
     values: tuple[str, str],
     where: TensorId | None = None,
+    what: str = "",
+    cause: str = "",
 ) -> Difference:
     others = len(dict.fromkeys(names)) - 1
     more = f"; {others} more of its values differ" if others else ""
     return Difference(
         code,
-        f"{_NAMES[code]} is not restored: on rank {rank} {shown}{more}",
-        _CAUSES[code],
+        f"{what or _NAMES[code]} is not restored: on rank {rank} {shown}{more}",
+        cause or _CAUSES[code],
         rank,
         where,
         None if where is not None else RankSubject(rank),

@@ -22,7 +22,7 @@ KEY, VALUE = "written by a rank", b"a rank's own"
 def meet_twice(folder: str) -> str:
     """Meet, wait for the file `go`, and set up all over again what goes through the store.
 
-    Leaves in `folder` who the ranks are, and what another user has made of KEY.
+    Leaves in `folder` facts about the ranks, and the value of KEY, which another user may change.
     """
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     dist.all_reduce(torch.ones(2))

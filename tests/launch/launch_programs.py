@@ -186,7 +186,7 @@ def every_collective() -> None:
         dist.all_gather_object([None] * world, "x" * rank, group=group)
         dist.broadcast_object_list([rank], src=first, group=group)
     up, down = (rank + 1) % 4, (rank - 1) % 4
-    # a pipeline's neighbours, with buffers shaped otherwise than what is sent
+    # neighbours of a pipeline, with buffers of another shape than what is sent
     ops = [
         dist.P2POp(dist.isend, torch.zeros(2, 3), up),
         dist.P2POp(dist.irecv, torch.zeros(6), down),

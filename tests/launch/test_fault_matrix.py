@@ -18,7 +18,7 @@ from fault_catalogue import DOCS, FAULTS, Fault, headline_pattern, written
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
-#: A group that fails early is far from its timeout on any machine; one that must not, waits.
+#: Timeouts: a group that fails early never reaches LONG; a group that hangs waits for SHORT.
 LONG, SHORT = 240.0, 2.0
 
 
@@ -27,7 +27,7 @@ def name(fault: Fault) -> str:
 
 
 QUICK = [fault for fault in FAULTS if fault.ends == "at once" or "lose" in fault.program]
-#: They wait and use no processor, so that all may run at once.
+#: Their ranks wait and use no CPU, so that all groups may run at once.
 SLOW = [fault for fault in FAULTS if fault not in QUICK]
 TORCHRUN = [fault for fault in FAULTS if fault.torchrun]
 

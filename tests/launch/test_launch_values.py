@@ -37,7 +37,7 @@ def test_every_rank_returns_its_value(launch: Launch) -> None:
         "ADDED": "by the task",
     }
     lines = result.ranks[1].stdout.splitlines()
-    # the gloo of some releases of torch says there that it is connected
+    # in some releases of torch, gloo prints there that it is connected
     assert [line for line in lines if not line.startswith("[Gloo]")] == ["rank 1 says hello"]
     assert result.leftovers == ()
 

@@ -50,7 +50,7 @@ def test_an_invalid_marker_is_a_collection_error_of_one_line(project):
             ["tp=" + "9" * 5000],
             "--trainsafe-sweep tp=999*: axis 'tp' takes integers of at most 64*",
         ),
-        # The second word is looked for as a path first, and is too long for one.
+        # The second word is first tried as a path, and is too long for one.
         (["tp=1", "cp=" + "9" * 5000], "--trainsafe-sweep cp=999*: axis 'cp' takes integers of *"),
         (["tp=1", "tp=2"], "--trainsafe-sweep names axis 'tp' twice (tp=1 and tp=2)*"),
     ],

@@ -313,7 +313,7 @@ def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: No
 
 
 def join(port: int) -> str:
-    """Join a store, read every value, and change what a rank wrote."""
+    """Join a store, and return the value of KEY or the name of the error."""
     try:
         store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
         return f"{KEY} is {store.get(KEY)!r}"
@@ -331,7 +331,7 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
     began = time.monotonic()
     seconds = timedelta(seconds=5)
     stores = [TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
-    # where torch's elastic rendezvous keeps its state, and the form it keeps it in
+    # the key and the encoding of the state of torch's elastic rendezvous
     state = f"torch.rendezvous.{run}"
     seen: dict[str, None] = {}
     with contextlib.suppress(dist.DistError):

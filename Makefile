@@ -57,7 +57,7 @@ test-slow: setup
 coverage: setup
 	rm -rf build/coverage && mkdir -p build/coverage
 	$(BIN)/coverage run -m pytest $(SPREAD) -m "not slow" $(COVERED) --deselect \
-		tests/launch/forkserver/test_launch_warm_fresh.py::test_a_rank_has_the_surroundings_that_torchrun_gives
+		tests/launch/forkserver/test_launch_warm_fresh.py::test_a_forked_rank_has_the_process_state_that_torchrun_gives
 	$(BIN)/coverage combine --quiet
 	$(BIN)/coverage report --skip-covered --sort=cover
 

@@ -37,7 +37,9 @@ from pytest_trainsafe.errors import SweepError
         ("a.py cp=2", "a.py cp=2", ""),
     ],
 )
-def test_axis_words_get_an_option_each_and_everything_else_stays(line, rewritten, taken):
+def test_each_sweep_word_becomes_an_option_and_other_arguments_are_unchanged(
+    line, rewritten, taken
+):
     arguments = line.split()
 
     words = gather(arguments, lambda word: word == "here=1")
@@ -45,7 +47,7 @@ def test_axis_words_get_an_option_each_and_everything_else_stays(line, rewritten
     assert (" ".join(arguments), words) == (rewritten, taken.split())
 
 
-def test_words_become_a_table_in_their_order():
+def test_sweep_words_are_parsed_in_their_order():
     assert parse_words(["cp=2,1", "layers=8"]) == (("cp", ("2", "1")), ("layers", ("8",)))
 
 
@@ -60,6 +62,6 @@ def test_words_become_a_table_in_their_order():
         (["tp=1,1"], "axis 'tp' has duplicate values: 1, 1"),
     ],
 )
-def test_a_bad_word_is_refused_by_name(words, message):
+def test_an_invalid_sweep_word_is_named_in_the_error(words, message):
     with pytest.raises(SweepError, match=message):
         parse_words(words)

@@ -1,4 +1,4 @@
-"""Every option and its ini twin: checked, and the command line wins."""
+"""Every option and its ini key: both are checked, and the command line wins."""
 
 import os
 import subprocess
@@ -41,7 +41,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("option", "field", "first", "a", "second", "b"), CASES)
-def test_an_option_has_an_ini_twin_and_wins_over_it(
+def test_an_option_has_an_ini_key_and_overrides_it(
     project, write_ini, option, field, first, a, second, b
 ):
     write_ini(f"trainsafe_{option.replace('-', '_')} = {first}")
@@ -77,14 +77,16 @@ def test_an_option_has_an_ini_twin_and_wins_over_it(
         ("record-kinds", "loss,update", "takes kinds of recorded tensors*Use param and*"),
     ],
 )
-def test_a_bad_value_is_a_usage_error_that_says_what_is_allowed(pytester, option, word, message):
+def test_an_invalid_value_is_a_usage_error_that_says_what_is_allowed(
+    pytester, option, word, message
+):
     result = pytester.runpytest_inprocess(f"--trainsafe-{option}={word}")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"ERROR: --trainsafe-{option} {message}"])
 
 
-def test_a_bad_value_in_the_ini_file_is_named_by_its_key(pytester):
+def test_the_error_of_an_invalid_value_in_the_ini_file_names_its_key(pytester):
     pytester.makeini("[pytest]\ntrainsafe_device = gpu\n")
 
     result = pytester.runpytest_inprocess()
@@ -92,7 +94,7 @@ def test_a_bad_value_in_the_ini_file_is_named_by_its_key(pytester):
     result.stderr.fnmatch_lines(["ERROR: trainsafe_device (ini) takes one of auto, cpu, cuda, *"])
 
 
-def test_the_header_says_what_was_set(swept):
+def test_the_header_shows_the_options_that_were_set(swept):
     result = swept.runpytest_inprocess(
         *[
             "--trainsafe-device",
@@ -125,7 +127,9 @@ def test_settings_are_plain_data():
 
 
 @pytest.mark.parametrize("where", ["TMPDIR", "--basetemp"])
-def test_a_folder_that_is_no_utf8_is_one_usage_error(swept, tmp_path, monkeypatch, where):
+def test_a_temporary_folder_whose_path_is_not_utf8_is_one_usage_error(
+    swept, tmp_path, monkeypatch, where
+):
     folder = os.fsdecode(os.fsencode(tmp_path) + b"/\xff")
     os.mkdir(folder)
     command = [sys.executable, "-m", "pytest"]
@@ -135,6 +139,6 @@ def test_a_folder_that_is_no_utf8_is_one_usage_error(swept, tmp_path, monkeypatc
         command.append(f"--basetemp={folder}/x")
     # A process of its own: pytester's runs have a --basetemp already.
     done = subprocess.run(command, capture_output=True, check=False)
-    told = done.stderr.decode("utf-8", "replace")
+    errors = done.stderr.decode("utf-8", "replace")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR, done.stdout
-    assert told.count(f"{where} is ") == told.count("which is not UTF-8") == 1
+    assert errors.count(f"{where} is ") == errors.count("which is not UTF-8") == 1

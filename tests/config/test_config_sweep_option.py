@@ -1,4 +1,4 @@
-"""--trainsafe-sweep: where its words may stand, what they change, and how mistakes end."""
+"""--trainsafe-sweep: where its words may be, what they change, and the errors for mistakes."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def collected(result):
         "-p no:cacheprovider --trainsafe-sweep tp=2 cp=1 -k test",
     ],
 )
-def test_axis_words_may_stand_anywhere_after_the_option(swept, line):
+def test_sweep_words_may_be_anywhere_after_the_option(swept, line):
     result = swept.runpytest_inprocess("--collect-only", "-q", *line.split())
 
     assert collected(result) == NARROWED
@@ -46,7 +46,7 @@ def test_an_existing_path_that_looks_like_a_word_stays_a_path(swept):
     result.stdout.fnmatch_lines(["cp=1/test_inside.py::test_inside"])
 
 
-def test_words_do_not_hide_the_conftest_of_the_test_paths(swept, write_ini):
+def test_sweep_words_do_not_hide_the_conftest_of_testpaths(swept, write_ini):
     swept.mkdir("suite").joinpath("conftest.py").write_text(
         "def pytest_addoption(parser): parser.addoption('--from-suite', action='store_true')"
     )
@@ -60,7 +60,7 @@ def test_words_do_not_hide_the_conftest_of_the_test_paths(swept, write_ini):
     assert collected(result) == NARROWED
 
 
-def test_addopts_may_hold_words(swept, monkeypatch):
+def test_addopts_may_contain_sweep_words(swept, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "--trainsafe-sweep tp=2 cp=1")
 
     result = swept.runpytest_inprocess("--collect-only", "-q", "test_swept.py")
@@ -68,7 +68,7 @@ def test_addopts_may_hold_words(swept, monkeypatch):
     assert collected(result) == NARROWED
 
 
-def test_the_ini_file_may_hold_words_and_the_command_line_wins(swept, write_ini):
+def test_the_ini_file_may_contain_sweep_words_and_the_command_line_overrides_them(swept, write_ini):
     write_ini("trainsafe_sweep = tp=2 cp=1")
 
     assert collected(swept.runpytest_inprocess("--collect-only", "-q")) == NARROWED
@@ -76,7 +76,7 @@ def test_the_ini_file_may_hold_words_and_the_command_line_wins(swept, write_ini)
     assert collected(result) == ["tp1-cp1", "tp1-cp2", "tp2-cp1", "tp2-cp2", "layers4"]
 
 
-def test_the_plugin_takes_words_when_named_with_p(swept, monkeypatch):
+def test_sweep_words_work_if_the_plugin_is_loaded_with_the_option_p(swept, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
 
     result = swept.runpytest_subprocess(
@@ -94,7 +94,7 @@ def test_the_plugin_takes_words_when_named_with_p(swept, monkeypatch):
     assert collected(result) == NARROWED
 
 
-def test_values_may_go_beyond_what_the_test_declares(swept):
+def test_the_command_line_may_give_values_that_the_test_does_not_declare(swept):
     result = swept.runpytest_inprocess("--collect-only", "-q", "--trainsafe-sweep", "tp=4,1")
 
     assert collected(result)[:4] == ["tp4-cp1", "tp4-cp2", "tp1-cp1", "tp1-cp2"]
@@ -111,7 +111,7 @@ def test_values_may_go_beyond_what_the_test_declares(swept):
         ("", "*argument --trainsafe-sweep: expected one argument"),
     ],
 )
-def test_a_bad_word_is_a_usage_error_before_anything_is_collected(swept, words, message):
+def test_an_invalid_sweep_word_is_a_usage_error(swept, words, message):
     result = swept.runpytest_inprocess("--trainsafe-sweep", *words.split())
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -130,19 +130,19 @@ def test_an_axis_that_no_collected_test_declares_is_an_error(swept):
     )
 
 
-def test_an_axis_of_some_tests_leaves_the_others_as_they_are(swept):
+def test_an_axis_that_only_some_tests_declare_does_not_change_the_others(swept):
     result = swept.runpytest_inprocess("--trainsafe-sweep", "layers=4")
 
     result.assert_outcomes(passed=5)
 
 
-def test_an_axis_of_a_test_that_was_not_asked_for_is_an_error(swept):
+def test_an_axis_that_only_unselected_tests_declare_is_an_error(swept):
     result = swept.runpytest_inprocess("--trainsafe-sweep", "layers=2", "test_swept.py::test_mesh")
 
     result.stdout.fnmatch_lines(["*declares the axis 'layers'*", "  declared axes: tp, cp"])
 
 
-def test_words_without_any_trainsafe_test_are_an_error(pytester):
+def test_sweep_words_without_any_trainsafe_test_are_an_error(pytester):
     pytester.makepyfile("def test_it(): pass")
 
     result = pytester.runpytest_inprocess("--trainsafe-sweep", "tp=2")
@@ -151,7 +151,7 @@ def test_words_without_any_trainsafe_test_are_an_error(pytester):
     result.stdout.fnmatch_lines(["*no collected trainsafe test declares the axis 'tp'*"])
 
 
-def test_the_ini_files_words_hold_for_any_part_of_the_suite(pytester):
+def test_sweep_words_of_the_ini_file_are_no_error_without_a_trainsafe_test(pytester):
     pytester.makeini("[pytest]\ntrainsafe_sweep = tp=2\n")
     pytester.makepyfile("def test_it(): pass")
 
@@ -170,7 +170,7 @@ def test_a_command_line_that_leaves_no_valid_point_at_all_is_an_error(swept):
     )
 
 
-def test_a_wrong_value_for_a_programs_parameter_names_the_test(swept):
+def test_the_error_of_an_invalid_value_of_a_parameter_names_the_test(swept):
     result = swept.runpytest_inprocess("--trainsafe-sweep", "layers=many")
 
     result.stdout.fnmatch_lines(

@@ -1,4 +1,4 @@
-"""Axes: what each takes, from a marker and as a word."""
+"""The values that axes take, as words and from a marker."""
 
 import pytest
 
@@ -35,17 +35,17 @@ def test_a_word_becomes_a_value_of_the_axis_type(name, word, value):
         ("dtype", "fp32", "axis 'dtype' takes one of float64, float32, bfloat16, float16"),
     ],
 )
-def test_a_word_the_axis_cannot_read_is_refused_with_what_it_takes(name, word, message):
+def test_an_invalid_word_is_refused_with_the_values_that_the_axis_takes(name, word, message):
     with pytest.raises(SweepError, match=message):
         AXES[name].parse(word)
 
 
-def test_true_is_not_an_integer():
+def test_an_integer_axis_refuses_true():
     with pytest.raises(SweepError, match="axis 'tp' takes an integer >= 1, not True"):
         AXES["tp"].check(True)
 
 
-def test_values_must_be_given_and_be_different():
+def test_an_axis_must_have_one_or_more_distinct_values():
     with pytest.raises(SweepError, match="axis 'tp' has no values; give an integer >= 1"):
         check_values(AXES["tp"], [])
     with pytest.raises(SweepError, match="axis 'tp' has duplicate values: 1, 2, 1"):

@@ -1,4 +1,4 @@
-"""What each placement means, in numbers."""
+"""The indices of a tensor that each placement gives to each rank."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_zigzag_gives_one_chunk_from_each_end() -> None:
     assert rows((ZigZag(0, "cp"),), Point.of(cp=2), 8) == [[0, 1, 6, 7], [2, 3, 4, 5]]
 
 
-def test_blocks_are_each_cut_on_their_own() -> None:
+def test_blocks_of_a_dimension_are_sharded_separately() -> None:
     layout = (Shard(0, "tp", blocks=(4, 2)),)
     assert rows(layout, Point.of(tp=2), 6) == [[0, 1, 4], [2, 3, 5]]
 
@@ -52,7 +52,7 @@ def test_first_placement_of_a_dimension_is_the_outer_one() -> None:
     assert tp_outside == [[0, 3], [4, 7], [1, 2], [5, 6]]
 
 
-def test_dimensions_are_cut_independently() -> None:
+def test_dimensions_are_sharded_independently() -> None:
     point = Point.of(tp=2, cp=2)
     part = extract(
         torch.arange(16).view(4, 4),
@@ -76,7 +76,7 @@ def test_partial_gives_the_values_to_coordinate_zero() -> None:
     assert [part.tolist() for part in parts] == [[1, 1], [0, 0]]
 
 
-def test_slices_give_their_own_rectangle() -> None:
+def test_the_local_shape_of_slices_is_that_of_their_rectangle() -> None:
     layout = (Slices((1, 0), (2, 3), (4, 3), ("dp",)),)
     assert local_shape(layout, {}, {}, (4, 3)) == (2, 3)
 
@@ -96,7 +96,7 @@ def test_logical_shape_refuses_replicas_of_different_length() -> None:
         logical_shape(held, point.sizes)
 
 
-def test_scaled_shape_undoes_even_cuts() -> None:
+def test_scale_shape_restores_the_full_shape_of_even_shards() -> None:
     point = Point.of(tp=2, cp=3)
     assert scale_shape((4, 5), (ZigZag(0, "cp"), Shard(0, "tp")), point.sizes) == (24, 5)
     assert scale_shape((4, 5), (Partial("cp"),), point.sizes) == (4, 5)

@@ -1,4 +1,4 @@
-"""A Point answers for every axis it could have, and says how to ask for others."""
+"""A Point has a value for every known axis, and errors for unknown ones list those it has."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
 POINT = Point.of(tp=2, ep=4, recompute="full", width=8)
 
 
-def test_axes_have_their_value_or_their_trivial_one() -> None:
+def test_axes_have_their_given_or_their_default_value() -> None:
     assert (POINT.tp, POINT.recompute, POINT.width) == (2, "full", 8)
     assert (POINT.cp, POINT.zero, POINT.sp, POINT.compile) == (1, 0, False, False)
 
 
-def test_experts_and_chunks_have_a_size() -> None:
+def test_ep_and_vpp_have_a_size_but_do_not_multiply_the_world_size() -> None:
     assert (POINT.size("ep"), POINT.size("vpp"), POINT.size("tp"), POINT.size("dp")) == (4, 1, 2, 1)
     assert POINT.world_size == 2
 
 
-def test_an_axis_without_a_size_says_how_to_ask_for_it() -> None:
+def test_the_size_of_an_axis_that_has_none_is_an_error_that_lists_the_axes_with_one() -> None:
     with pytest.raises(ArgumentError, match=r"point.size\('recompute'\).*tp, cp, dp, pp, ep, vpp"):
         POINT.size("recompute")
 
 
-def test_an_axis_that_nobody_knows_is_an_attribute_error_with_what_exists() -> None:
+def test_an_unknown_axis_is_an_attribute_error_that_lists_the_axes_of_the_point() -> None:
     with pytest.raises(UnknownAxisError, match=r"no axis 'widht'.*tp=2.*point.get\('widht', def"):
         _ = POINT.widht
     assert not hasattr(POINT, "widht")
 
 
-def test_a_point_is_copied_and_pickled_as_before() -> None:
+def test_a_copied_or_pickled_point_equals_the_original() -> None:
     assert copy.deepcopy(POINT) == POINT
     assert pickle.loads(pickle.dumps(POINT)) == POINT  # noqa: S301  # our own bytes

@@ -1,4 +1,4 @@
-"""A program whose data no seed determines."""
+"""A program whose data is random and not seeded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`trainsafe_fuzz` makes a test of hypothesis, whose failures are explained and replayed."""
+"""`trainsafe_fuzz` makes a hypothesis test, whose failures are explained and replayed."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_next_run_begins_with_the_smallest_failing_point(fuzzed, ran):
     assert ran()[0] == SMALLEST
 
 
-def test_the_command_runs_only_that_point_and_keeps_the_saved_example(fuzzed, ran):
+def test_the_rerun_command_runs_only_the_failing_point_and_keeps_the_saved_example(fuzzed, ran):
     fuzzed.makepyfile(test_buggy=BUGGY)
     fuzzed.runpytest_inprocess()
     ran()
@@ -66,7 +66,7 @@ def test_the_command_runs_only_that_point_and_keeps_the_saved_example(fuzzed, ra
     assert ran()[0] == SMALLEST
 
 
-def test_a_damaged_database_does_not_matter(fuzzed, ran):
+def test_a_failure_is_found_again_with_a_damaged_example_database(fuzzed, ran):
     fuzzed.makepyfile(test_buggy=BUGGY)
     fuzzed.runpytest_inprocess()
     ran()
@@ -81,7 +81,7 @@ def test_a_damaged_database_does_not_matter(fuzzed, ran):
     result.stdout.fnmatch_lines(["E *interaction   needs tp >= 2 and cp >= 2; *"])
 
 
-def test_examples_are_the_same_in_workers_that_hash_differently(fuzzed, ran, monkeypatch):
+def test_examples_are_the_same_in_workers_with_another_hash_seed(fuzzed, ran, monkeypatch):
     pytest.importorskip("xdist")
     fuzzed.makepyfile(
         test_clean="""
@@ -112,7 +112,7 @@ def test_examples_are_the_same_in_workers_that_hash_differently(fuzzed, ran, mon
         assert (ran("one"), ran("two")) == here
 
 
-def test_an_example_runs_first_and_fixtures_are_shared(fuzzed, ran):
+def test_an_explicit_example_runs_first_and_examples_can_use_fixtures(fuzzed, ran):
     fuzzed.makepyfile(
         test_example="""
         import pytest
@@ -154,7 +154,7 @@ def test_an_example_runs_first_and_fixtures_are_shared(fuzzed, ran):
         ),
     ],
 )
-def test_an_example_that_is_no_point_of_the_test_is_an_error(fuzzed, point, message):
+def test_an_explicit_example_that_is_no_valid_point_of_the_test_is_an_error(fuzzed, point, message):
     fuzzed.makepyfile(
         f"""
         from hypothesis import example
@@ -172,7 +172,7 @@ def test_an_example_that_is_no_point_of_the_test_is_an_error(fuzzed, point, mess
     result.stdout.fnmatch_lines([f"*{message}*"])
 
 
-def test_a_failure_that_does_not_repeat_is_named_flaky(fuzzed):
+def test_a_failure_that_does_not_repeat_is_reported_as_flaky(fuzzed):
     fuzzed.makepyfile(
         """
         from pytest_trainsafe import trainsafe_fuzz
@@ -230,7 +230,7 @@ def test_rules_that_exclude_most_points_fail_the_health_check(fuzzed):
     )
 
 
-def test_a_contradiction_is_one_line_and_not_a_traceback(fuzzed):
+def test_axes_without_a_valid_point_are_an_error_without_a_traceback(fuzzed):
     fuzzed.makepyfile(
         """
         from pytest_trainsafe import trainsafe_fuzz
@@ -257,7 +257,7 @@ def test_an_axis_of_the_command_line_that_no_fuzz_test_has_is_an_error(fuzzed):
     result.stdout.fnmatch_lines(["*no collected trainsafe test declares the axis 'pp'*"])
 
 
-def test_a_project_rule_applies_to_examples(fuzzed, ran):
+def test_a_rule_of_the_projects_hook_limits_the_drawn_points(fuzzed, ran):
     fuzzed.makepyfile(test_buggy=BUGGY)
     fuzzed.makeconftest(
         """

@@ -1,4 +1,4 @@
-"""What a flaky program's report says of the cause."""
+"""The cause in the report of a flaky program."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):
     assert text.endswith("(determinism:unseeded)")
 
 
-def test_equal_bits_name_no_cause(monkeypatch):
+def test_repeated_runs_with_equal_bits_have_no_cause(monkeypatch):
     monkeypatch.setattr(JUDGE, lambda traces, repeats: FindingsJudgement("replay", []))
 
     assert cause_text(TRACES) == ""
 
 
-def test_a_run_that_ends_leaves_the_cause_unknown(monkeypatch):
-    def ended(traces, repeats):
+def test_a_failed_run_leaves_the_cause_unknown(monkeypatch):
+    def fail(traces, repeats):
         raise GroupFailure.__new__(GroupFailure)
 
-    monkeypatch.setattr(JUDGE, ended)
+    monkeypatch.setattr(JUDGE, fail)
 
     assert cause_text(TRACES).startswith("not known, because a Run failed")

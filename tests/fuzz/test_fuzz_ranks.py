@@ -41,7 +41,7 @@ def examples(request):
     return make
 
 
-def test_a_bug_of_tp_and_cp_is_reduced_to_them(examples):
+def test_a_bug_that_needs_tp_and_cp_is_reduced_to_these_axes(examples):
     """TTrace bug 14: the layer norms' gradients are summed over tp where only cp cuts them."""
     bug = {"bug": "cp-layernorm-grads"}
     made = examples(gpt.train, tp=[1, 2], cp=[1, 2], args=SMALL, candidate_args=bug)
@@ -64,8 +64,8 @@ EXAMPLE = Path(__file__).parents[2] / "docs/examples/fuzz/test_gpt_fuzz.py"
 test_gpt_trains_like_one_device = runpy.run_path(str(EXAMPLE))["test_gpt_trains_like_one_device"]
 
 
-def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples, monkeypatch):
-    """The cause is left out: its Runs start anew under torchrun, and have tests of their own."""
+def test_a_program_with_unseeded_data_is_reported_as_flaky(examples, monkeypatch):
+    """The search for the cause is replaced: it runs under torchrun, and has its own tests."""
     monkeypatch.setattr("pytest_trainsafe.fuzz.examples.cause_text", lambda candidate: "unseeded")
     made = examples(noisy_program.train, dp=[1, 2])
 
@@ -78,8 +78,8 @@ def test_a_program_whose_data_no_seed_determines_is_named_flaky(examples, monkey
     assert "cause unseeded" in text
 
 
-def test_a_reference_that_failed_once_is_flaky(examples, monkeypatch):
-    """What ends before a comparison, such as an error of the machine, is no finding either."""
+def test_an_error_that_does_not_repeat_with_new_runs_is_reported_as_flaky(examples, monkeypatch):
+    """An error before the comparison, such as a full disk, is no finding either."""
     monkeypatch.setattr("pytest_trainsafe.fuzz.examples.cause_text", lambda candidate: "")
     made = examples(gpt.train, tp=[1, 2], args=SMALL)
 

@@ -43,7 +43,7 @@ def examples(request):
 
 @pytest.mark.slow
 @pytest.mark.processes
-def test_a_fault_of_every_run_is_found_over_dp_ranks_and_reduced_to_them(examples):
+def test_a_fault_that_every_run_has_is_found_by_a_relation_and_reduced_to_dp(examples):
     """Each rank's mean over its own tokens changes with which samples the rank has."""
     arguments = {**SMALL, "microbatches": 4, "fault": "mean-per-rank"}
     made = examples(["order"], dp=[1, 2], args=arguments)
@@ -58,7 +58,7 @@ def test_a_fault_of_every_run_is_found_over_dp_ranks_and_reduced_to_them(example
     assert lead.where.kind == "loss"
 
 
-def test_relations_are_asserted_after_the_test_and_reduced_like_it(examples, monkeypatch):
+def test_relations_are_asserted_at_each_point_and_their_failures_are_reduced(examples, monkeypatch):
     calls = []
 
     def assert_same_by(relation, traces):
@@ -67,7 +67,7 @@ def test_relations_are_asserted_after_the_test_and_reduced_like_it(examples, mon
             raise TrainsafeFailure("planted")
 
     monkeypatch.setattr(fuzz_examples, "assert_same_by", assert_same_by)
-    # The Runs of a failure that is planted are the same when they are made again.
+    # The failure is planted, so that its Runs are the same when they are repeated.
     monkeypatch.setattr(fuzz_examples, "difference_text", lambda candidate, findings: "")
     made = examples(["order", "split"], dp=[1, 2], layers=[1, 2], args=SMALL)
 
@@ -80,7 +80,7 @@ def test_relations_are_asserted_after_the_test_and_reduced_like_it(examples, mon
     assert [effect.axis for effect in failure.value.interaction.needs] == ["dp"]
 
 
-def test_a_relation_that_applies_nowhere_is_warned_of(examples, monkeypatch):
+def test_a_relation_that_applies_at_no_point_causes_a_warning(examples, monkeypatch):
     def assert_same_by(relation, traces):
         raise RelationError("its steps have one micro-batch")
 
@@ -95,14 +95,14 @@ def test_a_relation_that_applies_nowhere_is_warned_of(examples, monkeypatch):
     assert any(re.search(words, str(each.message)) for each in warned)
 
 
-def test_relations_that_are_not_offered_are_refused_when_the_test_is_made():
+def test_relations_that_the_program_does_not_offer_are_refused_by_the_decorator():
     with pytest.raises(ArgumentError, match=r"masked\.train offers no relation 'sort'"):
         trainsafe_fuzz(masked.train, dp=..., relations=["sort"])
     with pytest.raises(ArgumentTypeError, match="must be a list of relations"):
         trainsafe_fuzz(masked.train, dp=..., relations="order")
 
 
-def test_single_devices_are_drawn_only_where_no_reference_is_compared():
+def test_single_devices_are_drawn_only_with_relations_and_without_a_reference():
     def alone(candidate_trace):
         pass
 

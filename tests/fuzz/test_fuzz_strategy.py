@@ -44,7 +44,7 @@ POINTS = parallel_points(
 
 
 @given(point=POINTS)
-def test_every_point_of_the_reference_model_is_valid(point):
+def test_every_drawn_point_of_the_reference_model_is_valid(point):
     program = resolve(gpt.train)
     arguments = {name: value for name, value in point if name in program.parameters}
 
@@ -95,7 +95,7 @@ def test_an_axis_that_cannot_be_drawn_is_an_error(words, error, message):
         parallel_points(train, **words)
 
 
-def test_what_is_no_program_is_an_error():
+def test_an_argument_that_is_no_program_is_an_error():
     with pytest.raises(InvalidProgramError, match="a program is a function"):
         parallel_points(3, tp=...)
 

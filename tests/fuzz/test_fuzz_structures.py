@@ -68,7 +68,7 @@ def test_all_blocks_together_train_like_one_device(candidate_trace, reference_tr
         (Point.of(), {"mixtures": "half"}, "mixtures='half' is unknown; choose one of none, all"),
     ],
 )
-def test_a_structure_that_there_is_not_is_refused(point, arguments, words):
+def test_an_unsupported_structure_is_refused(point, arguments, words):
     program = resolve(mixed.train)
 
     why = invalid(point, program.complete(arguments), program.rules, 8)

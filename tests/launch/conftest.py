@@ -1,4 +1,4 @@
-"""Shared by the tests of launch: one way to run a program and look at what became of it."""
+"""Fixtures of the launch tests: launchers, and functions that run a program in a group."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def warm(warm_server: WarmServer) -> WarmLauncher:
 # `make test` has torchrun in the fault matrix, in the tests of equal traces, and in the examples.
 @pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """Each launcher in turn: whatever the ranks do, both must say the same."""
+    """Each launcher in turn: whatever the ranks do, both must report the same."""
     if request.param == "torchrun":
         return TorchrunLauncher(grace=2.0)
     found: WarmLauncher = request.getfixturevalue("warm")

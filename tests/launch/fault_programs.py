@@ -36,7 +36,7 @@ def read_address_0() -> None:
 
 
 def end_process(code: int) -> None:
-    """Rank 1 ends its process without a word."""
+    """Rank 1 ends its process without an exception."""
     if join() == 1:
         os._exit(code)
     wait()
@@ -57,7 +57,7 @@ def ask_for_too_much() -> None:
 
 
 def hold_the_gil() -> None:
-    """Rank 1 never gives the interpreter's lock away."""
+    """Rank 1 never releases the GIL."""
     if join() == 1:
         re.match(r"(a+)+$", "a" * 60 + "b")
     wait()
@@ -122,7 +122,7 @@ class UnprintableError(Exception):
 
 
 def raise_text(kind: str) -> None:
-    """Rank 1 raises an exception whose text is no ordinary text."""
+    """Rank 1 raises an exception whose text cannot be made, is huge, or is not encodable."""
     if join() == 1:
         if kind == "raises":
             raise UnprintableError
@@ -134,7 +134,7 @@ def raise_text(kind: str) -> None:
 
 
 def assert_without_text() -> None:
-    """Rank 1 fails an assertion that says nothing."""
+    """Rank 1 fails an assertion without a message."""
     total = join()
     assert total == 0
     wait()

@@ -33,7 +33,7 @@ def replace(name: str, kind: str) -> str:
 
 
 def replace_and_sit(name: str, kind: str) -> None:
-    """Rank 1 replaces a file, and nobody returns."""
+    """Rank 1 replaces a file, and no rank returns."""
     replace(name, kind)
     while True:
         time.sleep(60)

@@ -20,7 +20,7 @@ Launch = Callable[..., GroupResult]
 
 
 def echo(*args: Any, **kwargs: Any) -> dict[str, Any]:
-    """What arrived, and where this rank stands."""
+    """Return the arguments that arrived, and this rank's environment."""
     dist.init_process_group("gloo")
     total = torch.tensor([float(dist.get_rank() + 1)], dtype=torch.float64)
     dist.all_reduce(total)
@@ -97,7 +97,7 @@ def silent_mismatches() -> None:
 
 
 def other_world() -> None:
-    """Each rank believes in a world of its own size."""
+    """Each rank uses another world size."""
     dist.init_process_group("gloo", world_size=[2, 3][int(os.environ["RANK"])])
     dist.barrier()
 
@@ -154,7 +154,7 @@ def full_result() -> str:
 
 
 def every_collective() -> None:
-    """Every collective, used as it is meant to be; four ranks, in the world and in pairs.
+    """Every collective, used correctly; four ranks, in the world and in pairs.
 
     Some are issued by C++: those of DDP, also with fewer batches on some ranks.
     """
@@ -186,7 +186,7 @@ def every_collective() -> None:
         dist.all_gather_object([None] * world, "x" * rank, group=group)
         dist.broadcast_object_list([rank], src=first, group=group)
     up, down = (rank + 1) % 4, (rank - 1) % 4
-    # a pipeline's neighbours, with buffers shaped otherwise than what is sent
+    # neighbours of a pipeline, with buffers of another shape than what is sent
     ops = [
         dist.P2POp(dist.isend, torch.zeros(2, 3), up),
         dist.P2POp(dist.irecv, torch.zeros(6), down),
@@ -204,7 +204,7 @@ def every_collective() -> None:
 
 
 def wrapped_models(rank: int) -> None:
-    """DDP and FSDP2 as their users use them, with gradients of several dtypes."""
+    """DDP and FSDP2 in their usual uses, with gradients of several dtypes."""
     from torch.distributed.fsdp import fully_shard
     from torch.nn.parallel import DistributedDataParallel
 

@@ -18,7 +18,7 @@ from fault_catalogue import DOCS, FAULTS, Fault, headline_pattern, written
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
-#: A group that fails early is far from its timeout on any machine; one that must not, waits.
+#: Timeouts: a group that fails early never reaches LONG; a group that hangs waits for SHORT.
 LONG, SHORT = 240.0, 2.0
 
 
@@ -27,7 +27,7 @@ def name(fault: Fault) -> str:
 
 
 QUICK = [fault for fault in FAULTS if fault.ends == "at once" or "lose" in fault.program]
-#: They wait and use no processor, so that all may run at once.
+#: Their ranks wait and use no CPU, so that all groups may run at once.
 SLOW = [fault for fault in FAULTS if fault not in QUICK]
 TORCHRUN = [fault for fault in FAULTS if fault.torchrun]
 
@@ -99,16 +99,14 @@ def all_at_once(
     return wrong
 
 
-def test_ranks_that_wait_in_vain_are_ended_and_slow_ones_are_not(
-    warm: Launcher, tmp_path: Path
-) -> None:
+def test_hanging_groups_are_ended_and_slow_groups_are_not(warm: Launcher, tmp_path: Path) -> None:
     wrong = all_at_once(SLOW, "warm", lambda fault, own: run(fault, warm, own), tmp_path)
     assert not wrong, "\n".join(wrong)
 
 
-def test_torchrun_s_ranks_fail_alike(tmp_path: Path) -> None:
+def test_faults_are_also_reported_under_torchrun(tmp_path: Path) -> None:
     def start(fault: Fault, folder: Path) -> GroupResult:
-        if fault.program == "signal_reaper":  # torchrun's agent stands between
+        if fault.program == "signal_reaper":  # torchrun's agent is a process in between
             fault = replace(fault, args=(*fault.args, 2))
         return run(fault, TorchrunLauncher(grace=2.0), folder)
 
@@ -116,7 +114,7 @@ def test_torchrun_s_ranks_fail_alike(tmp_path: Path) -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_every_ending_of_the_matrix_is_tried() -> None:
+def test_the_matrix_has_every_ending_and_a_suspended_rank_under_torchrun() -> None:
     assert {fault.ends for fault in SLOW} == {"after seconds", "timeout", "normally"}
     assert any(fault.args == (signal.SIGSTOP,) for fault in TORCHRUN)
 

@@ -16,13 +16,13 @@ from pytest_trainsafe.launch.protocol import StartsEarly
 
 
 class Toy:
-    """Runs nothing; knows what was asked of it."""
+    """Runs nothing, and records the calls of its methods."""
 
     name = "toy"
 
     def __init__(self, setup: LaunchSetup) -> None:
         self.setup = setup
-        self.asked: list[str] = []
+        self.calls: list[str] = []
 
     def run(
         self,
@@ -33,22 +33,22 @@ class Toy:
         stop: threading.Event | None = None,
         environ: Mapping[str, str] | None = None,
     ) -> GroupResult:
-        self.asked.append("run")
+        self.calls.append("run")
         return GroupResult(task=str(task), folder=workdir, ranks=(), seconds=0.0, timeout=timeout)
 
 
 class Eager(Toy):
-    """Begins groups ahead."""
+    """Can also start groups early."""
 
     def begin(self, task: Task, workdir: Path, environ: Mapping[str, str] | None = None) -> Eager:
-        self.asked.append("begin")
+        self.calls.append("begin")
         return self
 
     def end(self) -> None:
-        self.asked.append("end")
+        self.calls.append("end")
 
     def close(self) -> None:
-        self.asked.append("close")
+        self.calls.append("close")
 
 
 def no_launcher(setup: LaunchSetup) -> object:
@@ -73,7 +73,7 @@ def test_a_launcher_is_made_once_for_functions_and_scripts(tmp_path: Path) -> No
     assert first is second
     assert isinstance(first, Eager)
     assert (first.setup.network, first.setup.folder) == ("host", tmp_path)
-    assert first.asked == ["close"]
+    assert first.calls == ["close"]
 
 
 def test_scripts_go_to_torchrun_by_default(tmp_path: Path) -> None:
@@ -99,14 +99,14 @@ def test_a_launcher_that_cannot_be_made_is_named(path: str, words: str, tmp_path
         chosen(path, tmp_path)
 
 
-def test_who_can_begin_ahead_is_asked_of_the_protocol(tmp_path: Path) -> None:
+def test_only_launchers_of_the_protocol_starts_early_begin_groups_early(tmp_path: Path) -> None:
     task = Task.of("builtins:print", world_size=1)
-    for path, asked in (("Eager", ["begin", "end", "run"]), ("Toy", ["run"])):
+    for path, calls in (("Eager", ["begin", "end", "run"]), ("Toy", ["run"])):
         launcher = chosen(f"{__name__}:{path}", tmp_path)
         assert isinstance(launcher, Toy)
         with PreforkedGroup(launcher, task, tmp_path) as preforked:
             preforked.begin()
         PreforkedGroup(launcher, task, tmp_path).run({}, 1.0, threading.Event())
-        assert launcher.asked == asked
+        assert launcher.calls == calls
     assert issubclass(WarmLauncher, StartsEarly)
     assert not issubclass(TorchrunLauncher, StartsEarly)

@@ -1,4 +1,4 @@
-"""Whatever a rank's exception says, what leaves the rank is encodable, bounded and readable."""
+"""Whatever the text of a rank's exception, the reported text is encodable, bounded and readable."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def raised(error: BaseException) -> BaseException:
         return caught
 
 
-def test_a_cut_says_how_much_is_missing() -> None:
+def test_a_cut_text_says_how_many_characters_are_missing() -> None:
     text = cut("a" * 60 + "b" * 60, 30)
     assert text == f"{'a' * 20} [... 90 characters cut ...] {'b' * 10}"
     assert cut("a" * 30, 30) == "a" * 30
@@ -40,14 +40,14 @@ def test_huge_texts_of_an_error_its_cause_and_its_notes_are_cut() -> None:
 
 
 class Awkward(Exception):
-    """Its text raises whatever it is given."""
+    """Its `__str__` raises its argument."""
 
     def __str__(self) -> str:
         raise self.args[0]
 
 
 @pytest.mark.parametrize("inner", [ValueError(), RecursionError(), SystemExit(), MemoryError()])
-def test_an_exception_without_a_text_to_ask_for_has_a_type_and_a_place(
+def test_an_exception_whose_str_raises_is_shown_with_that_error_and_its_place(
     inner: BaseException,
 ) -> None:
     error = raised(Awkward(inner))
@@ -62,7 +62,7 @@ def test_lone_surrogates_are_escaped() -> None:
     error_text(error).encode()
 
 
-def test_an_assertion_without_text_is_its_source_line() -> None:
+def test_an_assertion_without_text_is_shown_as_its_source_line() -> None:
     try:
         assert len(str(HUGE)) == (0)
     except AssertionError as error:
@@ -104,16 +104,16 @@ def test_an_error_that_torch_itself_raises_keeps_the_frame_that_raised() -> None
     assert "in forward" in error_text(caught.value)
 
 
-def test_the_end_of_a_file_says_what_is_before(tmp_path: Path) -> None:
+def test_the_end_of_a_file_says_how_many_bytes_come_before_it(tmp_path: Path) -> None:
     path = tmp_path / "stderr.txt"
     path.write_text("one\ntwo\nthree\n")
     assert read_end(path) == "one\ntwo\nthree\n"
     assert read_end(path, 8) == "[... 6 bytes before this are in stderr.txt ...]\nthree\n"
-    path.write_text("x" * 100)  # one line, and no start of it
+    path.write_text("x" * 100)  # one line, whose start is cut
     assert read_end(path, 8) == f"[... 92 bytes before this are in stderr.txt ...]\n{'x' * 8}"
 
 
-def test_a_message_is_bounded_whatever_the_ranks_say(tmp_path: Path) -> None:
+def test_the_message_of_a_failure_is_bounded_however_long_the_errors_are(tmp_path: Path) -> None:
     ranks = tuple(
         RankResult(
             rank=rank,

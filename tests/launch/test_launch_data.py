@@ -56,7 +56,7 @@ def test_every_bit_of_a_tensor_arrives(dtype: torch.dtype) -> None:
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (2, 0, 3)], ids=str)
-def test_tensors_without_extent_keep_their_shape(shape: tuple[int, ...]) -> None:
+def test_scalar_and_empty_tensors_keep_their_shape(shape: tuple[int, ...]) -> None:
     assert decode(encode(torch.zeros(shape))).shape == shape
 
 
@@ -93,7 +93,9 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("value", "expected"), REFUSED, ids=lambda v: type(v).__name__)
-def test_what_is_not_data_is_refused_by_its_place(value: object, expected: str) -> None:
+def test_a_value_that_is_not_data_is_refused_with_its_location(
+    value: object, expected: str
+) -> None:
     with pytest.raises(NotDataError) as caught:
         encode([{"key": value}], "what")
     assert expected in str(caught.value)

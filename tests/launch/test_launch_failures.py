@@ -25,7 +25,7 @@ def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
     assert "last collective of rank 0: all_reduce(SUM) of 4 float32 at " in text
 
 
-def test_a_group_among_several_says_which_it_is(launch: Launch) -> None:
+def test_a_failure_names_the_run_that_its_group_belongs_to(launch: Launch) -> None:
     result = launch(launch_programs.raise_on_rank_1)
     with pytest.raises(GroupFailure) as caught:
         result.raise_for_failure("the candidate at tp=2, in float32")
@@ -34,7 +34,7 @@ def test_a_group_among_several_says_which_it_is(launch: Launch) -> None:
     assert lines[1] == "this was the candidate at tp=2, in float32"
 
 
-def test_a_rank_that_never_comes_is_the_odd_one_out(launch: Launch) -> None:
+def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch) -> None:
     result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
     assert [rank.status for rank in result.ranks] == ["hung"] * 3
     with pytest.raises(GroupFailure) as caught:
@@ -72,7 +72,7 @@ def test_a_group_ends_on_request(launcher: Launcher, tmp_path: Path) -> None:
     assert result.seconds < 30
 
 
-def test_a_rank_without_a_device_says_what_there_is(failure: Failure) -> None:
+def test_a_rank_without_a_gpu_reports_how_many_are_visible(failure: Failure) -> None:
     headline = failure(
         launch_programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}
     ).splitlines()[0]

@@ -1,4 +1,4 @@
-"""A Task names what the ranks can find, and refuses the rest where it is written."""
+"""A Task refuses, when it is made, what its ranks could not import or receive."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Holder:
         """A function with an object."""
 
 
-def test_a_function_is_named_with_the_file_it_lives_in() -> None:
+def test_a_function_is_named_by_its_import_path_and_file() -> None:
     task = Task.of(program, 1, (2, 3), world_size=2, x={"y": None})
     assert task.target == Function("test_launch_task:program", __file__)
     assert task.args == (1, (2, 3))
@@ -45,7 +45,7 @@ def test_a_static_method_is_named_through_its_class() -> None:
     assert target == Function("test_launch_task:Holder.static", __file__)
 
 
-def test_a_name_needs_no_file() -> None:
+def test_an_import_path_needs_no_file() -> None:
     assert Task.of("package.module:train", world_size=1).target == Function("package.module:train")
 
 
@@ -71,7 +71,7 @@ REFUSED: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize(("target", "expected"), REFUSED)
-def test_what_the_ranks_cannot_import_is_refused(target: Any, expected: str) -> None:
+def test_a_function_that_the_ranks_cannot_import_is_refused(target: Any, expected: str) -> None:
     with pytest.raises(TypeError) as caught:
         Task.of(target, world_size=2)
     assert expected in str(caught.value)
@@ -93,13 +93,13 @@ def test_a_script_that_does_not_exist_is_refused(tmp_path: Path) -> None:
         Task.of(Script(str(tmp_path / "missing.py")), world_size=2)
 
 
-def test_a_world_without_ranks_is_refused() -> None:
+def test_a_world_size_of_zero_is_refused() -> None:
     with pytest.raises(ValueError, match="world_size is 0"):
         Task.of(program, world_size=0)
 
 
-def test_a_file_that_its_name_does_not_lead_to_is_loaded_by_path(tmp_path: Path) -> None:
-    """Two test files of the same name in different folders are an everyday thing."""
+def test_a_file_that_its_module_name_does_not_lead_to_is_loaded_by_path(tmp_path: Path) -> None:
+    """Test files in different folders often have the same name."""
     file = tmp_path / "test_launch_data.py"
     file.write_text("def where():\n    return __file__\n")
     assert load_function(Function("test_launch_data:where", str(file)))() == str(file)

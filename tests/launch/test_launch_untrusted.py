@@ -1,4 +1,4 @@
-"""What a rank leaves in place of its files fails the group by the rank's name, and never waits."""
+"""A file that a rank damaged or replaced fails the group, names the rank, and never blocks."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ KINDS: dict[str, Callable[[Path], None]] = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_regular_file_is_an_error_of_the_rank(files: RankFiles, kind: str) -> None:
+def test_a_file_of_a_rank_that_is_no_regular_file_is_an_error_of_the_rank(
+    files: RankFiles, kind: str
+) -> None:
     for path in (files.result, files.ledger, files.flight, files.started, files.imported):
         KINDS[kind](path)
     KINDS[kind](files.stdout)
@@ -62,7 +64,9 @@ def test_what_is_no_regular_file_is_an_error_of_the_rank(files: RankFiles, kind:
     )
 
 
-def test_a_rank_whose_folder_lies_elsewhere_is_not_read(files: RankFiles, tmp_path: Path) -> None:
+def test_a_rank_folder_that_is_a_symbolic_link_is_not_read(
+    files: RankFiles, tmp_path: Path
+) -> None:
     files.write_outcome(OK)
     files.folder.rename(tmp_path / "elsewhere")
     files.folder.symlink_to(tmp_path / "elsewhere")
@@ -86,7 +90,7 @@ OUTCOMES = {
 
 
 @pytest.mark.parametrize("what", OUTCOMES)
-def test_bytes_that_are_no_outcome_are_an_error_of_the_rank(files: RankFiles, what: str) -> None:
+def test_a_malformed_outcome_is_an_error_of_the_rank(files: RankFiles, what: str) -> None:
     files.result.write_bytes(OUTCOMES[what])
     outcome = files.read_outcome()
     assert outcome is not None
@@ -102,7 +106,7 @@ def test_an_outcome_that_is_too_large_is_not_read(files: RankFiles) -> None:
     assert "the limit is 1073741824" in outcome.error
 
 
-def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
+def test_a_value_above_the_size_limit_is_an_error_of_the_rank_that_writes_it(
     files: RankFiles, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files_module, "MAX_RESULT", 300)
@@ -114,12 +118,12 @@ def test_a_value_that_is_too_large_to_read_is_an_error_where_it_is_written(
 
 
 @pytest.mark.parametrize("text", [b"", b"-5", b"0", b"x", b"9" * 5000, b"\xff", b"12 "])
-def test_what_is_no_process_id_is_none(files: RankFiles, text: bytes) -> None:
+def test_a_malformed_process_id_is_read_as_none(files: RankFiles, text: bytes) -> None:
     files.started.write_bytes(text)
     assert files.read_pid() is None
 
 
-def test_a_ledger_is_read_up_to_a_torn_line_and_refused_for_a_damaged_one(
+def test_an_incomplete_last_ledger_line_is_ignored_and_a_damaged_line_is_refused(
     files: RankFiles,
 ) -> None:
     call = Collective(group="g", ranks=(0, 1), op="barrier", site="a.py:1")
@@ -158,7 +162,7 @@ VALUES = {
 
 
 @pytest.mark.parametrize("what", VALUES)
-def test_bytes_that_are_no_value_have_one_error(what: str) -> None:
+def test_malformed_values_raise_malformed_data_error(what: str) -> None:
     with pytest.raises(MalformedDataError):
         data.decode(VALUES[what])
 
@@ -167,7 +171,7 @@ WHOLE = data.encode({"a": (1, 2**70, [torch.arange(4.0)]), "b": b"x" * 9, (1, 2)
 
 
 @given(st.data())
-def test_a_damaged_value_is_read_or_has_one_error(draws: st.DataObject) -> None:
+def test_a_damaged_value_is_decoded_or_raises_malformed_data_error(draws: st.DataObject) -> None:
     signal.alarm(120)
     start = draws.draw(st.integers(0, len(WHOLE)))
     end = draws.draw(st.integers(start, min(len(WHOLE), start + 4)))
@@ -179,7 +183,7 @@ def test_a_damaged_value_is_read_or_has_one_error(draws: st.DataObject) -> None:
 
 
 @given(st.data())
-def test_a_damaged_outcome_is_one_of_the_rank(
+def test_a_damaged_outcome_is_read_or_is_an_error_of_the_rank(
     tmp_path_factory: pytest.TempPathFactory, draws: st.DataObject
 ) -> None:
     signal.alarm(120)
@@ -206,7 +210,7 @@ def test_a_damaged_outcome_is_one_of_the_rank(
         (hostile_programs.replace_the_outcome, ("garbage",)),
     ],
 )
-def test_a_rank_that_replaces_its_files_fails_its_group_by_name(
+def test_a_rank_that_replaces_its_files_is_named_in_the_failure(
     warm: WarmLauncher, tmp_path: Path, program: Any, args: tuple[str, ...]
 ) -> None:
     task = Task.of(program, *args, world_size=2)
@@ -219,7 +223,7 @@ def test_a_rank_that_replaces_its_files_fails_its_group_by_name(
     assert "rank 0 had finished" in message
 
 
-def test_a_ledger_that_became_a_pipe_does_not_outlast_the_timeout(
+def test_a_ledger_replaced_by_a_pipe_does_not_block_beyond_the_timeout(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
     task = Task.of(hostile_programs.replace_and_sit, "ledger.jsonl", "pipe", world_size=2)
@@ -231,7 +235,7 @@ def test_a_ledger_that_became_a_pipe_does_not_outlast_the_timeout(
     assert [rank.status for rank in result.ranks] == ["hung", "hung"]
 
 
-def test_standard_output_that_became_a_pipe_is_said_to_be_one(
+def test_standard_output_replaced_by_a_pipe_is_reported_as_a_pipe(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
     task = Task.of(hostile_programs.replace, "stdout.txt", "pipe", world_size=2)

@@ -1,4 +1,4 @@
-"""Values come back from every rank of a group that a real torchrun started."""
+"""Every rank of a group returns its value to the test."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def test_every_rank_returns_its_value(launch: Launch) -> None:
         "LOCAL_RANK": "1",
         "LOCAL_WORLD_SIZE": "2",
         "TORCHELASTIC_MAX_RESTARTS": "0",
-        # the ranks join the store of torchrun's agent: nobody can take its port in between
+        # the ranks join the store of torchrun's agent: no process can take its port in between
         "TORCHELASTIC_USE_AGENT_STORE": "True",
         "MASTER_ADDR": "127.0.0.1",
         "OMP_NUM_THREADS": "1",
         "ADDED": "by the task",
     }
     lines = result.ranks[1].stdout.splitlines()
-    # the gloo of some releases of torch says there that it is connected
+    # in some releases of torch, gloo prints there that it is connected
     assert [line for line in lines if not line.startswith("[Gloo]")] == ["rank 1 says hello"]
     assert result.leftovers == ()
 
@@ -68,7 +68,9 @@ def test_scripts_run_as_main_from_several_threads_at_once(tmp_path: Path) -> Non
     assert results["two"].ranks[0].stdout == "--word two 0\n"
 
 
-def test_a_rank_that_is_early_waits_for_the_others(launch: Launch, tmp_path: Path) -> None:
+def test_a_rank_that_finishes_early_stays_alive_until_the_others_finish(
+    launch: Launch, tmp_path: Path
+) -> None:
     """Its end would close connections that a slower rank is still making."""
     assert launch(launch_programs.rank_0_is_early, str(tmp_path)).values == [
         "early",

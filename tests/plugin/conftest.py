@@ -1,8 +1,8 @@
-"""Inner runs of these tests go without hypothesis."""
+"""Inner pytest runs of these tests do not load the plugin of hypothesis."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
 def _without_hypothesis(without_hypothesis):
-    """In every test, also in those that have no `project`."""
+    """Applies to every test, also to those without the fixture `project`."""

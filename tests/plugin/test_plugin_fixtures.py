@@ -1,6 +1,6 @@
-"""The fixtures hand a test's Case to the one Session of the process."""
+"""The fixtures pass a test's Case to the one Session of the process."""
 
-#: Stands where `pytest_trainsafe.runs.session` does, which needs torch: notes what it was asked.
+#: Replaces `pytest_trainsafe.runs.session`, which needs torch, and records its calls.
 RECORDER = """
     import sys, types
 

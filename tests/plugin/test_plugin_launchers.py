@@ -109,12 +109,12 @@ def project(pytester: pytest.Pytester, write_ini) -> pytest.Pytester:
     return pytester
 
 
-def added(project: pytest.Pytester, launchers: object) -> None:
+def write_hook(project: pytest.Pytester, launchers: object) -> None:
     project.makeconftest(f"def pytest_trainsafe_launchers(config):\n    return {launchers!r}\n")
 
 
 def test_a_launcher_of_the_hook_runs_a_clean_point_and_a_failing_rank(project):
-    added(project, {"toy": "toy:Toy"})
+    write_hook(project, {"toy": "toy:Toy"})
 
     result = project.runpytest_inprocess("-q", "--trainsafe-launcher", "toy")
 
@@ -123,8 +123,8 @@ def test_a_launcher_of_the_hook_runs_a_clean_point_and_a_failing_rank(project):
     assert (project.path / "closed").exists()
 
 
-def test_a_launcher_that_nobody_added_is_refused_with_those_there_are(project):
-    added(project, {"toy": "toy:Toy"})
+def test_an_unknown_launcher_is_refused_with_a_list_of_the_known_ones(project):
+    write_hook(project, {"toy": "toy:Toy"})
 
     result = project.runpytest_inprocess("-q", "--trainsafe-launcher", "slurm")
 
@@ -140,8 +140,8 @@ def test_a_launcher_that_nobody_added_is_refused_with_those_there_are(project):
         ({"warm": "toy:Toy"}, "returned 'warm', which is already the name of a launcher"),
     ],
 )
-def test_what_the_hook_cannot_mean_is_an_error_of_usage(project, launchers, words):
-    added(project, launchers)
+def test_an_invalid_return_value_of_the_launchers_hook_is_a_usage_error(project, launchers, words):
+    write_hook(project, launchers)
 
     with pytest.raises(pytest.UsageError, match=words):
         project.parseconfigure("-q")

@@ -1,4 +1,4 @@
-"""The network that ranks get: chosen by an option, refused where the kernel refuses, and shown."""
+"""The network of the ranks: chosen by an option, refused if the kernel refuses it, and shown."""
 
 import sys
 import threading
@@ -27,10 +27,10 @@ REFUSED = "unshare refuses a network namespace: No space left on device"
 
 
 def without_namespaces(pytester, *options):
-    """Run pytest where no private network is to be had."""
+    """Run pytest where the kernel refuses private networks."""
     result = pytester.run(sys.executable, "-c", NO_MORE_NAMESPACES, *options)
     if "no user namespaces" in result.stderr.str():
-        pytest.skip("the kernel gives no user namespace, in which to refuse the network's")
+        pytest.skip("the kernel allows no user namespace, in which to forbid network namespaces")
     return result
 
 
@@ -43,7 +43,7 @@ def test_a_private_network_that_the_kernel_refuses_is_a_usage_error(pytester):
     )
 
 
-def test_the_points_say_why_ranks_share_the_machines_network(swept):
+def test_the_summary_of_points_says_why_a_private_network_is_not_available(swept):
     result = without_namespaces(swept, "--collect-only")
 
     result.stdout.fnmatch_lines(
@@ -52,7 +52,7 @@ def test_the_points_say_why_ranks_share_the_machines_network(swept):
 
 
 @pytest.mark.parametrize("network", ["private", "host"])
-def test_the_header_and_the_points_name_the_network(swept, network):
+def test_the_header_and_the_summary_of_points_name_the_network(swept, network):
     if network == "private" and namespace.why_not():
         pytest.skip(f"no private network here: {namespace.why_not()}")
 

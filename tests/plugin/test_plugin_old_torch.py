@@ -18,7 +18,7 @@ MARKED = """
 
 @pytest.fixture
 def install_torch(project):
-    """Have the project see the metadata of another torch before that of the real one."""
+    """Make the project see the metadata of another torch before that of the real one."""
 
     def install(version):
         info = project.path / f"torch-{version}.dist-info"
@@ -38,18 +38,20 @@ def floor():
 
 
 @pytest.mark.parametrize("version", ["1.13.0", "2.5.1+cu124"])
-def test_it_is_refused_in_one_sentence_that_names_it_and_the_floor(project, install_torch, version):
+def test_an_old_torch_is_a_usage_error_that_names_its_version_and_the_minimum(
+    project, install_torch, version
+):
     project.makepyfile(test_marked=MARKED)
     install_torch(version)
 
     result = project.runpytest_inprocess()
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    said = f"ERROR: torch {version} is installed, and pytest-trainsafe needs {floor()}: pip *"
-    result.stderr.fnmatch_lines([said])
+    message = f"ERROR: torch {version} is installed, and pytest-trainsafe needs {floor()}: pip *"
+    result.stderr.fnmatch_lines([message])
 
 
-def test_a_worker_of_xdist_reports_it_too(project, install_torch):
+def test_an_xdist_worker_reports_an_old_torch(project, install_torch):
     pytest.importorskip("xdist")
     project.makepyfile(test_marked=MARKED)
     install_torch("2.5.1")
@@ -61,7 +63,7 @@ def test_a_worker_of_xdist_reports_it_too(project, install_torch):
     result.stdout.no_fnmatch_line("*INTERNALERROR*")
 
 
-def test_a_build_of_the_oldest_from_source_is_accepted(project, install_torch):
+def test_a_source_build_of_the_oldest_supported_torch_is_accepted(project, install_torch):
     project.makepyfile(test_marked=MARKED)
     (oldest,) = floor().specifier
     install_torch(f"{oldest.version}.0a0+git1234")
@@ -69,14 +71,14 @@ def test_a_build_of_the_oldest_from_source_is_accepted(project, install_torch):
     project.runpytest_subprocess().assert_outcomes(passed=2)
 
 
-def test_a_suite_without_trainsafe_tests_may_have_any(project, install_torch):
+def test_a_suite_without_trainsafe_tests_runs_with_any_torch(project, install_torch):
     project.makepyfile("def test_it(): pass")
     install_torch("1.13.0")
 
     project.runpytest_subprocess().assert_outcomes(passed=1)
 
 
-def test_a_group_without_the_marker_is_refused_too(project, install_torch):
+def test_an_old_torch_is_an_error_of_torchrun_group_without_the_marker(project, install_torch):
     project.makepyfile("def test_it(torchrun_group): pass")
     install_torch("2.5.1")
 

@@ -35,7 +35,7 @@ def test_it(size, trainsafe): ...
     ]
 
 
-def test_a_test_runs_with_the_point_and_the_values_of_its_set(project):
+def test_a_test_runs_with_the_point_and_the_values_of_its_parameter_set(project):
     project.makepyfile(
         test_sets=HEADER
         + """
@@ -52,7 +52,7 @@ def test_it(size, most, other, trainsafe):
     project.runpytest_inprocess().assert_outcomes(passed=8)
 
 
-def test_two_sets_may_have_points_of_one_id(project):
+def test_two_parameter_sets_may_have_points_with_the_same_id(project):
     names, _ = collected(
         project,
         """
@@ -66,7 +66,7 @@ def test_it(size, trainsafe): ...
     assert sorted(names) == ["test_it[tp1-1]", "test_it[tp2-1]", "test_it[tp2-2]"]
 
 
-def test_the_marker_of_a_set_goes_before_that_of_the_test(project):
+def test_the_marker_of_a_parameter_set_overrides_the_marker_of_the_test(project):
     names, _ = collected(
         project,
         """
@@ -84,7 +84,7 @@ def test_it(size, trainsafe): ...
     ]
 
 
-def test_invalid_points_of_a_set_are_skipped_with_their_reason(project):
+def test_invalid_points_of_a_parameter_set_are_skipped_with_their_reason(project):
     project.makepyfile(
         test_sets=HEADER
         + """
@@ -101,7 +101,7 @@ def test_it(size, trainsafe): ...
     result.stdout.fnmatch_lines(["trainsafe: 4 points, 1 skipped: heads=4 is not *tp=3 (1)*"])
 
 
-def test_the_command_line_narrows_the_points_of_sets(project):
+def test_the_command_line_narrows_the_points_of_parameter_sets(project):
     names, _ = collected(
         project,
         """
@@ -126,7 +126,7 @@ def test_it(size, trainsafe): ...
     ],
     ids=["one without", "several", "an unknown axis"],
 )
-def test_a_set_that_cannot_be_meant_fails_the_collection(project, sets, message):
+def test_mistakes_in_markers_of_parameter_sets_are_collection_errors(project, sets, message):
     _, result = collected(
         project,
         f"""
@@ -139,7 +139,7 @@ def test_it(size, trainsafe): ...
     assert result.ret == pytest.ExitCode.INTERRUPTED
 
 
-def test_a_suite_with_other_marks_in_sets_loads_nothing_of_the_sweep(pytester):
+def test_other_marks_in_parameter_sets_do_not_import_the_collection_of_sweeps(pytester):
     pytester.makepyfile(
         test_other="""
         import sys, pytest

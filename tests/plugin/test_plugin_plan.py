@@ -9,7 +9,7 @@ from pytest_trainsafe.sweep.plan.seconds import update_seconds
 
 @pytest.fixture
 def planned(swept):
-    """The project with a test without the marker, and Points that cannot run."""
+    """The project with swept tests and a test without the marker."""
     swept.makepyfile(test_other="def test_other(): pass")
     return swept
 
@@ -26,7 +26,7 @@ def passed(project, *arguments):
     return [line.partition("::")[2] for line in result.outlines if line.startswith("PASSED")]
 
 
-def test_a_plan_names_points_ranks_and_what_is_unknown_and_runs_nothing(planned):
+def test_a_plan_lists_points_with_their_ranks_and_unknown_values_and_runs_no_test(planned):
     result, plan = plan_of(planned, "--trainsafe-sweep", "cp=1,3", "--trainsafe-device", "cuda")
 
     assert result.ret == 0
@@ -51,7 +51,7 @@ def test_a_plan_names_points_ranks_and_what_is_unknown_and_runs_nothing(planned)
     result.stderr.fnmatch_lines(["trainsafe: device cuda, plan json", "*no tests ran*"])
 
 
-def test_a_plan_has_the_seconds_of_earlier_runs_and_the_points_that_are_skipped(planned):
+def test_a_plan_has_the_seconds_of_earlier_runs_and_the_skipped_points(planned):
     folder = planned.path / ".pytest_cache" / "d" / "trainsafe"
     folder.mkdir(parents=True)
     update_seconds(folder, {"test_swept.py::test_layers[layers2]": 3.0})
@@ -81,7 +81,7 @@ def test_no_plan_is_written_if_a_module_cannot_be_imported(planned):
     result.stderr.fnmatch_lines(["*nothing_of_this_name*", "*no plan is written*"])
 
 
-def test_the_shards_have_every_test_once_and_the_first_has_the_tests_without_a_marker(planned):
+def test_the_shards_contain_every_test_once_and_the_first_contains_unmarked_tests(planned):
     whole = passed(planned)
     parts = [passed(planned, "--trainsafe-shard", f"{number}/3") for number in (1, 2, 3)]
 
@@ -105,7 +105,7 @@ def test_a_plan_balances_shards_by_seconds(planned):
     assert sorted(len(part) for part in others) == [1, 2, 2]
 
 
-def test_workers_of_xdist_have_the_same_shard_and_a_plan_needs_none(planned):
+def test_a_shard_has_the_same_tests_under_xdist_and_a_plan_is_written_under_xdist(planned):
     pytest.importorskip("xdist")
     _, plan = plan_of(planned, "-n", "2")
     assert len(plan["points"]) == 6
@@ -130,7 +130,7 @@ def test_a_shard_out_of_range_is_a_usage_error(planned):
     result.stderr.fnmatch_lines(["*--trainsafe-shard is '5/4', but 4 shards are numbered from 1 *"])
 
 
-def test_a_plan_without_a_shard_is_a_usage_error(planned):
+def test_from_plan_without_a_shard_is_a_usage_error(planned):
     result = planned.runpytest_inprocess("--trainsafe-from-plan", "plan.json")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -139,7 +139,7 @@ def test_a_plan_without_a_shard_is_a_usage_error(planned):
     )
 
 
-def test_a_plan_of_a_test_that_is_gone_is_an_error_at_collection(planned):
+def test_a_plan_with_a_test_that_no_longer_exists_is_a_collection_error(planned):
     result, _ = plan_of(planned)
     text = result.stdout.str().replace("[tp1-cp1]", "[gone]")
     planned.path.joinpath("plan.json").write_text(text)

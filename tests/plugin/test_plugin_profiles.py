@@ -26,7 +26,7 @@ OWN = """trainsafe_profiles =
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_built_in_profile_sets_what_it_says(settings, name):
+def test_a_built_in_profile_sets_its_declared_options(settings, name):
     found = settings(f"--trainsafe-profile={name}")
 
     words = dict(word.partition("=")[::2] for word in BUILT_IN[name][0].split())
@@ -36,7 +36,7 @@ def test_a_built_in_profile_sets_what_it_says(settings, name):
         assert value is True if not text else str(value) in (text, f"{text}.0")
 
 
-def test_a_profile_of_the_project_is_named_on_the_command_line_or_in_the_ini_file(settings):
+def test_a_project_profile_is_selected_on_the_command_line_or_in_the_ini_file(settings):
     chosen = settings(OWN, "--trainsafe-profile=mine")
 
     assert chosen == settings(OWN, "trainsafe_profile = mine")
@@ -44,13 +44,13 @@ def test_a_profile_of_the_project_is_named_on_the_command_line_or_in_the_ini_fil
     assert (chosen.sweep, chosen.sweep_from_ini) == ((("tp", ("1", "2")), ("cp", ("2",))), True)
 
 
-def test_a_profile_of_the_project_replaces_the_built_in_one_of_its_name(settings):
+def test_a_project_profile_replaces_the_built_in_one_of_the_same_name(settings):
     found = settings(OWN, "--trainsafe-profile=ci")
 
     assert (found.seed, found.timeout) == (9, 300.0)  # not the built-in one's 900
 
 
-def test_the_command_line_goes_before_the_profile_and_that_before_the_ini_file(settings):
+def test_the_command_line_overrides_the_profile_which_overrides_the_ini_file(settings):
     ini = "trainsafe_timeout = 5", "trainsafe_seed = 4"
     found = settings(OWN, *ini, "--trainsafe-profile=mine", "--trainsafe-record=full")
 
@@ -61,7 +61,7 @@ def test_the_command_line_goes_before_the_profile_and_that_before_the_ini_file(s
     )
 
 
-def test_a_marker_goes_before_the_profile(project, write_ini):
+def test_a_marker_overrides_the_profile(project, write_ini):
     write_ini(OWN)
     project.makepyfile(
         test_it="""
@@ -107,12 +107,12 @@ def test_a_marker_goes_before_the_profile(project, write_ini):
         (["mine: seed=1", "mine: seed=2"], "has the profile 'mine' twice"),
     ],
 )
-def test_a_profile_that_cannot_be_meant_is_an_error(lines, message):
+def test_an_invalid_profile_declaration_is_an_error(lines, message):
     with pytest.raises(SettingError, match=message):
         declared_profiles(lines)
 
 
-def test_a_flag_of_a_profile_is_on_by_its_name_and_may_be_off():
+def test_a_flag_in_a_profile_is_true_without_a_value_and_can_be_off():
     assert parse_profile("mine", "no_cache --trainsafe-seed=3") == {"no-cache": "true", "seed": "3"}
     assert parse_profile("mine", "no-cache=off annotate=Yes") == {
         "no-cache": "",
@@ -127,7 +127,9 @@ def test_a_flag_of_a_profile_is_on_by_its_name_and_may_be_off():
         ("mine", "seed of the profile mine takes an integer from 0 to 2[*][*]32 - 1, not 'x'"),
     ],
 )
-def test_a_bad_profile_is_a_usage_error(project, write_ini, word, message):
+def test_an_unknown_profile_or_an_invalid_value_in_a_profile_is_a_usage_error(
+    project, write_ini, word, message
+):
     write_ini("trainsafe_profiles = mine: seed=x")
 
     result = project.runpytest_inprocess(f"--trainsafe-profile={word}")
@@ -136,9 +138,7 @@ def test_a_bad_profile_is_a_usage_error(project, write_ini, word, message):
     result.stderr.fnmatch_lines([f"ERROR: {message}"])
 
 
-def test_workers_of_xdist_have_the_profile_and_the_sweep_that_their_controller_found(
-    project, write_ini
-):
+def test_xdist_workers_have_the_profile_and_the_sweep_of_their_controller(project, write_ini):
     write_ini(OWN)
     config = project.parseconfigure("--trainsafe-profile=mine")
     whole = read_settings(config)

@@ -13,10 +13,10 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
-#: Fields of Settings that no option sets: where the sweep is from, and what a hook gives.
+#: Fields of Settings that no option sets: where the sweep is from, and what hooks return.
 OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "root"}
 
-#: A value of each field that is not its default, and how the header has it.
+#: A value of each field that is not its default, and its line in the header.
 CHANGED: dict[str, tuple[Any, str]] = {
     "sweep": ((("tp", ("1", "2")), ("cp", ("1",))), "trainsafe sweep: tp=1,2 cp=1"),
     "cover": (2, "trainsafe: cover pairwise"),
@@ -66,7 +66,7 @@ def test_the_header_names_a_setting_that_is_not_its_default(field: str) -> None:
     assert header(replace(Settings(), **{field: value})) == [line]
 
 
-def test_the_header_is_empty_where_nothing_was_set_and_never_more_than_two_lines() -> None:
+def test_the_header_is_empty_for_default_settings_and_has_at_most_two_lines() -> None:
     everything = Settings(**{field: value for field, (value, _) in CHANGED.items()})
 
     assert header(Settings()) == []

@@ -1,4 +1,4 @@
-"""Input that nobody could mean ends as pytest's own kinds of error, with no traceback of ours.
+"""Invalid input is reported as an error of pytest, without a traceback of the plugin.
 
 For annotation files, which ranks read, see tests/end_to_end/test_mistakes.py.
 """
@@ -31,7 +31,7 @@ def test_it():
 """
 
 
-def test_a_marker_fails_the_collection_in_one_line(project):
+def test_an_invalid_marker_is_a_collection_error_of_one_line(project):
     # One run for all: each file is an error of its own.
     project.makepyfile(**{f"test_{i}": MARKED.format(given) for i, given in enumerate(MARKERS)})
 
@@ -50,12 +50,12 @@ def test_a_marker_fails_the_collection_in_one_line(project):
             ["tp=" + "9" * 5000],
             "--trainsafe-sweep tp=999*: axis 'tp' takes integers of at most 64*",
         ),
-        # The second word is looked for as a path first, and is too long for one.
+        # The second word is first tried as a path, and is too long for one.
         (["tp=1", "cp=" + "9" * 5000], "--trainsafe-sweep cp=999*: axis 'cp' takes integers of *"),
         (["tp=1", "tp=2"], "--trainsafe-sweep names axis 'tp' twice (tp=1 and tp=2)*"),
     ],
 )
-def test_a_word_is_a_usage_error(swept, words, message):
+def test_an_invalid_sweep_word_is_a_usage_error_without_a_traceback(swept, words, message):
     result = swept.runpytest_inprocess("--trainsafe-sweep", *words)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -83,7 +83,7 @@ def test_a_word_is_a_usage_error(swept, words, message):
         ),
     ],
 )
-def test_a_value_of_an_option_is_a_usage_error(project, option, value, message):
+def test_an_invalid_option_value_is_a_usage_error(project, option, value, message):
     result = project.runpytest_inprocess(f"--trainsafe-{option}={value}")
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
@@ -103,7 +103,7 @@ def test_a_value_of_an_option_is_a_usage_error(project, option, value, message):
         ("trainsafe_timeout = nan", "trainsafe_timeout (ini) takes a positive number of seconds*"),
     ],
 )
-def test_a_value_of_the_ini_file_is_a_usage_error(project, write_ini, line, message):
+def test_an_invalid_ini_value_is_a_usage_error(project, write_ini, line, message):
     write_ini(line)
 
     result = project.runpytest_inprocess()
@@ -114,7 +114,7 @@ def test_a_value_of_the_ini_file_is_a_usage_error(project, write_ini, line, mess
 
 
 @pytest.mark.parametrize("line", ["trainsafe_sweep = [1]", "trainsafe_no_cache = 3"])
-def test_a_value_of_another_type_in_a_toml_file_is_a_usage_error(pytester, line):
+def test_a_toml_value_of_the_wrong_type_is_a_usage_error(pytester, line):
     pytester.makepyprojecttoml(f"[tool.pytest.ini_options]\n{line}")
 
     result = pytester.runpytest_inprocess()
@@ -124,10 +124,10 @@ def test_a_value_of_another_type_in_a_toml_file_is_a_usage_error(pytester, line)
     result.stderr.no_fnmatch_line(OURS)
 
 
-def test_a_list_where_a_toml_file_takes_text_is_a_usage_error(pytester):
+def test_a_toml_list_in_place_of_text_is_a_usage_error(pytester):
     pytester.makepyprojecttoml("[tool.pytest.ini_options]\ntrainsafe_seed = [1]")
 
-    # pytest warns of it, and of a run in this process the outer run would show that.
+    # In a process of its own, because the outer run would show the warning of pytest about it.
     result = pytester.runpytest_subprocess()
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR

@@ -1,4 +1,4 @@
-"""With pytest-xdist every worker has the same tests, and the controller hears of all of them."""
+"""With pytest-xdist every worker has the same tests, and the controller reports all of them."""
 
 import pytest
 

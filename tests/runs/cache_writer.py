@@ -26,21 +26,21 @@ def record(folder: Path, value: float) -> None:
     writer.close()
 
 
-class Told(threading.Event):
-    """Says when it is first waited for."""
+class PrintsWaiting(threading.Event):
+    """Prints a line when it is first waited for."""
 
-    said = False
+    printed = False
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Say `waiting`, once; nobody sets this event."""
-        if not self.said:
+        """Print `waiting`, once, and wait; the event is never set."""
+        if not self.printed:
             print("waiting", flush=True)
-        self.said = True
+        self.printed = True
         return super().wait(timeout)
 
 
 def main(directory: Path) -> None:
-    """Say `recorded` or `reused`, once told to begin, and `waiting` before that."""
+    """Wait for a line on stdin; print `waiting` on a locked entry, then `recorded` or `reused`."""
     print("ready", flush=True)
     sys.stdin.readline()
     key = Key("0123", {"seed": 0})
@@ -51,7 +51,7 @@ def main(directory: Path) -> None:
 
     own = Path(f"{directory}-own")
     cache = ReferenceCache(directory, 2**40)
-    entry = cache.get(key, make, current=lambda: key, own=own, stop=Told())
+    entry = cache.get(key, make, current=lambda: key, own=own, stop=PrintsWaiting())
     print("reused" if entry.reused else "recorded", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""A reference is recorded once, rebuilt when anything about it is unsound, and bounded in size."""
+"""References are recorded once, and again if damaged or outdated; the cache is bounded in size."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def get(cache: ReferenceCache, maker: Callable[[Path], Iterable[str]], key: Key 
 
 
 def fill(folder: Path, maker: Callable[[Path], Iterable[str]]) -> Entry:
-    """What a pytest run gets that has ended since."""
+    """The entry that a pytest run gets; the run has ended."""
     cache = ReferenceCache(folder, LARGE)
     entry = get(cache, maker)
     cache.close()
@@ -57,7 +57,7 @@ def fill(folder: Path, maker: Callable[[Path], Iterable[str]]) -> Entry:
 
 
 def own(cache: ReferenceCache) -> Path:
-    """Where the cache leaves what is its caller's alone."""
+    """The folder for references that are not cached."""
     return Path(f"{cache.directory}-own")
 
 
@@ -70,7 +70,9 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.iterdir()}
 
 
-def test_the_second_to_ask_gets_what_the_first_recorded(tmp_path: Path, maker: Maker) -> None:
+def test_a_second_cache_reuses_the_reference_that_the_first_recorded(
+    tmp_path: Path, maker: Maker
+) -> None:
     first = get(ReferenceCache(tmp_path, LARGE), maker)
     second = get(ReferenceCache(tmp_path, LARGE), maker)
 
@@ -143,7 +145,9 @@ def test_a_damaged_entry_is_recorded_again(
     assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
 
 
-def test_an_unsound_entry_that_others_read_is_left_to_them(tmp_path: Path, maker: Maker) -> None:
+def test_a_damaged_entry_that_another_session_reads_is_not_replaced(
+    tmp_path: Path, maker: Maker
+) -> None:
     reader = ReferenceCache(tmp_path, LARGE)
     read = get(reader, maker)
     damage_no_seal(tmp_path / KEY.digest)
@@ -159,7 +163,7 @@ def test_an_unsound_entry_that_others_read_is_left_to_them(tmp_path: Path, maker
     assert get(ReferenceCache(tmp_path, LARGE), maker).reused
 
 
-def test_an_entry_whose_maker_was_killed_counts_and_goes_first(
+def test_an_entry_without_a_pin_counts_towards_the_size_and_is_removed_first(
     tmp_path: Path, maker: Maker
 ) -> None:
     fill(tmp_path, maker)
@@ -174,12 +178,14 @@ def test_an_entry_whose_maker_was_killed_counts_and_goes_first(
     assert names(tmp_path) == {OTHER.digest, f"{OTHER.digest}.lock"}
 
 
-def test_a_file_in_the_entrys_place_is_replaced(tmp_path: Path, maker: Maker) -> None:
+def test_a_file_in_place_of_an_entry_is_replaced(tmp_path: Path, maker: Maker) -> None:
     (tmp_path / KEY.digest).write_text("no folder")
     assert value(get(ReferenceCache(tmp_path, LARGE), maker)) == 1.0
 
 
-def test_a_module_loaded_by_a_computed_name_is_looked_at_again(tmp_path: Path) -> None:
+def test_a_changed_module_with_a_computed_name_makes_its_entry_be_recorded_again(
+    tmp_path: Path,
+) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("x = 1\n")
     maker = Maker(loaded=[str(plugin)])
@@ -193,7 +199,7 @@ def test_a_module_loaded_by_a_computed_name_is_looked_at_again(tmp_path: Path) -
     assert not fill(folder, maker).reused
 
 
-def test_a_run_whose_sources_changed_meanwhile_serves_nobody_else(
+def test_a_reference_whose_sources_changed_during_its_run_is_not_cached(
     tmp_path: Path, maker: Maker
 ) -> None:
     cache = ReferenceCache(tmp_path, LARGE)
@@ -205,7 +211,7 @@ def test_a_run_whose_sources_changed_meanwhile_serves_nobody_else(
     assert get(ReferenceCache(tmp_path, LARGE), maker).reused is False
 
 
-def test_a_run_that_fails_leaves_nothing(tmp_path: Path, maker: Maker) -> None:
+def test_a_failed_run_leaves_nothing_in_the_cache(tmp_path: Path, maker: Maker) -> None:
     def fail(folder: Path) -> Iterable[str]:
         record(folder, 0.0)
         raise RuntimeError("rank 0 failed")
@@ -218,7 +224,7 @@ def test_a_run_that_fails_leaves_nothing(tmp_path: Path, maker: Maker) -> None:
     assert get(cache, maker).reused is False
 
 
-def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, maker: Maker) -> None:
+def test_unfinished_entries_of_killed_runs_are_removed(tmp_path: Path, maker: Maker) -> None:
     for digest in (KEY.digest, "89ab"):
         record(tmp_path / f"making-{digest}-x1y2" / "trace", 0.0)
 
@@ -227,7 +233,7 @@ def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path, maker: Maker) ->
     assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
 
 
-def test_a_process_that_wants_what_another_is_recording_waits_and_reuses_it(
+def test_a_process_waits_for_a_reference_that_another_records_and_reuses_it(
     tmp_path: Path,
 ) -> None:
     command = [sys.executable, str(Path(__file__).with_name("cache_writer.py")), str(tmp_path)]
@@ -237,25 +243,27 @@ def test_a_process_that_wants_what_another_is_recording_waits_and_reuses_it(
         assert other.stdin is not None
         assert other.stdout is not None
         assert other.stdout.readline() == "ready\n"
-        told = []
+        printed = []
 
         def make(folder: Path) -> Iterable[str]:
             assert other.stdin is not None
             assert other.stdout is not None
             other.stdin.write("go\n")
             other.stdin.flush()
-            told.append(other.stdout.readline())
+            printed.append(other.stdout.readline())
             record(folder, 1.0)
             return []
 
         mine = get(ReferenceCache(tmp_path, LARGE), make)
-        told.append(other.stdout.readline())
+        printed.append(other.stdout.readline())
 
-    assert (mine.reused, told) == (False, ["waiting\n", "reused\n"])
+    assert (mine.reused, printed) == (False, ["waiting\n", "reused\n"])
     assert names(tmp_path) == {KEY.digest, f"{KEY.digest}.lock"}
 
 
-def test_waiting_for_anothers_run_can_be_stopped(tmp_path: Path, maker: Maker) -> None:
+def test_waiting_for_the_run_of_another_process_can_be_stopped(
+    tmp_path: Path, maker: Maker
+) -> None:
     stop = threading.Event()
     stop.set()
     lock = try_lock(tmp_path / f"{KEY.digest}.lock")
@@ -266,7 +274,9 @@ def test_waiting_for_anothers_run_can_be_stopped(tmp_path: Path, maker: Maker) -
     assert maker.count == 0
 
 
-def test_the_least_recently_used_goes_first_and_none_in_use(tmp_path: Path, maker: Maker) -> None:
+def test_the_least_recently_used_entries_are_removed_first_and_none_in_use(
+    tmp_path: Path, maker: Maker
+) -> None:
     keys = [Key(f"{number:04d}", {}) for number in range(4)]
     cache = ReferenceCache(tmp_path, LARGE)
     for age, key in enumerate(reversed(keys)):
@@ -290,7 +300,9 @@ def test_the_least_recently_used_goes_first_and_none_in_use(tmp_path: Path, make
     small.close()
 
 
-def test_a_cache_that_another_run_cleared_is_closed_in_peace(tmp_path: Path, maker: Maker) -> None:
+def test_a_cache_whose_folder_was_deleted_is_closed_without_an_error(
+    tmp_path: Path, maker: Maker
+) -> None:
     cache = ReferenceCache(tmp_path / "references", LARGE)
     get(cache, maker)
     shutil.rmtree(tmp_path / "references")

@@ -73,7 +73,7 @@ def key(project: Path) -> Callable[..., Key]:
     return make
 
 
-def test_imports_are_followed_through_the_project_and_no_further(project: Path) -> None:
+def test_imports_are_followed_in_the_project_but_not_into_installed_packages(project: Path) -> None:
     found = sources(project / "program.py", "program")
 
     names = {str(path.relative_to(project)) for path in found.files}
@@ -115,7 +115,9 @@ def test_touching_a_file_does_not_change_the_key(project: Path, key: Callable[..
     assert key() == before
 
 
-def test_a_module_that_appears_changes_the_key(project: Path, key: Callable[..., Key]) -> None:
+def test_a_missing_module_that_is_added_changes_the_key(
+    project: Path, key: Callable[..., Key]
+) -> None:
     (project / "program.py").write_text(PROGRAM + "import optional_part\n")
     before = key()
     assert before.parts["code"]["missing"] == ["optional_part"]
@@ -123,7 +125,7 @@ def test_a_module_that_appears_changes_the_key(project: Path, key: Callable[...,
     assert key().digest != before.digest
 
 
-def test_a_module_that_comes_before_another_changes_the_key(
+def test_a_module_that_shadows_another_on_the_search_path_changes_the_key(
     project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = project / "first"
@@ -135,15 +137,15 @@ def test_a_module_that_comes_before_another_changes_the_key(
     assert key().digest != before.digest
 
 
-def test_the_search_path_and_the_folder_are_those_the_ranks_will_have(
+def test_the_key_uses_the_search_path_and_variables_of_the_launch_environment(
     project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    before, then = key(), LaunchEnvironment.now()
+    before, earlier = key(), LaunchEnvironment.now()
     monkeypatch.setattr(sys, "path", [entry for entry in sys.path if entry != str(project)])
     monkeypatch.setenv("NVIDIA_TF32_OVERRIDE", "0")
     monkeypatch.chdir(project)
     assert key().digest != before.digest
-    assert key(launch_environment=then) == before
+    assert key(launch_environment=earlier) == before
 
 
 def test_a_folder_that_becomes_a_package_changes_the_key(
@@ -157,25 +159,25 @@ def test_a_folder_that_becomes_a_package_changes_the_key(
     assert key().digest != before.digest
 
 
-def test_relative_places_are_those_below_the_folder_of_then(
+def test_relative_paths_are_resolved_in_the_folder_of_the_launch_environment(
     project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(project)
     elsewhere = [entry for entry in sys.path if entry != str(project)]
     monkeypatch.setattr(sys, "path", ["package", "no such folder", "", *elsewhere])
-    then = LaunchEnvironment.now()
-    assert then.sys_path[:3] == (f"{project}/package", "no such folder", str(project))
-    before = key(launch_environment=then, inputs=["data/*"])
+    earlier = LaunchEnvironment.now()
+    assert earlier.sys_path[:3] == (f"{project}/package", "no such folder", str(project))
+    before = key(launch_environment=earlier, inputs=["data/*"])
     assert f"{project}/data/tokens.txt" in before.parts["inputs"]
     monkeypatch.chdir(project / "data")
-    assert key(launch_environment=then, inputs=["data/*"]) == before
+    assert key(launch_environment=earlier, inputs=["data/*"]) == before
 
 
 def test_arguments_of_the_run_change_the_key(key: Callable[..., Key]) -> None:
     assert key(run={"seed": 1}).digest != key(run={"seed": 0}).digest
 
 
-def test_a_numeric_environment_variable_changes_the_key(
+def test_a_variable_that_affects_numerics_changes_the_key_and_others_do_not(
     key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before = key()
@@ -197,12 +199,14 @@ def test_declared_files_and_variables_change_the_key(
     assert key(inputs=declared).digest != after.digest
 
 
-def test_a_declared_pattern_that_matches_no_file_is_told(project: Path, tmp_path: Path) -> None:
+def test_a_declared_input_pattern_that_matches_no_file_causes_a_note(
+    project: Path, tmp_path: Path
+) -> None:
     declared = (f"{project}/data/*", f"{project}/date/*", "$LAYERS")
     session = Session(Settings(cache_inputs=declared), tmp_path)
     session.close()
-    told = f"trainsafe_cache_inputs: {project}/date/* matches no file, so it has no effect"
-    assert list(session.notes) == [told]
+    note = f"trainsafe_cache_inputs: {project}/date/* matches no file, so it has no effect"
+    assert list(session.notes) == [note]
 
 
 def test_a_program_without_a_source_file_has_no_key() -> None:
@@ -210,7 +214,7 @@ def test_a_program_without_a_source_file_has_no_key() -> None:
     assert make_key({}, file="", module="m", device="cpu", launch_environment=now) is None
 
 
-def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
+def test_there_is_no_key_if_the_gpu_cannot_be_queried(
     project: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fingerprint._hardware.cache_clear()
@@ -220,7 +224,7 @@ def test_a_gpu_that_cannot_be_asked_about_leaves_no_key(
     fingerprint._hardware.cache_clear()
 
 
-def test_our_own_code_counts_by_content_in_a_checkout_and_by_version_always(
+def test_the_key_has_the_plugins_version_and_in_a_checkout_also_its_sources(
     key: Callable[..., Key],
 ) -> None:
     code = key().parts["code"]

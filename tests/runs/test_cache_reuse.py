@@ -43,7 +43,7 @@ def project(
     return pytester
 
 
-def test_workers_share_one_run_and_later_runs_reuse_it_unless_told_not_to(
+def test_xdist_workers_share_a_reference_and_later_runs_reuse_it_unless_no_cache(
     project: pytest.Pytester,
 ) -> None:
     first = project.runpytest_subprocess("-n", "2")

@@ -1,4 +1,4 @@
-"""Whatever lies in the cache's folder, a reference is had: what cannot be read is made again."""
+"""Whatever the cache's folder contains, a reference is found in it or recorded again."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("never_hangs")
 
 
 def get(folder: Path, value: float) -> Entry:
-    """What a pytest run gets that would record `value`, and has ended since."""
+    """The entry that a pytest run gets that would record `value`; the run has ended."""
 
     def make(trace: Path) -> Iterable[str]:
         record(trace, value)
@@ -67,7 +67,7 @@ FILES = {
 
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", FILES)
-def test_what_is_no_file_in_a_files_place_is_made_again(
+def test_an_entry_with_a_pipe_folder_or_link_as_a_file_is_recorded_again(
     tmp_path: Path, what: str, kind: str
 ) -> None:
     folder = tmp_path / "cache"
@@ -83,7 +83,7 @@ def test_what_is_no_file_in_a_files_place_is_made_again(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_what_is_no_file_in_a_locks_place_is_replaced(tmp_path: Path, kind: str) -> None:
+def test_a_pipe_folder_or_link_in_place_of_a_lock_is_replaced(tmp_path: Path, kind: str) -> None:
     folder = tmp_path / "cache"
     get(folder, 1.0)
     (folder / f"{KEY.digest}.lock").unlink()
@@ -95,14 +95,16 @@ def test_what_is_no_file_in_a_locks_place_is_replaced(tmp_path: Path, kind: str)
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link to nothing", "link to itself", "file"])
-def test_without_a_folder_a_reference_is_made_and_not_kept(tmp_path: Path, kind: str) -> None:
+def test_without_a_usable_cache_folder_a_reference_is_recorded_but_not_cached(
+    tmp_path: Path, kind: str
+) -> None:
     {**KINDS, "file": Path.touch}[kind](tmp_path / "cache")
     entry = get(tmp_path / "cache", 1.0)
     assert (entry.reused, value(entry)) == (False, 1.0)
     assert entry.trace.path == tmp_path / "cache-own"
 
 
-def test_in_a_folder_that_takes_no_lock_a_reference_is_made_and_not_kept(
+def test_if_the_lock_cannot_be_taken_a_reference_is_recorded_but_not_cached(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(path: Path, _stop: object) -> None:
@@ -123,14 +125,14 @@ SEALS: dict[str, Callable[[dict[str, object]], object]] = {
 
 
 @pytest.mark.parametrize("what", SEALS)
-def test_a_seal_that_says_something_else_is_made_again(tmp_path: Path, what: str) -> None:
+def test_an_entry_whose_seal_does_not_match_it_is_recorded_again(tmp_path: Path, what: str) -> None:
     get(tmp_path, 1.0)
     seal = tmp_path / KEY.digest / "entry.json"
     changed = SEALS[what](json.loads(seal.read_text()))
     seal.write_text(json.dumps(changed))
     again = get(tmp_path, 2.0)
     assert again.trace.complete
-    # No file of such a name can be there, as the seal says of it: it still holds.
+    # The seal says that the file of this name is missing, and no such file can exist.
     assert again.reused == (what == "a name with a null")
 
 
@@ -139,25 +141,25 @@ def test_a_seal_that_says_something_else_is_made_again(tmp_path: Path, what: str
     [b"[" * 200_000, b'{"key":' + b'{"a":' * 100_000, b"\xff", b"", b'{"key": NaN}'],
     ids=["deep", "deep key", "no UTF-8", "empty", "no number"],
 )
-def test_bytes_that_are_no_seal_are_made_again(tmp_path: Path, data: bytes) -> None:
+def test_an_entry_with_a_malformed_seal_is_recorded_again(tmp_path: Path, data: bytes) -> None:
     get(tmp_path, 1.0)
     (tmp_path / KEY.digest / "entry.json").write_bytes(data)
     assert value(get(tmp_path, 2.0)) == 2.0
 
 
-def test_a_pipe_among_a_programs_files_is_not_waited_for(tmp_path: Path) -> None:
+def test_a_pipe_among_the_files_of_a_program_does_not_block(tmp_path: Path) -> None:
     folder = tmp_path / "cache"
     get(folder, 1.0)
     os.mkfifo(tmp_path / "pipe")
     seal = folder / KEY.digest / "entry.json"
-    said = json.loads(seal.read_text())
-    seal.write_text(json.dumps({**said, "loaded": {str(tmp_path / "pipe"): "0" * 32}}))
+    content = json.loads(seal.read_text())
+    seal.write_text(json.dumps({**content, "loaded": {str(tmp_path / "pipe"): "0" * 32}}))
     assert value(get(folder, 2.0)) == 2.0
 
 
 @pytest.fixture(scope="module")
 def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A cache with one entry, to be damaged and made again."""
+    """A cache with one entry, to be damaged and recorded again."""
     folder = tmp_path_factory.mktemp("filled") / "cache"
     get(folder, 1.0)
     return folder
@@ -165,7 +167,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_a_damaged_entry_is_made_again_or_is_as_it_was(filled: Path, data: st.DataObject) -> None:
+def test_a_damaged_entry_is_recorded_again_or_has_its_old_value(
+    filled: Path, data: st.DataObject
+) -> None:
     signal.alarm(120)
     before = value(get(filled, 1.0))
     entry = filled / KEY.digest
@@ -182,14 +186,16 @@ def test_a_damaged_entry_is_made_again_or_is_as_it_was(filled: Path, data: st.Da
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "link to nothing"])
-def test_a_lock_is_neither_followed_nor_waited_for(tmp_path: Path, kind: str) -> None:
+def test_a_lock_that_is_no_regular_file_is_refused_without_blocking(
+    tmp_path: Path, kind: str
+) -> None:
     KINDS[kind](tmp_path / "lock")
     with pytest.raises(BadFileError, match="not a regular file"):
         try_lock(tmp_path / "lock")
     assert not is_locked(tmp_path / "lock")
 
 
-def test_a_lock_makes_no_file_where_a_link_leads(tmp_path: Path) -> None:
+def test_a_lock_that_is_a_symbolic_link_creates_no_file_at_its_target(tmp_path: Path) -> None:
     (tmp_path / "lock").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(BadFileError, match="a symbolic link"):
         try_lock(tmp_path / "lock")

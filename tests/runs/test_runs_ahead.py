@@ -1,4 +1,4 @@
-"""Which test's Runs are launched during the test before it: one that nothing could change."""
+"""A test's Runs are launched during the test before it only if no setup could change them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def following(project: pytest.Pytester, source: str) -> str | None:
         "@swept\n@pytest.mark.xfail\ndef test_next(candidate_trace): pass",
     ],
 )
-def test_the_next_test_is_known_while_one_runs(project: pytest.Pytester, source: str) -> None:
+def test_the_next_test_is_noted_for_launching_ahead(project: pytest.Pytester, source: str) -> None:
     assert following(project, source) == "tp1"
 
 
@@ -59,7 +59,7 @@ def test_the_next_test_is_known_while_one_runs(project: pytest.Pytester, source:
     ],
     ids=["unmarked", "no candidate", "skip", "skipif", "not run", "invalid point"],
 )
-def test_a_test_that_may_not_train_is_not_looked_ahead_to(
+def test_a_test_that_may_not_train_is_not_noted_for_launching_ahead(
     project: pytest.Pytester, source: str
 ) -> None:
     assert following(project, source) is None
@@ -80,13 +80,13 @@ def test_a_test_that_may_not_train_is_not_looked_ahead_to(
     ],
     ids=["fixture", "monkeypatch", "usefixtures", "setup_method"],
 )
-def test_what_is_set_up_for_the_next_test_alone_comes_before_its_runs(
+def test_a_test_with_setup_of_its_own_is_not_noted_for_launching_ahead(
     project: pytest.Pytester, source: str
 ) -> None:
     assert following(project, source) is None
 
 
-def test_nothing_comes_after_the_last_test(project: pytest.Pytester) -> None:
+def test_no_test_is_noted_after_the_last_one(project: pytest.Pytester) -> None:
     [item] = project.getitems(HEADER)
     look(item, None)
     assert item.config.stash[NEXT] is None

@@ -1,4 +1,4 @@
-"""Kept traces lie beside those of other processes and of earlier runs, in folders of their own."""
+"""Kept traces of different processes and Runs are in different folders of one directory."""
 
 from __future__ import annotations
 

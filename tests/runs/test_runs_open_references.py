@@ -1,4 +1,4 @@
-"""A long pytest run keeps few references open, and opens others again without running them."""
+"""A long pytest run keeps few references open, and reopens others without running them again."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_again(reference_trace):
 
 
 @pytest.mark.skipif("sys.platform != 'linux'", reason="reads /proc/self/fd")
-def test_references_are_closed_and_opened_again(
+def test_references_are_closed_and_reopened_without_another_run(
     pytester: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
     pytester.makepyfile(program=PROGRAM, test_it=TESTS)

@@ -1,4 +1,4 @@
-"""A marked test that passes without a look at any Run is warned of; no other is."""
+"""A marked test that passes without using any Run causes a warning; no other test does."""
 
 import re
 
@@ -16,7 +16,7 @@ def train(ctx):
     raise AssertionError("nothing is trained here")
 """
 
-#: Looks at a Run that fails.
+#: Uses a Run that fails.
 FAILS = """
 @swept
 def test_it({names}):
@@ -33,7 +33,7 @@ IDLE = {
     "none": "@swept\ndef test_it(): pass",
 }
 
-#: All others, each with its outcome.
+#: Tests that cause no warning, each with its outcome.
 OTHERS = {
     "its_point": ("@swept\ndef test_it(trainsafe): assert trainsafe.point", "PASSED"),
     "a_group": ("@swept\ndef test_it(torchrun_group): pass", "PASSED"),
@@ -47,10 +47,10 @@ OTHERS = {
 WARNING = r"test_(\w+)\[tp1\] has the trainsafe marker, but used no Run, so it could not fail"
 
 
-def test_exactly_the_tests_that_use_no_run_are_warned_of(
+def test_exactly_the_marked_tests_that_use_no_run_cause_a_warning(
     pytester, without_hypothesis, shared_fork_server
 ):
-    """In a process of its own: warnings here are errors."""
+    """The inner run is a process of its own, because warnings are errors in this one."""
     expected = dict.fromkeys(IDLE, "PASSED") | {name: word for name, (_, word) in OTHERS.items()}
     sources = IDLE | {name: source for name, (source, _) in OTHERS.items()}
     tests = [source.replace("test_it", f"test_{name}") for name, source in sources.items()]
@@ -66,7 +66,7 @@ def test_exactly_the_tests_that_use_no_run_are_warned_of(
     assert sorted(re.findall(WARNING, text)) == sorted(IDLE)
 
 
-def test_the_warning_is_filtered_by_its_category(pytester):
+def test_the_warning_can_be_ignored_by_its_category(pytester):
     pytester.makepyfile(program=PROGRAM)
     ini = "[pytest]\npythonpath = .\nfilterwarnings = ignore::pytest_trainsafe.TrainsafeWarning\n"
     pytester.makeini(ini)

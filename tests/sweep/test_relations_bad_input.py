@@ -1,4 +1,4 @@
-"""Relations refuse what they cannot do, and say what to give instead."""
+"""Relations refuse invalid arguments and Points, and say what to give instead."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def setting(*, dp: int = 1, microbatches: int = 4, **arguments: object) -> Setti
         ([0, 1, 2, 3], "leaves the 4 micro-batches of a step in their order"),
     ],
 )
-def test_an_order_that_is_no_other_permutation_is_refused(order, words):
+def test_an_order_that_is_no_permutation_or_the_identity_is_refused(order, words):
     with pytest.raises(ArgumentError, match=words):
         relations.Order(order).change(setting())
 
@@ -34,12 +34,12 @@ def test_an_order_that_is_no_list_of_numbers_is_refused(order):
         relations.Order(order)
 
 
-def test_one_micro_batch_has_no_other_order():
+def test_an_order_of_a_single_micro_batch_is_refused():
     with pytest.raises(RelationError, match="a step has 1 micro-batch; give each step two or more"):
         relations.Order().change(setting(microbatches=1))
 
 
-def test_the_default_order_moves_micro_batches_to_other_ranks_and_another_one_last():
+def test_the_default_order_moves_micro_batches_across_ranks_and_the_first_to_the_end():
     for total in (2, 3, 4, 6, 8):
         order = relations.Order().change(setting(microbatches=total)).order
         assert sorted(order) == list(range(total))
@@ -56,7 +56,7 @@ def test_the_default_order_moves_micro_batches_to_other_ranks_and_another_one_la
         (6, "into=6 is neither a multiple nor a divisor of microbatches=4; give one of these"),
     ],
 )
-def test_unequal_batches_are_refused(into, words):
+def test_a_split_into_unequal_micro_batches_is_refused(into, words):
     with pytest.raises(ArgumentError, match=words):
         relations.Split(into=into).change(setting())
 
@@ -73,7 +73,7 @@ def test_a_split_that_does_not_apply_at_the_point_is_refused(into, dp, words):
         relations.Split(into=into).change(setting(dp=dp))
 
 
-def test_a_split_goes_to_as_few_micro_batches_as_the_ranks_need_or_to_single_samples():
+def test_a_split_has_as_few_micro_batches_as_the_ranks_need_or_single_samples():
     assert relations.Split().change(setting()).values == {"microbatches": 1, "batch_size": 12}
     assert relations.Split().change(setting(dp=2)).values == {"microbatches": 2, "batch_size": 6}
     few = setting(dp=4)
@@ -81,18 +81,18 @@ def test_a_split_goes_to_as_few_micro_batches_as_the_ranks_need_or_to_single_sam
 
 
 @pytest.mark.parametrize("into", [0, -2, 1.5, True, "4"])
-def test_a_number_of_micro_batches_that_is_none_is_refused(into):
+def test_the_number_of_micro_batches_of_a_split_must_be_a_positive_integer(into):
     with pytest.raises(ArgumentError, match="an integer of at least 1"):
         relations.Split(into=into)
 
 
-def test_an_unknown_rule_for_losses_is_refused():
+def test_an_unknown_loss_reduction_of_a_split_is_refused():
     with pytest.raises(ArgumentError, match="loss='median'; loss must be one of mean, sum, none"):
         relations.Split(loss="median")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("value", [0, "many", True, 2.0])
-def test_a_batch_size_that_is_no_number_is_refused(value):
+def test_a_split_requires_a_batch_size_that_is_a_positive_integer(value):
     with pytest.raises(
         RelationError, match=r"batch_size=.*, but the relation needs batch_size to be"
     ):
@@ -100,13 +100,13 @@ def test_a_batch_size_that_is_no_number_is_refused(value):
 
 
 @pytest.mark.parametrize("factor", [0, -1.0, 1, "2", True, float("nan"), float("inf")])
-def test_a_factor_that_scales_nothing_is_refused(factor):
+def test_a_loss_scale_factor_must_be_a_positive_number_other_than_1(factor):
     with pytest.raises(ArgumentError, match="factor must be a positive number other than 1"):
         relations.LossScale(factor=factor)
 
 
 @pytest.mark.parametrize("scale", [0, "dynamic", False])
-def test_a_loss_scale_that_is_no_number_is_refused(scale):
+def test_a_loss_scale_argument_that_is_no_positive_number_is_refused(scale):
     with pytest.raises(RelationError, match="is not a positive number"):
         relations.LossScale().change(setting(loss_scale=scale))
 
@@ -119,24 +119,24 @@ def test_a_loss_scale_that_is_no_number_is_refused(scale):
         lambda: relations.Repeat(times=1),
     ],
 )
-def test_a_count_that_adds_nothing_is_refused(make):
+def test_padding_vocabulary_and_repeat_refuse_counts_that_change_nothing(make):
     with pytest.raises(ArgumentError, match="must be an integer of at least"):
         make()
 
 
-def test_padding_that_is_no_number_is_refused():
+def test_a_padding_argument_that_is_no_number_is_refused():
     with pytest.raises(
         RelationError, match=r"padding='left', but the relation needs padding to be"
     ):
         relations.Padding().change(setting(padding="left"))
 
 
-def test_patterns_to_ignore_are_a_tuple_of_text():
+def test_patterns_to_ignore_must_be_a_tuple():
     with pytest.raises(ArgumentError, match=r"ignore; ignore must be a tuple of patterns"):
         relations.Order(ignore="*.router")  # type: ignore[arg-type]
 
 
-def test_a_program_declares_relations_and_no_name_twice():
+def test_a_program_must_declare_at_least_one_relation_and_distinct_names():
     with pytest.raises(ArgumentTypeError, match=r"hold takes relations, such as"):
         relations.hold("order")  # type: ignore[arg-type]
     with pytest.raises(ArgumentTypeError, match="not nothing"):

@@ -83,7 +83,7 @@ def test_a_project_adds_rules_with_a_hook(swept):
     result.stdout.fnmatch_lines(["SKIPPED * tp=1 cp=2: no cp with 4 heads"])
 
 
-def test_the_marker_of_a_class_holds_for_its_tests(project):
+def test_the_marker_of_a_class_applies_to_tests_without_a_marker_of_their_own(project):
     project.makepyfile(
         """
         import pytest
@@ -108,7 +108,7 @@ def test_the_marker_is_listed_with_its_signature(pytester):
     result.stdout.fnmatch_lines(["@pytest.mark.trainsafe(program, [*], args={}, *axes)*"])
 
 
-def test_a_suite_without_trainsafe_tests_hears_nothing_of_the_plugin(pytester):
+def test_a_suite_without_trainsafe_tests_has_no_output_of_the_plugin(pytester):
     pytester.makepyfile(test_other="def test_it(): pass")
 
     result = pytester.runpytest_inprocess()

@@ -1,4 +1,4 @@
-"""Reading a marker: what it may say, and how a mistake is answered."""
+"""Reading a marker: what it may contain, and the errors for mistakes."""
 
 from functools import partial
 
@@ -18,7 +18,7 @@ def demanding(ctx, data, recompute):
 
 
 def stepping(ctx, steps=1):
-    """A program that can be told how many steps to take."""
+    """A program with a parameter for its number of steps."""
 
 
 def read(*positional, **keywords):
@@ -37,14 +37,14 @@ def test_keywords_that_are_no_settings_are_axes_in_their_order():
     assert declared.settings == {"timeout": 9.0}
 
 
-def test_a_program_is_named_by_the_path_the_ranks_import_it_by():
+def test_a_program_is_identified_by_the_path_from_which_the_ranks_import_it():
     for declared in (read(train, tp=1), read(f"{__name__}:train", tp=1)):
         assert declared.program.path == f"{__name__}:train"
         assert declared.program.file == __file__
         assert list(declared.program.parameters) == ["layers", "name", "rate", "untyped"]
 
 
-def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values():
+def test_the_type_of_a_parameter_is_that_of_its_default_annotation_or_values():
     kinds = {a.name: a.types for a, _ in read(layers=3, name="a", untyped=[True]).axes}
 
     assert kinds == {"layers": (int,), "name": (str,), "untyped": (bool,)}
@@ -80,7 +80,7 @@ def test_a_parameter_takes_the_type_of_its_default_else_annotation_else_values()
         ({"accept": "inputs"}, "accept takes a list of names of checks, not 'inputs'"),
     ],
 )
-def test_a_mistake_in_a_keyword_is_named_with_what_is_allowed(keywords, message):
+def test_an_invalid_keyword_is_an_error_that_says_what_is_allowed(keywords, message):
     with pytest.raises(DeclarationError, match=message.replace("?", r"\?")):
         read(**keywords)
 
@@ -102,10 +102,10 @@ def test_a_program_the_ranks_could_not_import_is_refused(program, message):
 
 
 def no_context():
-    """A program that forgot its context."""
+    """A program without a context parameter."""
 
 
-def test_a_program_takes_a_context():
+def test_a_program_without_a_context_parameter_is_refused():
     with pytest.raises(DeclarationError, match="takes no context"):
         read(no_context)
 
@@ -126,14 +126,14 @@ def test_parameters_without_a_default_must_be_given_to_both_runs():
         read(demanding, args={"data": 1}, recompute=[True])
 
 
-def test_a_script_is_told_its_steps_by_its_own_arguments():
+def test_the_keyword_steps_is_refused_for_a_script():
     with pytest.raises(
         DeclarationError, match=r"give a script its number of steps in Script\(path"
     ):
         read(Script(__file__), steps=3)
 
 
-def test_a_script_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_path, monkeypatch):
+def test_a_missing_script_is_an_error_that_names_its_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         DeclarationError, match=f"there is no script 'train.py' in {tmp_path}; give"
@@ -143,6 +143,6 @@ def test_a_script_that_is_not_there_is_named_with_where_it_was_looked_for(tmp_pa
         read(Script(f"{tmp_path}/other.py"), tp=2)
 
 
-def test_no_steps_are_too_few():
+def test_the_keyword_steps_must_be_at_least_1():
     with pytest.raises(DeclarationError, match="axis 'steps' takes an integer >= 1, not 0"):
         read(stepping, steps=0)

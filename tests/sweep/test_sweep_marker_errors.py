@@ -1,4 +1,4 @@
-"""A marker that cannot be meant fails the collection, and says which test it is on."""
+"""An invalid marker is a collection error that names its test."""
 
 import pytest
 
@@ -17,7 +17,9 @@ import pytest
         ("tp=[1]", "the marker takes one program, then keywords, but has no program: *"),
     ],
 )
-def test_the_message_names_the_test_and_what_is_allowed(project, marker, message):
+def test_the_error_of_an_invalid_marker_names_the_test_and_what_is_allowed(
+    project, marker, message
+):
     project.makepyfile(
         test_bad=f"""
         import pytest
@@ -52,8 +54,8 @@ def test_two_markers_on_one_test_are_refused(project):
     result.stdout.fnmatch_lines(["test_bad.py::test_it: a test takes one trainsafe marker*"])
 
 
-def test_a_program_that_pytest_took_for_the_test_is_explained(project):
-    """pytest applies a marker that is called with one function alone to that function."""
+def test_the_error_of_a_marker_with_only_a_program_says_to_name_an_axis(project):
+    """pytest applies a marker that is called with only one function to that function."""
     project.makepyfile(
         test_bare="""
         import pytest
@@ -75,7 +77,7 @@ def test_a_program_that_pytest_took_for_the_test_is_explained(project):
     )
 
 
-def test_other_errors_of_a_module_are_not_explained(project):
+def test_other_errors_of_a_module_do_not_say_to_name_an_axis(project):
     project.makepyfile(
         test_other="""
         import pytest

@@ -1,4 +1,4 @@
-"""A mesh of a program's own: its declaration, what it adds to a sweep, and mistakes in it."""
+"""The mesh that a program declares: its axes, its effect on a sweep, and mistakes in it."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def made(**axes):
     return cells(read_marker((train,), axes), Settings(), lambda point, arguments: None)
 
 
-def test_the_world_is_the_product_of_the_meshs_own_axes():
+def test_the_world_size_is_the_product_of_the_mesh_axes():
     (cell,) = made(dp_replicate=2, dp_shard=2, tp=2, dtype="float64")
 
     point = cell.case.point
@@ -53,7 +53,7 @@ def test_axes_of_the_mesh_are_arguments_of_the_candidate_and_not_of_the_referenc
     assert cell.case.reference_point == Point.of(mesh=HYBRID)
 
 
-def test_a_pipelined_reference_is_cut_over_the_axis_of_the_role_pp():
+def test_a_pipelined_reference_uses_the_mesh_axis_with_the_role_pp():
     declared = read_marker((train,), {"stage": 4, "reference": {"pp": 2}})
     (cell,) = cells(declared, Settings(), lambda point, arguments: None)
 
@@ -66,13 +66,13 @@ def test_rules_may_name_axes_of_the_mesh_and_roles():
     assert reasons == [None, "heads=8 is not divisible by dp*tp=6"]
 
 
-def test_an_overlapping_axis_divides_the_ranks_that_it_lies_over():
+def test_an_overlapping_axis_must_divide_the_axes_that_it_overlaps():
     reasons = [cell.invalid for cell in made(dp_replicate=2, dp_shard=2, ep=[1, 2, 4])]
 
     assert reasons == [None, None, "ep=4 does not divide dp_shard=2"]
 
 
-def test_a_mesh_of_the_marker_is_that_of_a_script(tmp_path):
+def test_a_script_takes_its_mesh_from_the_marker(tmp_path):
     script = tmp_path / "train.py"
     script.touch()
     mesh = Mesh("tp", "dp")
@@ -89,13 +89,13 @@ def test_a_program_without_a_declaration_has_the_default_mesh():
     assert DEFAULT.fastest_first == MESH_AXES == ("tp", "cp", "dp", "pp")
 
 
-def test_a_mesh_is_made_again_from_its_data():
+def test_a_mesh_is_restored_from_its_plain_data():
     assert Mesh.of(HYBRID.declared) == HYBRID
     assert DEFAULT.declared == ()
     assert Mesh.of(()) is DEFAULT
 
 
-def test_names_that_a_sweep_uses_otherwise_are_those_of_its_axes_and_settings():
+def test_names_of_axes_and_settings_are_reserved_except_those_of_mesh_axes():
     assert {*AXES, *SETTING_WORDS} - TAKEN == {*MESH_AXES, "ep"}
 
 
@@ -129,7 +129,7 @@ def test_names_that_a_sweep_uses_otherwise_are_those_of_its_axes_and_settings():
         (tuple(f"a{number}" for number in range(17)), {}, "17 axes are too many"),
     ],
 )
-def test_a_mesh_that_cannot_be_meant_is_refused(axes, keywords, words):
+def test_an_invalid_mesh_is_refused(axes, keywords, words):
     with pytest.raises(SweepError, match=re.escape(words)):
         Mesh(*axes, **keywords)
 
@@ -146,7 +146,7 @@ def test_a_mesh_that_cannot_be_meant_is_refused(axes, keywords, words):
         ({"mesh": Mesh("dp"), "reference": {"pp": 2}}, "needs an axis with the role 'pp' in the"),
     ],
 )
-def test_a_sweep_that_the_mesh_does_not_have_is_refused(keywords, words):
+def test_a_marker_that_does_not_fit_the_mesh_of_its_program_is_refused(keywords, words):
     if words is None:  # it is a parameter of the program, too
         assert read_marker((train,), keywords).reference_args == {"dp_shard": 2}
         return
@@ -154,12 +154,12 @@ def test_a_sweep_that_the_mesh_does_not_have_is_refused(keywords, words):
         read_marker((train,), keywords)
 
 
-def test_what_is_no_mesh_is_refused_by_the_decorator():
+def test_on_mesh_refuses_an_argument_that_is_no_mesh():
     with pytest.raises(SweepError, match="on_mesh takes a Mesh"):
         on_mesh("dp")  # type: ignore[arg-type]
 
 
-def test_a_wrong_mesh_is_an_error_of_collection(pytester):
+def test_an_invalid_mesh_is_a_collection_error(pytester):
     pytester.makepyfile(
         """
         import pytest

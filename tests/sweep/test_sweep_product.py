@@ -29,7 +29,7 @@ def test_no_axes_make_one_point_on_a_single_device():
     assert [cell.id for cell in make()] == ["single"]
 
 
-def test_the_trusted_run_follows_the_problem_and_not_the_parallelisation():
+def test_the_reference_gets_problem_arguments_but_no_parallelisation_arguments():
     (cell,) = make(
         tp=2, heads=8, recompute=True, microbatches=4, args={"mode": "a"}, candidate_args={}
     )
@@ -45,7 +45,7 @@ def test_candidate_arguments_reach_only_the_candidate():
     assert cell.case.candidate_arguments == {"mode": "b"}
 
 
-def test_the_trusted_run_is_a_pipeline_where_the_marker_says_so():
+def test_the_reference_is_a_pipeline_if_the_marker_says_so():
     (alone,) = make(tp=2, dp=2, mode="a", dtype="bfloat16")
     (cell,) = make(tp=2, dp=2, dtype="bfloat16", reference={"pp": 4, "mode": "b"})
 
@@ -55,7 +55,7 @@ def test_the_trusted_run_is_a_pipeline_where_the_marker_says_so():
     assert cell.case.candidate_arguments == {}
 
 
-def test_a_pipeline_that_makes_no_sense_is_no_reference():
+def test_a_point_is_invalid_if_its_reference_is_too_large():
     settings = Settings(max_world_size=4)
     (cell,) = make(settings, tp=2, reference={"pp": 8})
 
@@ -76,7 +76,7 @@ def test_a_sweep_of_invalid_points_only_is_an_error_that_lists_them():
         make(tp=[3])
 
 
-def test_the_run_replaces_values_of_declared_axes_and_may_leave_no_valid_point():
+def test_the_command_line_replaces_axis_values_and_may_leave_no_valid_point():
     settings = Settings(sweep=(("tp", ("3",)), ("pp", ("2",)), ("heads", ("6", "4"))))
 
     made = make(settings, tp=[1, 2], heads=[4])
@@ -85,16 +85,16 @@ def test_the_run_replaces_values_of_declared_axes_and_may_leave_no_valid_point()
     assert make(Settings(sweep=(("tp", ("3",)),)), tp=[1])[0].invalid
 
 
-def test_a_word_for_a_programs_parameter_has_that_parameters_type():
+def test_a_command_line_value_of_a_parameter_must_have_the_parameters_type():
     with pytest.raises(SweepError, match="axis 'heads' takes an integer, not 'many'"):
         make(Settings(sweep=(("heads", ("many",)),)), heads=[4])
 
 
-def test_ids_stay_distinct_where_values_differ_only_in_signs():
+def test_ids_are_distinct_for_values_that_differ_only_in_punctuation():
     assert [cell.id for cell in make(mode=["a_b", "ab"])] == ["modeab-0", "modeab-1"]
 
 
-def test_a_markers_settings_win_and_its_accepted_checks_are_added():
+def test_settings_of_a_marker_override_options_and_its_accepted_checks_are_added():
     settings = Settings(seed=1, timeout=60.0, accept=("moved",))
 
     (cell,) = make(settings, seed=7, accept=["dropout", "moved"])
@@ -111,7 +111,9 @@ def test_a_markers_settings_win_and_its_accepted_checks_are_added():
         ("bfloat16", ("float32",), ("float32",)),
     ],
 )
-def test_the_ladder_climbs_from_float64_to_the_recipes_dtype(dtype, asked, rungs):
+def test_the_rungs_go_from_float64_to_the_dtype_of_the_point_unless_they_are_set(
+    dtype, asked, rungs
+):
     (cell,) = make(Settings(dtypes=asked), dtype=dtype)
 
     assert cell.case.rungs == rungs

@@ -24,7 +24,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS
 from pytest_trainsafe.sweep.validity import divides
 
 DIGITS = "9" * 5000
-#: No message is longer, whatever it quotes.
+#: No message is longer, even if it quotes a long value.
 LONGEST_MESSAGE = 4000
 
 
@@ -46,7 +46,7 @@ def cached(ctx, layers=2):
 
 
 def rows(*table):
-    """Parameters with ids made of what is expected: the inputs themselves are unfit for an id."""
+    """Parameters with ids made from the expected words, because the inputs are unfit for an id."""
     return [pytest.param(*row, id=re.sub(r"[^a-zA-Z0-9]+", "-", row[1])[:40]) for row in table]
 
 
@@ -68,7 +68,7 @@ def itself():
 
 
 def doubling(times):
-    """A list that is written out 2 ** times times; it takes no room as long as it is not."""
+    """A small object of nested lists whose repr contains "x" 2 ** times times."""
     value: list[object] = ["x"]
     for _ in range(times):
         value = [value, value]
@@ -102,7 +102,7 @@ def test_a_program_that_is_no_function_of_a_module_is_refused(path, words):
     assert words in refused(path, tp=1)
 
 
-def test_a_path_that_is_not_identifiers_imports_nothing(monkeypatch):
+def test_a_program_path_that_is_not_made_of_identifiers_imports_nothing(monkeypatch):
     imported: list[str] = []
     monkeypatch.setattr("importlib.import_module", imported.append)
 
@@ -130,7 +130,7 @@ def test_a_module_that_fails_to_import_is_named_with_its_error_and_line(
     assert message.endswith(f"({tmp_path}/failing_program.py:2)")
 
 
-def test_an_attribute_that_fails_to_load_is_an_import_that_fails(monkeypatch):
+def test_a_program_whose_module_raises_on_attribute_access_cannot_be_imported(monkeypatch):
     lazy = types.ModuleType("lazy_program")
     lazy.__getattr__ = lambda name: 1 // 0  # type: ignore[method-assign]
     monkeypatch.setitem(sys.modules, "lazy_program", lazy)
@@ -174,23 +174,23 @@ def test_a_script_that_cannot_be_started_is_refused(script, words):
         (b"x", "give None, bool, int, float, str, or lists and dicts"),
     ),
 )
-def test_an_argument_that_cannot_be_sent_is_refused_and_quoted_in_short(value, words):
+def test_an_argument_that_cannot_be_sent_is_refused_with_a_short_quote(value, words):
     assert words in refused(args={"rate": value})
 
 
-def test_arguments_of_one_side_have_the_same_limits():
+def test_arguments_of_only_the_candidate_or_the_reference_have_the_same_limits():
     for word in ("candidate_args", "reference"):
         assert f"{word}: rate=[[" in refused(**{word: {"rate": itself()}})
 
 
-def test_arguments_that_no_limit_excludes_are_taken_as_they_are():
+def test_arguments_within_the_limits_are_kept_unchanged():
     nan = float("nan")
     args = {"rate": nan, "untyped": [None, True, {"a": (1, -(2**63))}], "name": "naïve"}
 
     assert read_marker((train,), {"args": args}).args == args
 
 
-def test_the_context_is_no_argument():
+def test_an_argument_for_the_context_parameter_is_refused():
     for program in (train, open_ended):
         assert "has 'ctx', but that parameter is the context" in refused(program, args={"ctx": 1})
 
@@ -211,21 +211,21 @@ def test_the_context_is_no_argument():
         ([2] * 9_000, "duplicate values: 2, 2"),
     ),
 )
-def test_axis_values_that_cannot_be_meant_are_refused(values, words):
+def test_invalid_axis_values_are_refused(values, words):
     assert words in refused(tp=values)
 
 
-def test_a_word_of_an_axis_is_short_and_printable():
+def test_text_values_of_an_axis_must_be_short_and_printable():
     for value in ("x" * 101, "a\x1b[31m", "\ud800", "a\0", "\u202e"):
         assert "words of at most 100 printable characters" in refused(name=[value])
 
 
-def test_confusable_names_of_axes_are_unknown():
+def test_confusable_axis_names_are_refused_as_unknown():
     for name in ("ｔｐ", "tр", "tp ", "TP", "", "t" * 10**6):
         assert "unknown axis" in refused(**{name: 1})
 
 
-def test_points_are_counted_before_they_are_made():
+def test_a_sweep_of_too_many_points_is_refused():
     axes = {axis: list(range(1, 60)) for axis in ("tp", "cp", "dp", "pp")}
     declared = read_marker((train,), axes)
 
@@ -233,7 +233,7 @@ def test_points_are_counted_before_they_are_made():
         cells(declared, Settings(), lambda point, arguments: None)
 
 
-def test_points_are_counted_after_the_command_line_has_its_say():
+def test_points_are_counted_after_the_command_line_is_applied():
     words = parse_words([f"{axis}={','.join(map(str, range(1, 60)))}" for axis in ("tp", "cp")])
     declared = read_marker((train,), {"tp": 1, "cp": 1, "layers": [1, 2, 3]})
 
@@ -241,7 +241,7 @@ def test_points_are_counted_after_the_command_line_has_its_say():
         cells(declared, Settings(sweep=words), lambda point, arguments: None)
 
 
-def test_many_invalid_points_are_listed_in_part():
+def test_a_long_list_of_invalid_points_is_cut():
     declared = read_marker((train,), {"tp": list(range(9, 109))})
 
     with pytest.raises(DeclarationError, match="no point of this sweep is valid") as caught:
@@ -250,7 +250,7 @@ def test_many_invalid_points_are_listed_in_part():
     assert str(caught.value).endswith("\n  and 80 more")
 
 
-def test_the_id_of_a_point_of_many_axes_names_a_file():
+def test_ids_of_points_with_many_axes_are_distinct_and_have_150_characters():
     points = [Point.of({f"axis{i}": "x" * 100 for i in range(50)}, last=i) for i in range(2)]
 
     assert len({point.id for point in points}) == 2
@@ -283,14 +283,14 @@ def test_the_id_of_a_point_of_many_axes_names_a_file():
         ("layers=" + "," * 9_000, "has an empty value"),
     ),
 )
-def test_a_bad_word_is_refused_and_quoted_in_short(word, words):
+def test_an_invalid_sweep_word_is_refused_with_a_short_quote(word, words):
     table, message = attempt(lambda: parse_words([word]))
 
     assert table is None
     assert words in message
 
 
-def test_very_many_words_are_read_once_each():
+def test_twenty_thousand_sweep_words_are_parsed_and_a_repeated_axis_is_refused():
     words = [f"a{number}=1" for number in range(20_000)]
     assert len(parse_words(words)) == 20_000
 
@@ -298,7 +298,7 @@ def test_very_many_words_are_read_once_each():
         parse_words([*words, "a7=2"])
 
 
-def test_a_rule_that_divides_by_what_is_no_number_or_no_axis_says_so():
+def test_divides_refuses_unknown_names_and_values_that_are_no_numbers():
     with pytest.raises(DeclarationError, match="the axis 'recompute' is 'full' at this Point"):
         divides("layers", "recompute")(Point.of(recompute="full"), {"layers": 2})
     with pytest.raises(DeclarationError, match=r"'tpp' is neither .*; did you mean 'tp'\?"):
@@ -310,7 +310,7 @@ def test_a_rule_that_divides_by_what_is_no_number_or_no_axis_says_so():
     )
 
 
-#: Constants that a careless reader does not survive.
+#: Constants that often break parsers.
 ADVERSARIAL = st.sampled_from(
     [
         *(10**4000, -(10**4000), 2**63, 2**64, -(2**63) - 1, float("nan"), float("inf"), -0.0),
@@ -352,7 +352,7 @@ KEYWORDS = st.one_of(
     ),
     st.text(max_size=9),
 )
-#: Values that a keyword may well take, so that whole markers are valid as well.
+#: Values that keywords accept, so that some generated markers are valid.
 LIKELY = st.one_of(
     st.sampled_from([1, 2, [1, 2], True, [False, True], "float32", {"pp": 2}, {"layers": 3}]),
     st.dictionaries(st.sampled_from(["rate", "name", "ctx", "pp"]), NESTED, max_size=2),
@@ -368,7 +368,7 @@ PROGRAMS = st.one_of(st.sampled_from([train, open_ended, positional, f"{__name__
 @example(programs=["os:system"], keywords={})
 @example(programs=[train], keywords={"args": {"rate": itself()}})
 @example(programs=[train], keywords={axis: list(range(1, 60)) for axis in ("tp", "cp", "dp", "pp")})
-def test_a_marker_gives_a_sweep_or_an_error_that_can_be_printed(programs, keywords):
+def test_any_marker_gives_a_sweep_or_a_printable_error(programs, keywords):
     made, _ = attempt(
         lambda: cells(read_marker(programs, keywords), Settings(), lambda point, arguments: None)
     )
@@ -391,7 +391,7 @@ WORDS = st.one_of(st.text(max_size=20), st.lists(TOKENS, max_size=6).map("".join
 @settings(deadline=None)
 @example(["tp=" + DIGITS])
 @example(["tp=1", "tp=2"])
-def test_words_give_a_table_or_an_error_that_can_be_printed(words):
+def test_any_sweep_words_are_parsed_or_give_a_printable_error(words):
     arguments = list(words)
     taken = gather(arguments, lambda word: False)
     assert set(taken) <= set(words)

@@ -1,4 +1,4 @@
-"""Validity rules: built in, and those a program brings."""
+"""Validity rules: built-in ones, and those that a program declares."""
 
 import pytest
 
@@ -29,22 +29,22 @@ def test_built_in_rules_say_why_a_point_cannot_run(point, reason):
     assert invalid(point, {}, (), max_world_size=8) == reason
 
 
-def test_a_program_brings_its_own_rules_in_the_order_of_its_decorators():
+def test_rules_of_a_program_apply_in_the_order_of_its_decorators():
     @requires(lambda point, arguments: "second")
     @requires(divides("heads", "tp"))
     def train(ctx, heads=4):
-        """Only its rules are looked at."""
+        """Only its rules are read."""
 
     rules = train.trainsafe_rules  # type: ignore[attr-defined]
 
-    def ask(**axes):
+    def reason_at(**axes):
         return invalid(Point.of(**axes), {"heads": 4}, rules, max_world_size=8)
 
-    assert ask(tp=3) == "heads=4 is not divisible by tp=3"
-    assert ask(tp=2) == "second"
+    assert reason_at(tp=3) == "heads=4 is not divisible by tp=3"
+    assert reason_at(tp=2) == "second"
 
 
-def test_divides_multiplies_its_axes():
+def test_divides_checks_the_product_of_its_axes():
     rule = divides("layers", "pp", "vpp")
 
     assert rule(Point.of(pp=2, vpp=3), {"layers": 4}) == "layers=4 is not divisible by pp*vpp=6"

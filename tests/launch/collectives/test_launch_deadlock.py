@@ -1,4 +1,4 @@
-"""Which ranks wait for ever, from their ledgers and the calls that they are inside of."""
+"""Deadlocked ranks are found from the ledgers and from the calls that ranks are inside of."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def recv(peer: int | None = None, tag: int = 0) -> Collective:
 
 
 def stuck(*ledgers: list[Collective], ended: tuple[int, ...] = (), busy: Any = ()) -> set[int]:
-    """The ranks that wait for ever if each is inside its last call, but for those that are busy."""
+    """The deadlocked ranks, if each rank that is not busy is inside its last call."""
     wait_states = [
         UNKNOWN_STATE if rank in busy else WaitState(len(ledger))
         for rank, ledger in enumerate(ledgers)
@@ -43,7 +43,7 @@ def stuck(*ledgers: list[Collective], ended: tuple[int, ...] = (), busy: Any = (
     return set(deadlock(ledgers, wait_states, [rank in ended for rank in range(len(ledgers))]))
 
 
-FOR_EVER: list[tuple[str, tuple[list[Collective], ...], set[int]]] = [
+DEADLOCKED: list[tuple[str, tuple[list[Collective], ...], set[int]]] = [
     ("both receive", ([recv(1)], [recv(0)]), {0, 1}),
     ("other tags", ([send(1, 5)], [recv(0, 6)]), {0, 1}),
     ("both send twice", ([send(1), send(1)], [send(0), send(0)]), {0, 1}),
@@ -57,15 +57,15 @@ FOR_EVER: list[tuple[str, tuple[list[Collective], ...], set[int]]] = [
 
 
 @pytest.mark.parametrize(
-    ("ledgers", "expected"), [row[1:] for row in FOR_EVER], ids=[row[0] for row in FOR_EVER]
+    ("ledgers", "expected"), [row[1:] for row in DEADLOCKED], ids=[row[0] for row in DEADLOCKED]
 )
-def test_calls_that_nobody_can_meet_wait_for_ever(
+def test_ranks_in_calls_that_can_never_complete_are_deadlocked(
     ledgers: tuple[list[Collective], ...], expected: set[int]
 ) -> None:
     assert stuck(*ledgers) == expected
 
 
-MET: list[tuple[str, tuple[list[Collective], ...]]] = [
+MAY_COMPLETE: list[tuple[str, tuple[list[Collective], ...]]] = [
     ("a send and its recv", ([send(1)], [recv(0)])),
     ("the last to come", ([call()], [call()], [call()])),
     ("a send to a recv from any", ([send(1)], [recv()])),
@@ -75,28 +75,32 @@ MET: list[tuple[str, tuple[list[Collective], ...]]] = [
 ]
 
 
-@pytest.mark.parametrize("ledgers", [row[1] for row in MET], ids=[row[0] for row in MET])
-def test_a_call_that_is_or_may_be_met_does_not(ledgers: tuple[list[Collective], ...]) -> None:
-    # whoever has no ledger here computes
+@pytest.mark.parametrize(
+    "ledgers", [row[1] for row in MAY_COMPLETE], ids=[row[0] for row in MAY_COMPLETE]
+)
+def test_ranks_in_calls_that_may_complete_are_not_deadlocked(
+    ledgers: tuple[list[Collective], ...],
+) -> None:
+    # ranks without a ledger here are busy
     assert stuck(*ledgers, *[[]] * (3 - len(ledgers)), busy=range(len(ledgers), 3)) == set()
 
 
-def test_nobody_waits_for_ever_for_a_rank_that_is_busy() -> None:
+def test_ranks_that_wait_for_a_busy_rank_are_not_deadlocked() -> None:
     assert stuck([recv(1)], [call()], [recv(0)], busy=[1]) == set()
     assert stuck([call()], [], [call()], busy=[1]) == set()
 
 
-def test_whoever_waits_for_a_rank_that_ended_waits_for_ever() -> None:
+def test_ranks_that_wait_for_an_ended_rank_are_deadlocked() -> None:
     assert stuck([call()], [], [recv(0)], ended=(1,)) == {0, 2}
     assert stuck([recv()], [], [], ended=(1, 2)) == {0}
     assert stuck([recv()], [], [], ended=(1,), busy=[2]) == set()
 
 
-def test_some_ranks_may_wait_for_ever_while_another_computes() -> None:
+def test_some_ranks_can_be_deadlocked_while_another_rank_computes() -> None:
     assert stuck([recv(1)], [recv(0)], [], busy=[2]) == {0, 1}
 
 
-def test_work_of_an_unknown_call_is_the_first_that_is_not_met() -> None:
+def test_a_wait_for_unknown_work_counts_as_the_ranks_first_incomplete_call() -> None:
     ledgers = [[call(), recv(1)], [call(), recv(0)], [call()]]
     wait_states = [WaitState(UNKNOWN), WaitState(2), UNKNOWN_STATE]
     waits = deadlock(ledgers, wait_states, [False] * 3)
@@ -106,12 +110,12 @@ def test_work_of_an_unknown_call_is_the_first_that_is_not_met() -> None:
     assert deadlock(ledgers, wait_states, [False] * 3) == {}
 
 
-def test_a_rank_whose_threads_may_communicate_is_left_alone() -> None:
+def test_no_deadlock_is_reported_if_other_threads_of_a_rank_may_communicate() -> None:
     wait_states = [WaitState(1), WaitState(1, threads=True)]
     assert deadlock([[recv(1)], [recv(0)]], wait_states, [False] * 2) == {}
 
 
-def test_a_line_that_is_not_there_yet_is_not_judged() -> None:
+def test_no_deadlock_is_reported_while_a_call_is_missing_from_its_ledger() -> None:
     assert deadlock([[recv(1)], [recv(0)]], [WaitState(2), WaitState(1)], [False] * 2) == {}
 
 
@@ -125,14 +129,14 @@ def test_a_large_deadlock_is_described_in_bounded_length() -> None:
 
 @pytest.fixture
 def no_other_threads(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Hide the threads that tests before left in this process, as a session's pool is."""
+    """Hide threads that earlier tests left in this process, such as a session's thread pool."""
     kept = set(threading.enumerate()) - {threading.main_thread()}
     real = threading.enumerate
     monkeypatch.setattr(threading, "enumerate", lambda: [t for t in real() if t not in kept])
 
 
 @pytest.mark.usefixtures("no_other_threads")
-def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path) -> None:
+def test_the_call_of_the_main_thread_can_be_read_until_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "blocked"
     assert read_wait_state(path) == UNKNOWN_STATE
     blocked = Blocked(path)
@@ -148,7 +152,9 @@ def test_the_main_thread_s_call_is_there_to_read_until_it_returns(tmp_path: Path
 
 
 @pytest.mark.usefixtures("no_other_threads")
-def test_calls_of_other_threads_are_noticed_and_data_loaders_are_not(tmp_path: Path) -> None:
+def test_calls_of_other_threads_are_recorded_and_data_loader_threads_are_ignored(
+    tmp_path: Path,
+) -> None:
     done = threading.Event()
     feeder = threading.Thread(target=done.wait, name="QueueFeederThread")
     feeder.start()

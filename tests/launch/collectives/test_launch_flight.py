@@ -1,4 +1,4 @@
-"""What flight records of two ranks tell: disagreements, who lags, and nothing they cannot know."""
+"""Flight records of two ranks show mismatches and lagging ranks; what they lack is no mismatch."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ WORLD: GroupKey = ("0", (0, 1))
 
 
 def issued(number: int, op: str = "all_reduce", *sizes: tuple[int, ...], **fields: Any) -> Issued:
-    """An entry of the recorder: float32 of 4 elements, over, unless told otherwise."""
-    told: dict[str, Any] = {
+    """An entry of the recorder: by default a completed collective of 4 float32 elements."""
+    values: dict[str, Any] = {
         "record_id": number - 1,
         "pg_id": 0,
         "process_group": ("0", "default_pg"),
@@ -30,8 +30,8 @@ def issued(number: int, op: str = "all_reduce", *sizes: tuple[int, ...], **field
         "output_dtypes": ("Float",),
         "retired": True,
     }
-    told |= {"collective_seq_id": number, "profiling_name": f"gloo:{op}"}
-    return Issued(**(told | fields))
+    values |= {"collective_seq_id": number, "profiling_name": f"gloo:{op}"}
+    return Issued(**(values | fields))
 
 
 def half(**fields: Any) -> dict[str, Any]:
@@ -50,7 +50,9 @@ DISAGREE: list[tuple[str, Issued, Issued, str]] = [
 @pytest.mark.parametrize(
     ("a", "b", "why"), [row[1:] for row in DISAGREE], ids=[row[0] for row in DISAGREE]
 )
-def test_a_disagreement_is_named(a: Issued, b: Issued, why: str) -> None:
+def test_a_mismatch_between_flight_records_names_what_differs(
+    a: Issued, b: Issued, why: str
+) -> None:
     flights = [{WORLD: [issued(1), a]}, {WORLD: [issued(1), b]}]
     (text,) = check_flights(flights, STOPPED)
     head = "collective mismatch: collective #2 of the group of ranks [0, 1] (numbered by torch)"
@@ -58,7 +60,7 @@ def test_a_disagreement_is_named(a: Issued, b: Issued, why: str) -> None:
     assert check_flights(flights, STOPPED, reported=[WORLD]) == []
 
 
-def test_a_collective_is_told_with_its_shapes_in_pythons_words() -> None:
+def test_a_collective_is_described_by_its_number_shapes_and_dtype() -> None:
     assert str(issued(7, "all_reduce", (64, 64))) == "all_reduce #7 of 64x64 float32"
     assert str(issued(7, "all_reduce", (2,), ())) == "all_reduce #7 of 2 and one float32"
     assert str(issued(7, "broadcast", **half())) == "broadcast #7 of 4 bfloat16"
@@ -85,11 +87,11 @@ AGREE: list[tuple[str, Issued, Issued]] = [
 
 
 @pytest.mark.parametrize(("a", "b"), [row[1:] for row in AGREE], ids=[row[0] for row in AGREE])
-def test_what_may_differ_is_no_mismatch(a: Issued, b: Issued) -> None:
+def test_allowed_differences_between_flight_records_are_no_mismatch(a: Issued, b: Issued) -> None:
     assert check_flights([{WORLD: [a]}, {WORLD: [b]}], DONE) == []
 
 
-def test_what_a_finished_rank_did_not_issue_is_a_mismatch() -> None:
+def test_a_collective_that_a_finished_rank_did_not_issue_is_a_mismatch() -> None:
     flights = [{WORLD: [issued(1), issued(2)]}, {WORLD: [issued(1)]}]
     (text,) = check_flights(flights, [False, True])
     assert "#2 of the group of ranks [0, 1] (numbered by torch) is made by rank 0 but" in text
@@ -97,25 +99,25 @@ def test_what_a_finished_rank_did_not_issue_is_a_mismatch() -> None:
     assert check_flights(flights, [True, False]) == []
 
 
-def test_numbers_that_one_record_lacks_in_between_are_not_judged() -> None:
-    """Overwritten, or of a kind that the recorder does not see."""
+def test_collectives_missing_in_the_middle_of_a_record_are_no_mismatch() -> None:
+    """They were overwritten, or are of a kind that is not recorded."""
     flights = [{WORLD: [issued(1), issued(3)]}, {WORLD: [issued(2, "barrier"), issued(3)]}]
     assert check_flights(flights, DONE) == []
 
 
-def test_a_rank_without_a_record_is_not_judged() -> None:
+def test_a_rank_without_a_flight_record_is_no_mismatch() -> None:
     assert check_flights([{WORLD: [issued(1)]}, None], DONE) == []
     assert check_flights([{WORLD: [issued(1)]}, {}], DONE) == []
 
 
-def test_a_group_of_ranks_that_there_are_not_is_not_judged() -> None:
+def test_a_group_with_nonexistent_ranks_is_not_checked() -> None:
     larger: GroupKey = ("0", (0, 1, 2))
     flight = {larger: [issued(1, retired=False)]}
     assert check_flights([flight, {larger: []}], DONE) == []
     assert waiting([flight, flight], RUN) == []
 
 
-STANDS: list[tuple[Flight | None, str]] = [
+STATES: list[tuple[Flight | None, str]] = [
     ({WORLD: [issued(6)]}, "rank 1 lags after all_reduce #6 of 4 float32"),
     ({WORLD: []}, "rank 1 lags with none issued"),
     ({WORLD: [issued(7)]}, "rank 1 passed all_reduce #7 of 4 float32"),
@@ -124,14 +126,16 @@ STANDS: list[tuple[Flight | None, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("other", "stands"), STANDS)
-def test_it_is_told_for_whom_a_rank_waits(other: Flight | None, stands: str) -> None:
+@pytest.mark.parametrize(("other", "state"), STATES)
+def test_a_waiting_rank_is_reported_with_the_state_of_the_other_rank(
+    other: Flight | None, state: str
+) -> None:
     waits = {WORLD: [issued(6), issued(7, retired=False), issued(8, retired=False)]}
     first = "group of ranks [0, 1]: rank 0 waits in all_reduce #7 of 4 float32; "
-    assert waiting([waits, other], RUN) == [first + stands]
+    assert waiting([waits, other], RUN) == [first + state]
 
 
-def test_ranks_that_stand_together_are_told_together() -> None:
+def test_ranks_that_wait_in_the_same_collective_are_listed_together() -> None:
     group: GroupKey = ("3", (4, 5, 6))
     waits, ahead = {group: [issued(1, retired=False)]}, {group: [issued(1)]}
     flights: list[Flight | None] = [None, None, None, None, waits, ahead, waits]
@@ -143,8 +147,8 @@ def test_ranks_that_stand_together_are_told_together() -> None:
     ]
 
 
-def test_a_rank_that_ended_does_not_wait() -> None:
-    """What is over a moment before the program is may not be retired in its record."""
+def test_a_rank_that_ended_is_not_reported_as_waiting() -> None:
+    """A collective that completes just before the program ends may not be marked as retired."""
     flights = [{WORLD: [issued(1, retired=False)]}, {WORLD: [issued(1), issued(2, retired=False)]}]
     assert waiting(flights, ["raised", "finished"]) == []
     assert waiting(flights, ["raised", ""]) == [
@@ -155,18 +159,18 @@ def test_a_rank_that_ended_does_not_wait() -> None:
     ]
 
 
-def test_where_nobody_waits_nothing_is_told() -> None:
+def test_nothing_is_reported_if_no_rank_waits() -> None:
     assert waiting([{WORLD: [issued(1), issued(2)]}, {WORLD: [issued(1)]}], RUN) == []
 
 
 def saved(path: Path, groups: dict[str, Any], *entries: Issued) -> Path:
-    """A file as a rank saves it."""
+    """A flight record as a rank saves it."""
     content = {"groups": groups, "recorder": {"version": "2.10", "entries": entries}}
     path.write_bytes(msgspec.json.encode(content))
     return path
 
 
-def test_a_record_is_read_by_groups_in_order(tmp_path: Path) -> None:
+def test_the_entries_of_a_record_are_read_per_group_in_order(tmp_path: Path) -> None:
     one, two = issued(1), issued(2)
     other = issued(1, process_group=("1", "undefined"), pg_id=1)
     groups = {"0": [0, 1], "1": [1, 0], "2": [1]}
@@ -186,27 +190,28 @@ UNRELIABLE: list[tuple[str, Any, list[Issued]]] = [
 @pytest.mark.parametrize(
     ("ranks", "entries"), [row[1:] for row in UNRELIABLE], ids=[row[0] for row in UNRELIABLE]
 )
-def test_a_group_whose_record_is_unreliable_is_left_out(
+def test_a_group_whose_entries_are_unreliable_is_left_out(
     ranks: Any, entries: list[Issued], tmp_path: Path
 ) -> None:
     assert read_flight(saved(tmp_path / "flight.json", {"0": ranks}, *entries)) == {}
 
 
 @pytest.mark.parametrize("content", [b"", b"{}", b'{"groups": {}, "recorder": {"entries": [1]}}'])
-def test_a_record_of_an_unknown_form_is_no_record(content: bytes, tmp_path: Path) -> None:
+def test_a_record_in_an_unknown_format_is_ignored(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "flight.json"
     assert read_flight(path) is None
     path.write_bytes(content)
     assert read_flight(path) is None
 
 
-def test_torch_leaves_the_entries_out_where_there_are_none(tmp_path: Path) -> None:
+def test_a_record_without_entries_has_groups_without_collectives(tmp_path: Path) -> None:
+    """If there are none, torch leaves out the key `entries`."""
     path = tmp_path / "flight.json"
     path.write_bytes(b'{"groups": {"0": [0, 1]}, "recorder": {"version": "2.10"}}')
     assert read_flight(path) == {WORLD: []}
 
 
-def test_the_recorder_is_on_unless_its_size_was_chosen() -> None:
+def test_the_flight_recorder_is_enabled_unless_the_user_set_its_buffer_size() -> None:
     """Some releases of torch record nothing by default."""
     plain = Task.of("sys:getrecursionlimit", world_size=1)
     assert int(environment(plain, {})["TORCH_FR_BUFFER_SIZE"]) > 0

@@ -1,4 +1,4 @@
-"""What is a disagreement between two ranks' ledgers, and what only looks like one."""
+"""Which differences between two ranks' ledgers are mismatches, and which are not."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ DONE = [True, True]
 
 def call(op: str = "all_reduce", **fields: Any) -> Collective:
     """A collective of ranks 0 and 1, as a ledger holds it."""
-    told: dict[str, Any] = {"group": "0", "ranks": (0, 1), "site": "a.py:1"}
+    values: dict[str, Any] = {"group": "0", "ranks": (0, 1), "site": "a.py:1"}
     if op == "all_reduce":
-        told |= {"reduce": "SUM", "dtype": "float32", "shape": (4,)}
-    return Collective(op=op, **(told | fields))
+        values |= {"reduce": "SUM", "dtype": "float32", "shape": (4,)}
+    return Collective(op=op, **(values | fields))
 
 
 def gather(*, gives: int, takes: tuple[int, int]) -> Collective:
@@ -47,7 +47,9 @@ DISAGREE: list[tuple[str, Collective, Collective, str]] = [
 @pytest.mark.parametrize(
     ("a", "b", "why"), [row[1:] for row in DISAGREE], ids=[r[0] for r in DISAGREE]
 )
-def test_a_disagreement_is_named(a: Collective, b: Collective, why: str) -> None:
+def test_a_mismatch_between_ledgers_names_what_differs(
+    a: Collective, b: Collective, why: str
+) -> None:
     ((text, group),) = check_ledgers([[call(), a], [call(), b]], DONE)
     assert group == ("0", (0, 1))
     head = "collective mismatch: collective 2 of the group of ranks [0, 1] differs"
@@ -64,7 +66,7 @@ AGREE: list[tuple[str, Collective, Collective]] = [
 
 
 @pytest.mark.parametrize(("a", "b"), [row[1:] for row in AGREE], ids=[row[0] for row in AGREE])
-def test_what_may_differ_is_no_mismatch(a: Collective, b: Collective) -> None:
+def test_allowed_differences_between_ledgers_are_no_mismatch(a: Collective, b: Collective) -> None:
     assert check_ledgers([[a], [b]], DONE) == []
 
 
@@ -72,17 +74,17 @@ def test_a_call_that_a_stopped_rank_did_not_make_is_no_mismatch() -> None:
     assert check_ledgers([[call(), call()], [call()]], [False, False]) == []
 
 
-def test_a_call_that_a_finished_rank_did_not_make_is_one() -> None:
+def test_a_call_that_a_finished_rank_did_not_make_is_a_mismatch() -> None:
     ((text, _),) = check_ledgers([[call(), call()], [call()]], [False, True])
     assert "collective 2 of the group of ranks [0, 1] is made by rank 0 but not by rank 1" in text
 
 
-def test_a_call_that_a_finished_rank_never_began_is_one() -> None:
+def test_a_finished_rank_with_an_empty_ledger_is_a_mismatch() -> None:
     ((text, _),) = check_ledgers([[call()], []], [False, True])
     assert "rank 1, which finished after making 0" in text
 
 
-def test_groups_are_compared_each_on_its_own() -> None:
+def test_process_groups_are_compared_separately() -> None:
     """Ranks may take their groups in any order, if each group's order is the same."""
     one, two = call(group="1"), call(group="2", reduce="MAX")
     assert check_ledgers([[one, two], [two, one]], DONE) == []
@@ -96,11 +98,11 @@ def recv(**fields: Any) -> Collective:
     return call("recv", **({"peer": 0, "dtype": "float32", "shape": (6,)} | fields))
 
 
-def test_a_recv_that_takes_what_is_sent_is_no_mismatch() -> None:
+def test_a_recv_with_the_tag_and_size_of_its_send_is_no_mismatch() -> None:
     assert check_ledgers([[send(), send(tag=1)], [recv(tag=1), recv()]], DONE) == []
 
 
-def test_a_recv_from_anywhere_is_not_judged() -> None:
+def test_a_recv_from_any_source_is_not_checked() -> None:
     assert check_ledgers([[send()], [recv(peer=None, shape=(9,))]], DONE) == []
 
 
@@ -115,14 +117,16 @@ MISSING: list[tuple[str, list[Collective], list[Collective]]] = [
 
 
 @pytest.mark.parametrize(("text", "zero", "one"), MISSING)
-def test_half_a_transfer_is_named(text: str, zero: list[Collective], one: list[Collective]) -> None:
+def test_an_unmatched_send_or_recv_is_named(
+    text: str, zero: list[Collective], one: list[Collective]
+) -> None:
     ((found, group),) = check_ledgers([zero, one], DONE)
     assert text in found
     assert group is None
     assert check_ledgers([zero, one], [False, False]) == []
 
 
-def test_a_torn_last_line_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_of_a_ledger_is_ignored(tmp_path: Path) -> None:
     """A rank that is killed while it writes leaves half a line."""
 
     whole = msgspec.json.encode(call())

@@ -17,12 +17,12 @@ CALLS = [
     pytest.param(getattr(module, name), describe, id=f"{module.__name__}.{name}")
     for module, table in ((c10d, DESCRIBE), (funcol, FUNCTIONAL))
     for name, (_, describe) in table.items()
-    if hasattr(module, name)  # some are younger than the oldest torch that is supported
+    if hasattr(module, name)  # some are newer than the oldest supported torch
 ]
 
 
 @pytest.mark.parametrize(("public", "describe"), CALLS)
-def test_the_ledger_takes_every_argument_by_the_name_that_torch_has_for_it(
+def test_the_ledger_takes_every_argument_by_its_name_in_torch(
     public: Callable[..., Any], describe: Callable[..., Detail]
 ) -> None:
     names = inspect.signature(public).parameters
@@ -30,7 +30,7 @@ def test_the_ledger_takes_every_argument_by_the_name_that_torch_has_for_it(
     inspect.signature(describe).bind(**dict.fromkeys(names))
 
 
-def test_the_error_of_a_call_that_torch_refuses_is_raised_by_itself() -> None:
+def test_an_error_that_torch_raises_has_no_error_of_the_ledger_as_context() -> None:
     def gather(tensor: object) -> None:
         raise TypeError("gather() of torch says what is wrong")
 

@@ -1,4 +1,4 @@
-"""Ranks that disagree on a collective fail, also where gloo says nothing."""
+"""A collective mismatch between ranks fails the group, also if gloo raises no error."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Failure = Callable[..., str]
 SAME = "collective mismatch: collective {} of the group of ranks [0, 1] differs"
 
 
-def test_what_gloo_answers_with_garbage_is_caught(launch: Launch) -> None:
+def test_mismatches_that_gloo_does_not_detect_are_reported(launch: Launch) -> None:
     result = launch(launch_programs.silent_mismatches)
     assert [rank.status for rank in result.ranks] == ["ok", "ok"]
     assert not result.ok
     sites = re.compile(r" at \S*launch_programs\.py:\d+")
-    mistakes = [
+    expected = [
         (
             f"{SAME.format(2)} (reduction): "
             "rank 0 all_reduce(SUM) of 4 float32; rank 1 all_reduce(MAX) of 4 float32"
@@ -38,19 +38,19 @@ def test_what_gloo_answers_with_garbage_is_caught(launch: Launch) -> None:
             "rank 0 send to rank 1 of 4 float32; rank 1 recv from rank 0 of 8 float32"
         ),
     ]
-    assert [sites.sub("", text) for text in result.mismatches] == mistakes
+    assert [sites.sub("", text) for text in result.mismatches] == expected
 
 
-def test_ranks_that_believe_in_different_worlds_are_named(failure: Failure) -> None:
+def test_ranks_with_different_world_sizes_are_named(failure: Failure) -> None:
     headline = failure(launch_programs.other_world, timeout=2).splitlines()[0]
     assert "differs (arguments): rank 0 init_process_group(gloo, world_size=2)" in headline
     assert "rank 1 init_process_group(gloo, world_size=3)" in headline
 
 
-def test_collectives_used_as_they_are_meant_to_be_pass(launch: Launch) -> None:
+def test_correct_use_of_every_collective_passes(launch: Launch) -> None:
     result = launch(launch_programs.every_collective, world_size=4)
     assert result.values == [None] * 4
-    # nor is that so because nothing was seen
+    # the check was not blind: the flight recorder has the collectives
     for rank in result.ranks:
         flight = read_flight(rank.folder / "flight.json")
         assert flight is not None
@@ -59,8 +59,8 @@ def test_collectives_used_as_they_are_meant_to_be_pass(launch: Launch) -> None:
         assert len(flight["0", (0, 1, 2, 3)]) > 30
 
 
-def test_what_cpp_issues_is_compared_too(launch: Launch) -> None:
-    """DDP's broadcast of its parameters, which no function of Python makes."""
+def test_collectives_issued_from_cpp_are_compared(launch: Launch) -> None:
+    """DDP broadcasts its parameters from C++, not through a function of Python."""
     result = launch(launch_programs.ddp_of_two_dtypes)
     assert [rank.status for rank in result.ranks] == ["ok", "ok"]
     (text,) = result.mismatches
@@ -72,8 +72,8 @@ def test_what_cpp_issues_is_compared_too(launch: Launch) -> None:
     )
 
 
-def test_a_rank_that_lags_behind_a_gradient_bucket_is_named(failure: Failure) -> None:
-    """No ledger has the bucket; the record is saved while rank 0 is stuck in C++."""
+def test_a_rank_that_lags_behind_by_a_gradient_bucket_is_named(failure: Failure) -> None:
+    """No ledger has the bucket; the flight record is saved while rank 0 is blocked in C++."""
     lines = failure(launch_programs.ddp_backward_too_many).splitlines()
     assert lines[0] == "rank 1 of 2 raised ValueError: no third batch"
     (found,) = (line for line in lines if line.startswith("group of ranks"))
@@ -85,7 +85,7 @@ def test_a_rank_that_lags_behind_a_gradient_bucket_is_named(failure: Failure) ->
     assert int(match[1]) == int(match[2]) + 1
 
 
-def test_a_torch_without_a_flight_recorder_does_no_harm(launch: Launch) -> None:
+def test_groups_run_with_a_torch_that_has_no_flight_recorder(launch: Launch) -> None:
     result = launch(launch_programs.no_flight_recorder)
     result.raise_for_failure()
     assert not list(result.folder.glob("rank*/flight.json"))

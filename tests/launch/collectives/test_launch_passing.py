@@ -1,4 +1,4 @@
-"""The line that a message names is of who wanted a collective, not of who handed it on."""
+"""Messages name the line that requests a collective, not a framework's wrapper of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.launch.supervise.stacks import place_of
 PACKAGES = "/home/me/.venv/lib/python3.11/site-packages"
 
 
-def test_a_place_is_not_in_a_frameworks_layer_over_torch() -> None:
+def test_a_place_is_outside_a_frameworks_wrappers_of_torch_distributed() -> None:
     dump = f"""\
 Current thread 0x00007f00 (most recent call first):
   File "{torch.__path__[0]}/distributed/distributed_c10d.py", line 3252 in all_reduce
@@ -27,7 +27,7 @@ Current thread 0x00007f00 (most recent call first):
     assert str(place_of(dump)) == f"in all_reduce at {where}"
 
 
-def test_only_the_layer_passes_on() -> None:
+def test_only_files_that_wrap_collectives_pass_calls_on() -> None:
     assert passing.passes_on(f"{PACKAGES}/deepspeed/comm/comm.py")
     assert passing.passes_on("/home/me/releases/0.13.2/deepspeed/comm/torch.py")
     assert passing.passes_on(ledger_check.__file__)
@@ -35,7 +35,7 @@ def test_only_the_layer_passes_on() -> None:
     assert not passing.passes_on("/home/me/comm/torch.py")
 
 
-def test_installed_packages_and_pythons_own_are_told_from_the_users_files() -> None:
+def test_installed_packages_and_the_stdlib_are_distinguished_from_user_files() -> None:
     assert passing.is_installed(f"{PACKAGES}/deepspeed/moe/sharded_moe.py")
     assert passing.is_stdlib(os.__file__)
     for check in (passing.is_installed, passing.is_stdlib):

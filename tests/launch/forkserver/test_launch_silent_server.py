@@ -1,4 +1,4 @@
-"""A request to stop is obeyed at once though the fork server does not answer."""
+"""A group is stopped at once on request although the fork server does not answer."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_trainsafe.launch.forkserver import group as warm_group
 
 @pytest.fixture
 def silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
-    """The address of a fork server that still starts: it listens and accepts nobody."""
+    """The address of a fork server that is still starting: it listens and accepts no connection."""
     monkeypatch.chdir(tmp_path)
     Path("server").mkdir(mode=0o700)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listening:
@@ -33,7 +33,9 @@ def stopped() -> threading.Event:
     return stop
 
 
-def test_a_group_that_no_server_has_begun_ends_on_request(silent: str, tmp_path: Path) -> None:
+def test_a_group_that_the_fork_server_has_not_started_ends_on_request(
+    silent: str, tmp_path: Path
+) -> None:
     task = Task.of(launch_programs.sit, world_size=2)
     result = WarmLauncher(silent).run(task, timeout=600, workdir=tmp_path, stop=stopped())
     assert result.problem == "stopped on request"
@@ -41,7 +43,9 @@ def test_a_group_that_no_server_has_begun_ends_on_request(silent: str, tmp_path:
 
 
 @pytest.mark.parametrize("ending", ["sweep", "close", ""])
-def test_a_server_that_hears_late_begins_no_group_that_was_taken_back(ending: str) -> None:
+def test_a_request_that_was_cancelled_before_the_server_read_it_starts_no_group(
+    ending: str,
+) -> None:
     ours, theirs = socket.socketpair()
     read, write = os.pipe()
     out, err = os.dup(1), os.dup(2)  # the reaper takes the pipe as its own output

@@ -24,7 +24,7 @@ WarmLauncher(server.address).run(task, timeout=600, workdir=Path(sys.argv[3]))
 """
 
 
-def test_nothing_outlives_a_pytest_run_that_is_killed(tmp_path: Path) -> None:
+def test_no_process_outlives_a_pytest_run_that_is_killed(tmp_path: Path) -> None:
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)

@@ -1,4 +1,4 @@
-"""A group that a forked rank would not be right for is started afresh, and it is said why."""
+"""A group whose ranks must not be forked starts new processes, and a warning says why."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pytest_trainsafe.launch.forkserver.fit import misfits
 @pytest.mark.parametrize(
     "name", ["PYTHONHASHSEED", "LD_PRELOAD", "MKL_DYNAMIC", "TORCHINDUCTOR_CACHE_DIR"]
 )
-def test_a_variable_that_is_read_at_the_start_stands_against_a_fork(name: str) -> None:
+def test_a_changed_variable_that_is_read_at_process_start_prevents_a_fork(name: str) -> None:
     expected = [
         f"{name} has another value than in the fork server, and is read only when a process starts"
     ]
@@ -27,11 +27,11 @@ def test_a_variable_that_is_read_at_the_start_stands_against_a_fork(name: str) -
 
 
 @pytest.mark.parametrize("name", ["ADDED", "OMP_NUM_THREADS", "TORCH_NCCL_BLOCKING_WAIT", "PATH"])
-def test_a_variable_that_is_read_later_does_not(name: str) -> None:
+def test_a_changed_variable_that_is_read_later_does_not_prevent_a_fork(name: str) -> None:
     assert misfits({}, {name: "1"}, []) == []
 
 
-def test_a_module_that_hides_a_preloaded_one_stands_against_a_fork(tmp_path: Path) -> None:
+def test_a_module_that_shadows_a_preloaded_one_prevents_a_fork(tmp_path: Path) -> None:
     package = tmp_path / "msgspec"
     package.mkdir()
     (tmp_path / "harmless.py").touch()
@@ -43,7 +43,7 @@ def test_a_module_that_hides_a_preloaded_one_stands_against_a_fork(tmp_path: Pat
     assert misfits({}, {"PYTHONPATH": str(tmp_path)}, sys.path) == expected
 
 
-def test_a_copy_of_a_preloaded_module_hides_nothing_until_it_differs(tmp_path: Path) -> None:
+def test_an_identical_copy_of_a_preloaded_module_does_not_prevent_a_fork(tmp_path: Path) -> None:
     copy = Path(shutil.copy(shutil.__file__, tmp_path))
     assert misfits({}, {}, [str(tmp_path)]) == []
     copy.write_text(copy.read_text() + "\n")
@@ -52,7 +52,7 @@ def test_a_copy_of_a_preloaded_module_hides_nothing_until_it_differs(tmp_path: P
     ]
 
 
-def test_such_a_group_runs_all_the_same(warm: WarmLauncher, tmp_path: Path) -> None:
+def test_a_group_that_cannot_be_forked_runs_and_warns(warm: WarmLauncher, tmp_path: Path) -> None:
     task = Task.of("sys:getrecursionlimit", world_size=1, env={"PYTHONHASHSEED": "1"})
     with pytest.warns(
         TrainsafeWarning, match="instead of forked: PYTHONHASHSEED has another value than"

@@ -1,4 +1,4 @@
-"""A forked rank is what a fresh process is: no state of earlier jobs, torchrun's surroundings."""
+"""A forked rank is like a new process of torchrun: it has no state of earlier groups."""
 
 from __future__ import annotations
 
@@ -20,13 +20,15 @@ def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: An
     return result
 
 
-def test_a_group_finds_nothing_of_the_one_before(warm: WarmLauncher, tmp_path: Path) -> None:
+def test_a_group_finds_no_state_of_the_previous_group(warm: WarmLauncher, tmp_path: Path) -> None:
     run(warm, warm_programs.leave_state_behind, tmp_path).raise_for_failure()
     assert run(warm, warm_programs.find_state, tmp_path).values == [[], []]
 
 
-def test_unseeded_numbers_differ_between_ranks_and_jobs(warm: WarmLauncher, tmp_path: Path) -> None:
-    """Forked children that shared one seed would hide that a program does not seed."""
+def test_unseeded_random_numbers_differ_between_ranks_and_groups(
+    warm: WarmLauncher, tmp_path: Path
+) -> None:
+    """Forked children that shared one seed would hide that a program sets none."""
     drawn = [
         numbers for _ in range(2) for numbers in run(warm, warm_programs.draw, tmp_path).values
     ]
@@ -36,17 +38,17 @@ def test_unseeded_numbers_differ_between_ranks_and_jobs(warm: WarmLauncher, tmp_
     assert first == second
 
 
-def test_a_rank_has_the_surroundings_that_torchrun_gives(
+def test_a_forked_rank_has_the_process_state_that_torchrun_gives(
     warm: WarmLauncher, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("SET_AFTER_THE_SERVER_STARTED", "ü")
     environ = {"TORCH_DISTRIBUTED_DEBUG": "DETAIL", "TORCH_LOGS": "dynamo"}
     task: dict[str, Any] = {"env": environ, "threads": 2}
-    forked = run(warm, warm_programs.surroundings, tmp_path, **task).values
-    execed = run(TorchrunLauncher(), warm_programs.surroundings, tmp_path, **task).values
+    forked = run(warm, warm_programs.process_state, tmp_path, **task).values
+    execed = run(TorchrunLauncher(), warm_programs.process_state, tmp_path, **task).values
     for here, there in zip(forked, execed, strict=True):
         ours, theirs = here.pop("environ"), there.pop("environ")
-        # of this group alone: its number, the port of its store, a file
+        # differ between groups: the run id, the port of the store, a file
         for name in ("TORCHELASTIC_RUN_ID", "MASTER_PORT", "TORCHELASTIC_ERROR_FILE"):
             assert ours.pop(name)
             assert theirs.pop(name)
@@ -59,8 +61,10 @@ def test_a_rank_has_the_surroundings_that_torchrun_gives(
     assert forked[0]["log level"] == logging.INFO
 
 
-def test_the_ledger_sees_what_it_sees_under_torchrun(warm: WarmLauncher, tmp_path: Path) -> None:
-    """Also calls of modules that bound the functions when they were preloaded."""
+def test_ledgers_of_forked_ranks_equal_those_under_torchrun(
+    warm: WarmLauncher, tmp_path: Path
+) -> None:
+    """Also for calls from preloaded modules, which imported the functions before the fork."""
     ledgers = []
     for launcher in (warm, TorchrunLauncher()):
         result = run(launcher, every_collective, tmp_path, world=4)

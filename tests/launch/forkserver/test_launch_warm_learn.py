@@ -1,4 +1,4 @@
-"""What ranks had to import is preloaded for the next: what is installed, never the project."""
+"""Of the modules that ranks imported, installed ones are preloaded, never the project's."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pytest_trainsafe.launch.forkserver.preload import installed
 from pytest_trainsafe.reference_models import gpt
 
 
-def test_installed_packages_and_this_one_are_preloaded() -> None:
+def test_installed_packages_and_the_plugin_are_preloaded_but_not_the_stdlib() -> None:
     names = [gpt.__name__, yaml.__name__]
     assert installed([*names, json.__name__]) == names
 
 
-def test_the_project_is_imported_anew_for_each_group() -> None:
+def test_modules_of_the_project_are_not_preloaded() -> None:
     assert sys.modules[__name__].__spec__ is not None
     assert installed([__name__, "no.such.module"]) == []

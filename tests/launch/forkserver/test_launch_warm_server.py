@@ -27,7 +27,7 @@ from pytest_trainsafe.launch.forkserver.start import connect, status, teach
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServer]:
-    """A server that these tests may kill, with modules of a kind in its path to import."""
+    """A fork server that these tests may kill; it can import MODULES."""
     modules = tmp_path_factory.mktemp("modules")
     for name, text in MODULES.items():
         (modules / f"{name}.py").write_text(text)
@@ -38,7 +38,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[WarmServer]:
     server.close()
 
 
-#: By what they do when they are imported, and what the server says of them.
+#: Modules by what they do when they are imported, and why the server refuses to preload them.
 MODULES = {
     "starts_a_thread": "import threading, time\n"
     "threading.Thread(target=time.sleep, args=[9999], daemon=True).start()\n",
@@ -55,7 +55,7 @@ MODULES = {
     "    threading.Thread(target=time.sleep, args=[9999], daemon=True).start()\n"
     "os.register_at_fork(after_in_parent=turn)\n",
 }
-SAID = {
+REASONS = {
     "starts_a_thread": "has 2 threads",
     "seeds_torch": "its import changes torch's random state",
     "patches_torch": "its import changes torch.nn.functional.linear",
@@ -72,7 +72,7 @@ def run(launcher: WarmLauncher, program: Any, folder: Path, *args: Any, **option
 
 
 def settled(address: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
-    """The server's status once it is as expected; each question takes it some time."""
+    """The server's status once it is as expected; each request takes it some time."""
     for _ in range(2000):
         try:
             found = status(address)
@@ -83,7 +83,7 @@ def settled(address: str, until: Callable[[dict[str, Any]], bool]) -> dict[str, 
     raise AssertionError(f"the server stays as it is: {found}")
 
 
-def test_what_a_rank_had_to_import_is_there_for_the_next_one(
+def test_a_module_that_a_rank_imported_is_preloaded_for_the_next_group(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
     name = "hypothesis.internal.floats"
@@ -102,15 +102,19 @@ def test_a_module_of_the_project_is_never_preloaded(warm: WarmLauncher, tmp_path
     assert "of_the_project" not in found["learned"]
 
 
-def test_a_module_that_is_no_good_in_the_server_is_never_imported(server: WarmServer) -> None:
+def test_modules_whose_import_fails_or_has_side_effects_are_never_preloaded(
+    server: WarmServer,
+) -> None:
     before = status(server.address)["server"]
-    teach(server.address, [*SAID, "is_harmless"])
+    teach(server.address, [*REASONS, "is_harmless"])
     found = settled(server.address, lambda found: "is_harmless" in found["learned"])
-    assert {name: why.partition(" (")[0] for name, why in found["never"].items()} == SAID
+    assert {name: why.partition(" (")[0] for name, why in found["never"].items()} == REASONS
     assert found["server"] == before
 
 
-def test_an_unsafe_server_says_so_and_is_replaced(server: WarmServer, tmp_path: Path) -> None:
+def test_a_server_that_becomes_unsafe_is_replaced_and_never_preloads_the_module(
+    server: WarmServer, tmp_path: Path
+) -> None:
     teach(server.address, ["turns_unsafe"])
     before = settled(server.address, lambda found: "turns_unsafe" in found["learned"])["server"]
     warned: list[str] = []
@@ -119,7 +123,7 @@ def test_an_unsafe_server_says_so_and_is_replaced(server: WarmServer, tmp_path: 
     after = settled(server.address, lambda found: found["server"] != before)
     assert after["never"]["turns_unsafe"] == "a server that had imported it has 2 threads"
     assert warned in (
-        [],  # where the status found it out
+        [],  # if the status request found it first
         ["ranks are started by torchrun instead of forked: the fork server has 2 threads"],
     )
 
@@ -148,7 +152,9 @@ def test_groups_of_several_threads_run_at_once(warm: WarmLauncher, tmp_path: Pat
     assert [result.values for result in results] == [[2], [2]]
 
 
-def test_thirty_groups_in_a_row_leave_nothing(server: WarmServer, tmp_path: Path) -> None:
+def test_thirty_groups_in_a_row_leak_no_descriptors_threads_or_processes(
+    server: WarmServer, tmp_path: Path
+) -> None:
     launcher = WarmLauncher(server.address)
     counts, held = [], []
     for _ in range(3):
@@ -164,11 +170,11 @@ def test_thirty_groups_in_a_row_leave_nothing(server: WarmServer, tmp_path: Path
         )
         held.append(len(os.listdir(f"/proc/{process}/fd")))
     assert counts[0] == counts[1] == counts[2]
-    # The question just answered may hold its connection a moment longer; one descriptor leaked
+    # The last status request may hold its connection a moment longer; one descriptor leaked
     # by each group would be ten.
     assert max(held) - min(held) <= 2
     for child in Path(f"/proc/{process}/task/{process}/children").read_text().split():
-        # what told the status may still be ending
+        # the process that answered the status request may still be ending
         with contextlib.suppress(ProcessLookupError), open_pidfd(int(child)) as fd:
             assert select.select([fd], [], [], 10)[0], f"process {child} was left behind"
 
@@ -186,7 +192,7 @@ def test_a_directory_that_others_can_enter_is_refused(tmp_path: Path) -> None:
         connect(str(tmp_path))
 
 
-def test_a_closed_server_leaves_nothing_and_its_groups_fall_back(
+def test_a_closed_server_leaves_nothing_and_later_groups_use_the_fallback(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
     server = WarmServer.start(tmp_path)

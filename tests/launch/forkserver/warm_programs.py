@@ -31,7 +31,7 @@ def leave_state_behind() -> None:
 
 
 def _patch() -> None:
-    """Stands where torch's own function was."""
+    """Replaces a function of torch."""
 
 
 def find_state() -> list[str]:
@@ -44,17 +44,17 @@ def find_state() -> list[str]:
 
 
 def draw() -> list[float]:
-    """A number of each generator, unseeded."""
+    """A random number of each generator, unseeded."""
     return [torch.rand(()).item(), random.random(), float(numpy.random.rand())]
 
 
 def draw_seeded() -> list[float]:
-    """A number of each generator, seeded."""
+    """A random number of each generator, seeded."""
     torch.manual_seed(7), random.seed(7), numpy.random.seed(7)
     return draw()
 
 
-def surroundings() -> dict[str, Any]:
+def process_state() -> dict[str, Any]:
     """What a program can see of the process it runs in."""
     fds = {os.readlink(f"/proc/self/fd/{fd}") for fd in os.listdir("/proc/self/fd") if _open(fd)}
     folder = str(Path.cwd())

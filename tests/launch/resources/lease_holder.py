@@ -4,7 +4,7 @@
     python lease_holder.py DIRECTORY SLOTS RANKS
 
 With LOG it appends "+RANKS" when it has a lease and "-RANKS" before it gives it up.  Without,
-it says "held", and holds until it is killed; so does a process that it has forked.
+it prints "held", and holds the lease until it is killed; a child that it forks waits as well.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ KEY, VALUE = "written by a rank", b"a rank's own"
 def meet_twice(folder: str) -> str:
     """Meet, wait for the file `go`, and set up all over again what goes through the store.
 
-    Leaves in `folder` who the ranks are, and what another user has made of KEY.
+    Leaves in `folder` facts about the ranks, and the value of KEY, which another user may change.
     """
     dist.init_process_group("gloo", timeout=timedelta(seconds=30))
     dist.all_reduce(torch.ones(2))
@@ -36,7 +36,7 @@ def meet_twice(folder: str) -> str:
     while not (Path(folder) / "go").exists():
         time.sleep(0.01)
     write(Path(folder) / f"found-{rank}", store.get(KEY))
-    with contextlib.suppress(Exception):  # with other values in the store it cannot work
+    with contextlib.suppress(Exception):  # fails if other values are in the store
         dist.new_group([0, 1], timeout=timedelta(seconds=2))
         init_device_mesh("cpu", (2,), mesh_dim_names=("dp",))
         dist.monitored_barrier(timeout=timedelta(seconds=2))

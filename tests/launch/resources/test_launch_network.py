@@ -1,7 +1,7 @@
-"""Ranks meet where nobody else can, or on loopback, where nothing that others say is run as code.
+"""Ranks meet in a private network, or on loopback, where no data of other users runs as code.
 
-A group runs for each launcher and network; the tests look at it from outside, as root and as
-another user, and let it go on when all is in place.
+One group runs for each launcher and network; the tests inspect it from outside, as root and as
+another user, and then let it continue.
 """
 
 from __future__ import annotations
@@ -44,8 +44,8 @@ from pytest_trainsafe.launch.torchrun.launcher import environment
 
 NOBODY = 65534
 
-#: Seconds after which an agent of torch's elastic rendezvous has looked for its state again.
-AGENT_LOOKS = 1.5
+#: Seconds after which an agent of torch's elastic rendezvous has read its state again.
+AGENT_POLLS = 1.5
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
@@ -56,7 +56,7 @@ def needs_namespaces() -> None:
 
 
 class Running:
-    """A group that waits in its middle; `facts` are what its ranks left."""
+    """A group that pauses halfway; `facts` are what its ranks wrote."""
 
     def __init__(self, launcher: Launcher, folder: Path) -> None:
         self.folder = folder
@@ -77,7 +77,7 @@ class Running:
         )
 
     def finish(self) -> GroupResult:
-        """Let the ranks go on, if they have not, and wait for the end of the group."""
+        """Let the ranks continue, if they still wait, and wait for the end of the group."""
         (self.folder / "go").touch()
         self._thread.join()
         assert self.result is not None
@@ -104,7 +104,7 @@ def start(
     warm_server: WarmServer,
     tmp_path_factory: pytest.TempPathFactory,
 ) -> Callable[[str], Running]:
-    """Start a group in the network that is named, with each launcher in turn."""
+    """Start a group in the given network, with each launcher in turn."""
 
     def begin(network: str) -> Running:
         launcher: Launcher = TorchrunLauncher(network=network)
@@ -130,18 +130,18 @@ def shared(start: Callable[[str], Running]) -> Iterator[Running]:
     running.finish()
 
 
-def test_nothing_but_loopback_is_in_a_private_network(private: Running) -> None:
+def test_a_private_network_has_only_the_loopback_device(private: Running) -> None:
     for pid in private.pids():
         assert os.readlink(f"/proc/{pid}/ns/net") != os.readlink("/proc/self/ns/net")
         devices = Path(f"/proc/{pid}/net/dev").read_text().splitlines()[2:]
         assert [line.partition(":")[0].strip() for line in devices] == ["lo"]
 
 
-def test_a_group_in_a_private_network_listens_on_loopback_alone(private: Running) -> None:
+def test_a_group_in_a_private_network_listens_only_on_loopback(private: Running) -> None:
     assert_only_loopback(private)
 
 
-def test_a_group_in_the_machines_network_listens_on_loopback_alone(shared: Running) -> None:
+def test_a_group_in_the_host_network_listens_only_on_loopback(shared: Running) -> None:
     assert_only_loopback(shared)
 
 
@@ -164,7 +164,7 @@ def test_another_user_cannot_reach_a_private_store(private: Running) -> None:
             socket.create_connection(("127.0.0.1", private.port), timeout=5).close()
         except ConnectionRefusedError:
             return "refused"
-        return join(private.port)  # a store of somebody else's
+        return join(private.port)  # a store of another group
 
     assert "written" not in as_nobody(attack)
     result = private.finish()
@@ -173,10 +173,10 @@ def test_another_user_cannot_reach_a_private_store(private: Running) -> None:
 
 
 @as_root
-def test_nothing_that_another_user_puts_into_a_store_is_run(
+def test_values_that_another_user_writes_to_a_store_are_never_executed(
     shared: Running, tmp_path: Path
 ) -> None:
-    """On loopback alone they can join it; what they write is data, whatever becomes of it."""
+    """On loopback another user can join the store, but what they write is never unpickled."""
     marker = tmp_path / "was-run"
     poison = pickle.dumps(Payload(str(marker)))
     facts = shared.facts[0]
@@ -195,22 +195,22 @@ def test_nothing_that_another_user_puts_into_a_store_is_run(
         shared.finish()
         os.close(over_write)
 
-    said = as_nobody(attack, go_on)
+    keys = as_nobody(attack, go_on)
     os.close(over_read)
     os.close(done_read)
     assert not marker.exists()
-    assert KEY in said
+    assert KEY in keys
     found = {(shared.folder / f"found-{rank}").read_bytes() for rank in (0, 1)}
-    assert found == {poison}  # the attack did get there
+    assert found == {poison}  # the attack reached the ranks
 
 
-def test_no_folder_of_torchruns_is_left_behind(private: Running) -> None:
+def test_a_group_leaves_no_temporary_files(private: Running) -> None:
     private.finish().raise_for_failure()
     assert list(private.temporary.iterdir()) == []
 
 
 @as_root
-def test_who_is_not_root_gets_a_private_network_without_privileges(tmp_path: Path) -> None:
+def test_a_user_other_than_root_gets_a_private_network_without_capabilities(tmp_path: Path) -> None:
     needs_namespaces()
     closed = tmp_path / "closed"
     closed.touch()
@@ -236,14 +236,14 @@ def test_who_is_not_root_gets_a_private_network_without_privileges(tmp_path: Pat
             return f"{os.getuid()} {os.getgid()} {sorted({*found.values()})} {error.strerror}"
         return "connected"
 
-    said = as_nobody(enter)
+    answer = as_nobody(enter)
     os.close(folder)
-    if said.startswith("cannot"):
-        pytest.skip(f"no user namespaces here: {said}")
-    assert said == f"{NOBODY} {NOBODY} ['{0:016x}'] Network is unreachable"
+    if answer.startswith("cannot"):
+        pytest.skip(f"no user namespaces here: {answer}")
+    assert answer == f"{NOBODY} {NOBODY} ['{0:016x}'] Network is unreachable"
 
 
-def test_a_process_with_threads_is_not_split_over_two_networks() -> None:
+def test_a_process_with_several_threads_cannot_enter_a_private_network() -> None:
     waiting = threading.Event()
     thread = threading.Thread(target=waiting.wait)
     thread.start()
@@ -253,7 +253,7 @@ def test_a_process_with_threads_is_not_split_over_two_networks() -> None:
     thread.join()
 
 
-def test_a_program_that_needs_the_network_is_told_of_the_setting(
+def test_a_network_error_in_a_private_network_names_the_network_option(
     warm_server: WarmServer, tmp_path: Path
 ) -> None:
     needs_namespaces()
@@ -269,7 +269,7 @@ def test_a_program_that_needs_the_network_is_told_of_the_setting(
     assert "--trainsafe-network" not in messages[1]
 
 
-def test_libraries_are_kept_on_loopback_unless_the_task_says_otherwise() -> None:
+def test_gloo_uses_loopback_and_nccl_uses_the_interface_that_the_task_sets() -> None:
     inherited = {"GLOO_SOCKET_IFNAME": "eth0", "NCCL_SOCKET_IFNAME": "ib0"}
     task = Task.of("sys:getrecursionlimit", world_size=1, env={"NCCL_SOCKET_IFNAME": "eth1"})
     found = environment(task, inherited)
@@ -306,14 +306,14 @@ def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: No
             os._exit(0)
     os.close(write)
     meanwhile()
-    with open(read, errors="replace") as answer:
-        said = answer.read()
+    with open(read, errors="replace") as pipe:
+        answer = pipe.read()
     os.waitpid(child, 0)
-    return said
+    return answer
 
 
 def join(port: int) -> str:
-    """Join a store, read every value, and change what a rank wrote."""
+    """Join a store, and return the value of KEY or the name of the error."""
     try:
         store = TCPStore("127.0.0.1", port, is_master=False, timeout=timedelta(seconds=2))
         return f"{KEY} is {store.get(KEY)!r}"
@@ -322,7 +322,7 @@ def join(port: int) -> str:
 
 
 def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> str:
-    """Replace every value of some stores, again and again, also those that torch will look for.
+    """Replace every value of some stores, again and again, also those that torch will read.
 
     Writes to `done` once an agent would have seen them, and ends with a store or when `over` is
     closed.
@@ -331,7 +331,7 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
     began = time.monotonic()
     seconds = timedelta(seconds=5)
     stores = [TCPStore("127.0.0.1", port, is_master=False, timeout=seconds) for port in ports]
-    # where torch's elastic rendezvous keeps its state, and the form it keeps it in
+    # the key and the encoding of the state of torch's elastic rendezvous
     state = f"torch.rendezvous.{run}"
     seen: dict[str, None] = {}
     with contextlib.suppress(dist.DistError):
@@ -342,7 +342,7 @@ def flood(ports: list[int], run: str, poison: bytes, done: int, over: int) -> st
                     if key != state:
                         store.set(key, poison)  # type: ignore[arg-type]  # bytes, too
                 store.set(state, b64encode(poison))  # type: ignore[arg-type]
-            if time.monotonic() > began + AGENT_LOOKS:
+            if time.monotonic() > began + AGENT_POLLS:
                 with contextlib.suppress(BlockingIOError):
                     os.write(done, b".")
     return " ".join(seen)

@@ -1,4 +1,4 @@
-"""The sockets of a rank's `multiprocessing` are where a killed rank's can be removed."""
+"""The sockets of `multiprocessing` are in a folder that is removed even for a killed rank."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def config(monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     return own
 
 
-def test_they_are_in_the_rank_s_folder(
+def test_the_temporary_folder_of_multiprocessing_is_in_the_ranks_folder(
     config: dict[str, object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(temporary, "_LONGEST", 4096)
@@ -30,7 +30,7 @@ def test_they_are_in_the_rank_s_folder(
     assert not (tmp_path / "tmp").exists()
 
 
-def test_a_folder_of_a_long_name_is_a_link_to_one_of_a_short_name(
+def test_a_folder_with_a_long_path_is_a_link_to_one_with_a_short_path(
     config: dict[str, object], tmp_path: Path
 ) -> None:
     parent = tmp_path / ("long" * 20)
@@ -45,7 +45,7 @@ def test_a_folder_of_a_long_name_is_a_link_to_one_of_a_short_name(
     assert not os.path.lexists(parent / "tmp")
 
 
-def test_a_link_that_the_program_put_there_is_not_followed(tmp_path: Path) -> None:
+def test_a_link_that_the_program_created_is_removed_but_not_followed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "tmp").symlink_to(tmp_path / "precious")
     temporary.remove(tmp_path / "tmp")

@@ -1,4 +1,4 @@
-"""Groups of ranks share one budget over all processes: all or nothing, in order, until death."""
+"""Groups of ranks in all processes share one budget: all or nothing, in order of arrival."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ HOLDER = str(Path(__file__).with_name("lease_holder.py"))
 
 
 class Watched(threading.Event):
-    """A stop event that tells when it is waited for: then its owner stands in the queue."""
+    """A stop event that notes when it is waited for: then its owner is in the queue."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Group(threading.Thread):
             self.stopped = True
 
     def queued(self) -> Group:
-        """Start, and return when it waits."""
+        """Start the thread, and return when it waits for its lease."""
         self.start()
         assert self.stop.waiting.wait(60)
         assert not self.holds.is_set()
@@ -79,23 +79,25 @@ def leases(tmp_path: Path) -> Leases:
 
 @pytest.fixture
 def holder(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that holds both slots, and has forked another that lives on after it."""
+    """A process that holds both slots, and has forked a child that outlives it."""
     command = [sys.executable, HOLDER, str(tmp_path), "2", "2"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
-        said, child = process.stdout.readline().split()
-        assert said == "held"
+        state, child = process.stdout.readline().split()
+        assert state == "held"
         yield process
         os.kill(int(child), signal.SIGKILL)
 
 
-def test_groups_that_fit_hold_together_and_leave_nothing(leases: Leases, tmp_path: Path) -> None:
+def test_groups_that_fit_hold_leases_at_the_same_time_and_leave_no_claims(
+    leases: Leases, tmp_path: Path
+) -> None:
     with leases.take(1), leases.take(1):
         assert len(list(tmp_path.glob("*.held"))) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["gate"]
 
 
-def test_a_group_waits_until_all_of_it_fits(leases: Leases) -> None:
+def test_a_group_waits_until_all_of_its_ranks_fit(leases: Leases) -> None:
     with ExitStack() as one, ExitStack() as two:
         one.enter_context(leases.take(1))
         two.enter_context(leases.take(1))
@@ -108,7 +110,7 @@ def test_a_group_waits_until_all_of_it_fits(leases: Leases) -> None:
         small.finish()
 
 
-def test_groups_come_in_order_of_arrival_so_that_a_big_one_is_not_starved(
+def test_groups_get_leases_in_order_of_arrival_so_a_large_one_is_not_starved(
     leases: Leases,
 ) -> None:
     order: list[str] = []
@@ -135,7 +137,9 @@ def test_a_group_larger_than_the_budget_runs_alone(leases: Leases) -> None:
     small.finish()
 
 
-def test_waiting_can_be_stopped_and_gives_the_place_up(leases: Leases, tmp_path: Path) -> None:
+def test_a_group_that_stops_waiting_gives_up_its_place_in_the_queue(
+    leases: Leases, tmp_path: Path
+) -> None:
     with leases.take(2):
         first = Group(leases, 2, [], "first").queued()
         second = Group(leases, 1, [], "second").queued()
@@ -153,7 +157,7 @@ def test_an_exception_in_the_block_frees_the_lease(leases: Leases) -> None:
         assert lease.ranks == 2
 
 
-def test_a_holder_that_is_killed_frees_its_lease_though_a_child_of_it_lives(
+def test_a_killed_process_frees_its_lease_although_its_child_still_runs(
     leases: Leases, holder: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     group = Group(leases, 1, [], "waits").queued()
@@ -162,7 +166,7 @@ def test_a_holder_that_is_killed_frees_its_lease_though_a_child_of_it_lives(
     assert [path.name for path in tmp_path.iterdir()] == ["gate"]
 
 
-def test_eight_processes_never_exceed_the_budget_and_all_get_their_turn(tmp_path: Path) -> None:
+def test_eight_processes_never_exceed_the_budget_and_get_all_their_leases(tmp_path: Path) -> None:
     log = tmp_path / "log"
     turns = ["1,2,1,2", "2,1,3,1"]
     command = [sys.executable, HOLDER, str(tmp_path / "leases"), "2"]
@@ -184,14 +188,16 @@ def test_eight_processes_never_exceed_the_budget_and_all_get_their_turn(tmp_path
     assert held == []
 
 
-def test_a_run_inside_a_rank_lives_on_the_ranks_lease(leases: Leases, tmp_path: Path) -> None:
+def test_a_run_inside_a_rank_uses_the_lease_of_the_rank(leases: Leases, tmp_path: Path) -> None:
     with leases.take(2) as outer:
         inner = Leases(2, directory=tmp_path, environ=outer.env)
         with inner.take(2) as lease:
             assert lease == Lease(2, "cpu", {})
 
 
-def test_a_queue_that_is_cleaned_away_forms_again(leases: Leases, tmp_path: Path) -> None:
+def test_a_waiting_group_gets_its_lease_after_the_queue_files_were_deleted(
+    leases: Leases, tmp_path: Path
+) -> None:
     with leases.take(2):
         group = Group(leases, 1, [], "waits").queued()
         for path in tmp_path.iterdir():
@@ -223,7 +229,7 @@ def on_gpus(directory: Path, environ: Mapping[str, str], count: int = 8, **optio
         ("5,6,7,-1,2", 3, "5", "6,7"),
     ],
 )
-def test_groups_get_the_callers_gpus_in_the_callers_words(
+def test_groups_get_the_gpus_of_cuda_visible_devices_in_the_same_notation(
     tmp_path: Path, written: str | None, count: int, one: str, two: str
 ) -> None:
     environ = {} if written is None else {"CUDA_VISIBLE_DEVICES": written}
@@ -231,19 +237,21 @@ def test_groups_get_the_callers_gpus_in_the_callers_words(
     with leases.take(1, "cuda") as first, leases.take(2, "cuda") as second:
         assert first.env["CUDA_VISIBLE_DEVICES"] == one
         assert second.env["CUDA_VISIBLE_DEVICES"] == two
-        # A GPU takes no slot of the CPU's, and its group gets no GPU.
+        # Groups on GPUs take no CPU slots, and a group on the CPU gets no GPU.
         with leases.take(2) as third:
             assert "CUDA_VISIBLE_DEVICES" not in third.env
 
 
 @pytest.mark.parametrize("written", ["", "-1", "none", "0,0", f"{GPU},{GPU}"])
-def test_a_list_that_shows_no_gpu_gives_none_without_waiting(tmp_path: Path, written: str) -> None:
+def test_groups_get_no_gpu_and_do_not_wait_if_the_list_has_no_valid_gpu(
+    tmp_path: Path, written: str
+) -> None:
     leases = on_gpus(tmp_path, {"CUDA_VISIBLE_DEVICES": written})
     with leases.take(2, "cuda") as one, leases.take(2, "cuda") as two:
         assert one.env["CUDA_VISIBLE_DEVICES"] == two.env["CUDA_VISIBLE_DEVICES"] == ""
 
 
-def test_a_list_ends_before_a_word_of_another_form(tmp_path: Path) -> None:
+def test_a_gpu_list_ends_before_an_entry_in_another_format(tmp_path: Path) -> None:
     with on_gpus(tmp_path, {"CUDA_VISIBLE_DEVICES": f"0,1,{GPU},2"}).take(4, "cuda") as lease:
         assert lease.env["CUDA_VISIBLE_DEVICES"] == "0,1"
 
@@ -261,7 +269,7 @@ def test_a_list_ends_before_a_word_of_another_form(tmp_path: Path) -> None:
         (MIG[0], MIG[1], True),
     ],
 )
-def test_processes_share_no_gpu_whatever_their_words_for_it(
+def test_processes_never_share_a_gpu_even_if_their_notations_for_it_differ(
     tmp_path: Path, one: str, other: str, together: bool
 ) -> None:
     first = on_gpus(tmp_path, {"CUDA_VISIBLE_DEVICES": one})
@@ -277,7 +285,9 @@ def test_processes_share_no_gpu_whatever_their_words_for_it(
                 pass
 
 
-def test_the_folder_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_lease_folder_is_private_to_the_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     runtime = tmp_path / "runtime"
     runtime.mkdir()
@@ -292,7 +302,7 @@ def test_the_folder_is_the_users_own(tmp_path: Path, monkeypatch: pytest.MonkeyP
         assert user_directory(environ) == tmp_path / f"pytest-trainsafe-{os.geteuid()}"
 
 
-def test_a_link_in_the_folders_place_is_refused(
+def test_a_symbolic_link_in_place_of_the_lease_folder_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -302,7 +312,7 @@ def test_a_link_in_the_folders_place_is_refused(
         user_directory({})
 
 
-def test_a_folder_that_was_replaced_while_waiting_is_not_used(
+def test_a_lease_folder_that_is_replaced_while_waiting_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, elsewhere = tmp_path / "leases", tmp_path / "elsewhere"
@@ -320,7 +330,9 @@ def test_a_folder_that_was_replaced_while_waiting_is_not_used(
 
 
 @pytest.mark.parametrize("content", [b"", b"[" * 50_000, b"\xff", b'{"ranks": "many"}'])
-def test_a_damaged_claim_of_a_run_that_is_alive_is_named(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_claim_is_an_error_while_its_owner_lives_and_is_removed_after(
+    tmp_path: Path, content: bytes
+) -> None:
     claim = tmp_path / "00000001-1-1.held"
     claim.write_bytes(content)
     lock = try_lock(claim)
@@ -328,12 +340,12 @@ def test_a_damaged_claim_of_a_run_that_is_alive_is_named(tmp_path: Path, content
     refused = pytest.raises(LeaseError, match=f"{claim}, which .* is damaged")
     with lock, refused, Leases(2, directory=tmp_path).take(1):
         pass
-    with Leases(2, directory=tmp_path).take(1):  # of one that is dead nothing is left
+    with Leases(2, directory=tmp_path).take(1):  # the claim of a dead run is removed
         assert not claim.exists()
 
 
 @pytest.mark.parametrize("make", [os.mkfifo, Path.mkdir, lambda path: path.symlink_to("/dev/zero")])
-def test_what_is_no_claim_is_removed_or_left_alone(
+def test_a_claim_that_is_no_regular_file_does_not_block_and_is_removed(
     tmp_path: Path, make: Callable[[Path], None]
 ) -> None:
     for name in ("00000001-1-1.held", "x.held", "9.waiting"):
@@ -342,7 +354,7 @@ def test_what_is_no_claim_is_removed_or_left_alone(
         assert not os.path.lexists(tmp_path / "00000001-1-1.held")
 
 
-def test_whoever_is_next_is_told_so_and_nobody_else(leases: Leases) -> None:
+def test_only_the_next_group_in_the_queue_is_notified(leases: Leases) -> None:
     order: list[str] = []
     at_once, last = threading.Event(), threading.Event()
     with leases.take(1, soon=at_once.set):
@@ -362,7 +374,7 @@ def test_whoever_is_next_is_told_so_and_nobody_else(leases: Leases) -> None:
     assert order == ["second", "third"]
 
 
-def test_a_place_that_cannot_be_written_leaves_nothing(
+def test_a_claim_that_cannot_be_written_is_an_error_and_leaves_no_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> int:
@@ -379,7 +391,7 @@ def test_a_place_that_cannot_be_written_leaves_nothing(
         assert lease is not None
 
 
-def test_a_place_that_is_swept_before_it_is_seen_is_taken_again(
+def test_a_claim_that_is_deleted_before_it_is_visible_is_written_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write, swept = _Place._write, list[Path]()

@@ -1,4 +1,4 @@
-"""A rank's error shows the program's frames; of our own complaints, no others, and once."""
+"""A rank's error shows the program's frames; an error that the plugin raises shows only these."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def text_of(tmp_path: Path, train: Any) -> tuple[BaseException, str]:
     with pytest.raises(Exception) as caught:
         program.record(Assignment(spec=spec, trace=str(tmp_path)), train)
     error = caught.value
-    # From where a rank's first frame would be.
+    # Start at the frame that is the first in a rank.
     assert error.__traceback__ is not None
     return error, error_text(error.with_traceback(error.__traceback__.tb_next))
 
@@ -60,7 +60,7 @@ def text_of(tmp_path: Path, train: Any) -> tuple[BaseException, str]:
         (fail_in_torch, ProgramError, "with ctx.step():"),
     ],
 )
-def test_misuse_shows_the_line_of_the_program_alone(
+def test_misuse_shows_only_the_line_of_the_program(
     tmp_path: Path, train: Any, kind: type, line: str
 ) -> None:
     error, text = text_of(tmp_path, train)
@@ -71,14 +71,16 @@ def test_misuse_shows_the_line_of_the_program_alone(
     assert str(error) not in text  # the headline says it
 
 
-def test_the_program_s_own_errors_are_whole(tmp_path: Path) -> None:
+def test_an_error_of_the_program_is_shown_in_full_without_frames_of_the_plugin(
+    tmp_path: Path,
+) -> None:
     _, text = text_of(tmp_path, divide)
     assert text.endswith("ZeroDivisionError: integer division or modulo by zero\n")
     assert "print(1 // 0)" in text
     assert "record/program.py" not in text
 
 
-def test_ranks_that_raised_the_same_are_told_in_one_line(tmp_path: Path) -> None:
+def test_ranks_that_raised_the_same_error_share_one_line(tmp_path: Path) -> None:
     ranks = tuple(
         RankResult(
             rank=rank,
@@ -111,7 +113,7 @@ def test_an_assertion_of_a_framework_is_shown_with_the_program_s_line(tmp_path: 
 
     with pytest.raises(AssertionError) as caught:
         train()
-    caught.value.args = ()  # pytest does not rewrite it, and neither has it a text in a rank
+    caught.value.args = ()  # no text, as in a rank, where pytest does not rewrite it
     line = train.__code__.co_firstlineno + 1
     assert own_text(caught.value) == (
         f"assert size % 2 == 0 at {file}:2, called from {__file__}:{line}"

@@ -38,15 +38,19 @@ TorchrunLauncher().run(task, timeout=600, workdir=Path(sys.argv[3]))
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-def test_nothing_outlives_a_test_run_that_is_ended(number: signal.Signals, tmp_path: Path) -> None:
+def test_no_process_outlives_a_test_run_that_is_killed_or_interrupted(
+    number: signal.Signals, tmp_path: Path
+) -> None:
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)
     here = str(Path(__file__).parents[1])
     command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
     # A shell without job control has its background processes ignore Ctrl-C.
-    heeds = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, preexec_fn=heeds) as parent:
+    restore_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
+    with subprocess.Popen(
+        command, stderr=subprocess.PIPE, text=True, preexec_fn=restore_sigint
+    ) as parent:
         assert select.select([notes], [], [], 60)[0], "the rank did not start its children"
         fds = [os.pidfd_open(int(pid)) for pid in os.read(notes, 4096).split()]
         assert len(fds) == 3

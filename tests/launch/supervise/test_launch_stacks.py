@@ -1,4 +1,4 @@
-"""The odd rank is named from where the ranks stand, and nobody where none stands out."""
+"""The odd rank is found from the stacks of the ranks; without a minority no rank is odd."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def test_a_place_is_the_users_line_and_the_torch_function_it_called() -> None:
     assert str(place) == "in all_reduce at /home/me/train.py:12 (reduce_gradients)"
 
 
-def test_of_several_dumps_the_last_one_counts() -> None:
+def test_the_last_of_several_stack_dumps_is_used() -> None:
     later = DUMP.replace("line 12", "line 13")
     assert ("/home/me/train.py", 13, "reduce_gradients") in main_thread(DUMP + later)
     assert ("/home/me/train.py", 12, "reduce_gradients") not in main_thread(DUMP + later)
 
 
-def test_a_dump_is_shown_without_our_frames_and_threads() -> None:
+def test_a_stack_dump_is_shown_without_frames_and_threads_of_the_plugin() -> None:
     ours = f"""\
 Thread 0x00007f02 (most recent call first):
   File "{ledger_check.__file__}", line 100 in _answer
@@ -52,7 +52,7 @@ Thread 0x00007f02 (most recent call first):
     assert "line 12 in reduce_gradients" in shown
 
 
-def test_no_dump_is_no_place() -> None:
+def test_an_empty_stack_dump_has_no_place() -> None:
     assert place_of("") is None
 
 
@@ -69,11 +69,11 @@ def test_a_rank_that_finished_while_others_wait_is_odd() -> None:
     assert odd_ranks({0: WAITS, 2: WAITS}, [1]) == [1]
 
 
-def test_the_minority_of_the_waiting_is_odd() -> None:
+def test_the_minority_of_the_waiting_ranks_is_odd() -> None:
     assert odd_ranks({0: WAITS, 1: WAITS_ELSEWHERE, 2: WAITS}, []) == [1]
 
 
-def test_nobody_is_odd_where_none_stands_out() -> None:
+def test_no_rank_is_odd_without_a_minority() -> None:
     assert odd_ranks({0: WAITS, 1: WAITS}, []) == []
     assert odd_ranks({0: WAITS, 1: WAITS_ELSEWHERE}, []) == []
     assert odd_ranks({0: None, 1: None}, []) == []

@@ -32,7 +32,7 @@ def suspend(pid: int) -> None:
     os.waitpid(pid, os.WUNTRACED)
 
 
-def test_a_signal_suspends_and_resume_lets_go_on(child: int) -> None:
+def test_sigstop_suspends_a_process_and_resume_continues_it(child: int) -> None:
     assert not is_suspended(child)
     suspend(child)
     assert is_suspended(child)
@@ -41,7 +41,7 @@ def test_a_signal_suspends_and_resume_lets_go_on(child: int) -> None:
     assert not is_suspended(child)
 
 
-def test_what_a_debugger_holds_is_left_alone(child: int) -> None:
+def test_a_process_that_a_debugger_stopped_does_not_count_as_suspended(child: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
     if libc.ptrace(_ATTACH, child, None, None):
@@ -53,10 +53,10 @@ def test_what_a_debugger_holds_is_left_alone(child: int) -> None:
         libc.ptrace(_DETACH, child, None, None)
 
 
-def test_a_process_counts_as_suspended_after_some_looks(child: int) -> None:
+def test_a_process_counts_as_suspended_after_several_observations(child: int) -> None:
     watched = Suspended()
     suspend(child)
-    # Hours may lie between two looks: this process may have been suspended as well.
+    # Hours may pass between two observations: this process may have been suspended as well.
     found = [bool(watched.update([child], 3600.0 * number)) for number in range(12)]
     assert found == [False] * 8 + [True] * 4
     os.kill(child, signal.SIGCONT)
@@ -64,13 +64,13 @@ def test_a_process_counts_as_suspended_after_some_looks(child: int) -> None:
     assert watched.update([child], 1e6) == set()
 
 
-def test_no_process_is_not_suspended() -> None:
+def test_pid_0_is_not_suspended() -> None:
     assert not is_suspended(0)
     resume(0)
 
 
 def idle_seconds(pid: int, wait: Iterator[None]) -> float:
-    """What `Idle` counts between two looks that it takes to be three seconds apart."""
+    """The seconds that `Idle` counts between two observations, with times three seconds apart."""
     idle, ranks = Idle(), [SimpleNamespace(pid=pid)]
     idle.update(ranks, 0.0)
     next(wait, None)
@@ -82,8 +82,8 @@ def test_a_process_that_sleeps_is_idle(child: int) -> None:
     assert idle_seconds(child, iter([])) == 3.0
 
 
-def test_a_rank_that_took_long_to_begin_has_not_been_idle(child: int) -> None:
-    """A group that disagrees on a collective is ended after some idle seconds, and not earlier."""
+def test_ranks_are_not_idle_before_all_their_processes_have_started(child: int) -> None:
+    """A group with a collective mismatch is ended after some idle seconds, and not earlier."""
     idle, ranks = Idle(), [SimpleNamespace(pid=0), SimpleNamespace(pid=0)]
     idle.update(ranks, 0.0)
     ranks[0].pid = child
@@ -97,7 +97,7 @@ def test_a_rank_that_took_long_to_begin_has_not_been_idle(child: int) -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/schedstat").exists(), reason="needs /proc/*/schedstat")
-def test_a_process_that_waits_for_a_processor_is_not_idle() -> None:
+def test_a_process_that_waits_for_a_cpu_is_not_idle() -> None:
     cpu = min(os.sched_getaffinity(0))
 
     def busy(policy: int) -> subprocess.Popen[bytes]:

@@ -39,7 +39,7 @@ def recorded(tmp_path):
     return folder
 
 
-def test_a_training_that_ends_in_nan_does_so_again_from_its_last_checkpoint(
+def test_a_training_that_fails_with_nan_fails_again_from_its_last_checkpoint(
     recorded, pytester, write_ini, without_hypothesis, shared_fork_server
 ):
     pytester.makepyfile(test_replayed=TEST)
@@ -72,7 +72,9 @@ def test_a_training_that_ends_in_nan_does_so_again_from_its_last_checkpoint(
     assert [event.step for event in after.steps] == done
 
 
-def test_a_folder_that_is_no_trace_is_a_usage_error(pytester, write_ini, without_hypothesis):
+def test_a_replay_of_a_folder_that_is_no_trace_is_a_usage_error(
+    pytester, write_ini, without_hypothesis
+):
     write_ini()
     pytester.mkdir("empty")
 
@@ -84,7 +86,9 @@ def test_a_folder_that_is_no_trace_is_a_usage_error(pytester, write_ini, without
         )
 
 
-def test_a_run_that_no_test_asks_for_is_named(pytester, write_ini, without_hypothesis):
+def test_a_replayed_run_that_no_selected_test_requests_is_reported(
+    pytester, write_ini, without_hypothesis
+):
     write_ini()
     pytester.mkdir("other")
     (pytester.path / "other" / "manifest.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Which Run, step and checkpoint a trace stands for, and the Trace that a replay makes of it."""
+"""The Run, step and checkpoint of a replay request, and the Trace that the replay makes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ON_TWO = msgspec.structs.replace(SPEC, axes=(("dp", 2),))
 
 
 def train(ctx, *, ends=None, loads=True, draws=1, blows=None):
-    """Six steps with dropout, a checkpoint after every second one; `ends` is where it raises."""
+    """Six steps with dropout, a checkpoint after every second one; step `ends` raises."""
     model = nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 1))
     ctx.initialize(model)
     torch.manual_seed(ctx.rank)
@@ -80,7 +80,7 @@ def record(tmp_path, monkeypatch):
 
 @pytest.fixture
 def replay(record, tmp_path):
-    """Replay a trace; returns the Trace that judges are given, and what is said of it."""
+    """Replay a trace; returns the Trace for the judges, and the notes of the replay."""
 
     def go(path, step=None, spec=SPEC, **how):
         replays = Replays((str(path), step))
@@ -94,7 +94,7 @@ def replay(record, tmp_path):
     return go
 
 
-def test_a_replay_is_the_whole_run_with_the_bits_of_the_original(record, replay):
+def test_the_trace_of_a_replay_has_all_steps_and_the_bits_of_the_original(record, replay):
     original = record("original")
 
     made, [note] = replay(original, 5)
@@ -118,7 +118,7 @@ def test_a_replay_is_the_whole_run_with_the_bits_of_the_original(record, replay)
     assert before[0] == before[1]
 
 
-def test_ranks_are_replayed_with_the_streams_of_their_own(record, replay):
+def test_each_rank_is_replayed_with_its_own_random_streams(record, replay):
     original = record("original", ON_TWO)
 
     made, [note] = replay(original, 3, ON_TWO)
@@ -134,8 +134,8 @@ def test_ranks_are_replayed_with_the_streams_of_their_own(record, replay):
             assert torch.equal(found, whole.load(after.rank, event))
 
 
-def test_the_state_of_one_rank_restored_to_all_is_found(record, replay):
-    """The planted fault of a program that saves the random state of rank 0 alone."""
+def test_the_random_state_of_rank_0_restored_on_another_rank_is_detected(record, replay):
+    """The planted fault of a program that saves only the random state of rank 0."""
     original = record("original", ON_TWO)
     folder = original.parent / "checkpoints" / "step-00000002"
     header, tensors = file.read(file.file_of(folder, 0))
@@ -145,7 +145,7 @@ def test_the_state_of_one_rank_restored_to_all_is_found(record, replay):
         replay(original, 3, ON_TWO)
 
 
-def test_the_step_that_failed_is_found(record):
+def test_without_a_given_step_a_replay_is_of_the_failed_step_or_the_last_one(record):
     assert read_request(str(record("plain")), None).step == 5
     ended = read_request(str(record("ended", ends=3)), None)
     assert ended.folder is not None
@@ -154,7 +154,7 @@ def test_the_step_that_failed_is_found(record):
     assert (blown.step, blown.first) == (2, 2)
 
 
-def test_the_checkpoint_before_a_step_is_chosen(record):
+def test_the_last_checkpoint_before_the_step_is_chosen(record):
     trace = record("original")
     for step, first in ((2, 2), (3, 2), (5, 4)):
         assert read_request(str(trace.parent), step).first == first
@@ -165,7 +165,7 @@ def test_the_checkpoint_before_a_step_is_chosen(record):
     )
 
 
-def test_without_its_checkpoint_a_run_starts_from_the_start_and_says_so(record):
+def test_without_a_checkpoint_the_run_begins_at_its_first_step_with_a_note(record):
     trace = record("original")
     shutil.rmtree(trace.parent / "checkpoints" / "step-00000004")
     assert read_request(str(trace), 5).first == 2
@@ -178,7 +178,7 @@ def test_without_its_checkpoint_a_run_starts_from_the_start_and_says_so(record):
     assert "in float32 runs from the start: there is no checkpoint in" in note
 
 
-def test_other_runs_are_made_as_ever(record):
+def test_runs_with_another_spec_are_not_replayed(record):
     replays = Replays((str(record("original")), 5))
     for change in ({"dtype": "float64"}, {"seed": 1}, {"perturbation": 1e-7}, {"repeat": 1}):
         assert replays.of(msgspec.structs.replace(SPEC, **change)) is None
@@ -201,7 +201,7 @@ def test_a_folder_that_is_no_trace_is_refused(tmp_path):
         read_request(str(tmp_path), None)
 
 
-def test_a_trace_without_a_step_is_refused(record):
+def test_a_trace_without_steps_is_requested_at_step_0_without_a_checkpoint(record):
     trace = record("original")
     (trace / "rank0" / "events.jsonl").write_bytes(b"")
     request = read_request(str(trace), None)
@@ -209,7 +209,7 @@ def test_a_trace_without_a_step_is_refused(record):
     assert request.why == "the program saved no ReplayCheckpoint"
 
 
-def test_a_program_that_draws_otherwise_is_found_in_its_first_step(record, replay):
+def test_a_program_that_draws_differently_fails_in_the_first_replayed_step(record, replay):
     original = record("original")
 
     with pytest.raises(
@@ -219,7 +219,7 @@ def test_a_program_that_draws_otherwise_is_found_in_its_first_step(record, repla
         replay(original, 5, draws=2)
 
 
-def test_a_program_that_does_not_load_the_checkpoint_runs_from_the_start(record, replay):
+def test_a_program_that_does_not_load_the_checkpoint_begins_at_its_first_step(record, replay):
     original = record("original")
 
     made, [note] = replay(original, 5, loads=False)

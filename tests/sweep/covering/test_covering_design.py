@@ -63,7 +63,7 @@ def test_all_rows_are_valid_and_cover_exactly_the_valid_pairs(levels, excluded, 
     assert made.valid == (len(valid) if enumerated else None)
 
 
-def test_a_design_is_the_same_each_time():
+def test_designs_are_deterministic():
     def odd(row):
         return sum(row) % 3 != 2
 
@@ -71,7 +71,7 @@ def test_a_design_is_the_same_each_time():
     assert design([5] * 6, 2, odd) == design([5] * 6, 2, odd)
 
 
-def test_a_pair_without_a_known_valid_row_is_counted_where_not_all_rows_were_tried():
+def test_a_pair_without_a_known_valid_row_is_undecided_if_not_all_rows_are_tried():
     """In a product of 4 ** 9 rows, the last two axes take the value 3 in one row only."""
 
     def rare(row):

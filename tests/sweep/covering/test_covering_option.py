@@ -38,7 +38,7 @@ def test_pairwise_runs_few_valid_points_and_the_header_says_how_many(four_axes):
     result.stdout.fnmatch_lines([f"trainsafe: {len(chosen) + 2} points ({counted}), network *"])
 
 
-def test_a_test_with_fewer_axes_keeps_its_whole_sweep(four_axes):
+def test_a_test_with_fewer_axes_than_the_strength_keeps_its_whole_sweep(four_axes):
     result = four_axes.runpytest_inprocess("--collect-only", "-q", "--trainsafe-cover=3-wise")
 
     assert collected(result, "test_one") == {"tp1", "tp2"}
@@ -89,14 +89,14 @@ def test_a_strength_above_the_number_of_axes_is_an_error(four_axes):
     result.stdout.fnmatch_lines([message])
 
 
-def test_another_word_is_an_error_that_lists_the_strengths(four_axes):
+def test_an_unknown_strength_is_an_error_that_lists_the_strengths(four_axes):
     result = four_axes.runpytest_inprocess("--trainsafe-cover=pairs")
 
     message = "*--trainsafe-cover takes one of off, pairwise, 2-wise, 3-wise, *, not 'pairs'*"
     result.stderr.fnmatch_lines([message])
 
 
-def test_the_ini_file_may_ask_for_more_than_a_test_has(four_axes, write_ini):
+def test_a_strength_above_the_number_of_axes_is_no_error_in_the_ini_file(four_axes, write_ini):
     write_ini("trainsafe_cover = 3-wise")
 
     result = four_axes.runpytest_inprocess("test_four.py::test_one")

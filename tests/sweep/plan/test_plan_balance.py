@@ -1,4 +1,4 @@
-"""Shards: every test in exactly one, about equal, the same on every machine."""
+"""Every test is in exactly one shard; shards are about equal and the same on every machine."""
 
 import subprocess
 import sys
@@ -20,25 +20,25 @@ def test_every_test_is_in_exactly_one_shard(weight, count):
 
 
 @given(WEIGHTS, st.integers(1, 9))
-def test_no_shard_is_heavier_than_an_equal_share_and_one_test(weight, count):
+def test_no_shard_is_heavier_than_an_equal_share_plus_one_test(weight, count):
     loads = [sum(weight[test] for test in shard) for shard in shards(weight, count)]
 
     assert max(loads) <= sum(weight.values()) / count + max(weight.values(), default=0)
 
 
 @given(WEIGHTS, st.integers(1, 9), st.randoms(use_true_random=False))
-def test_the_order_of_collection_does_not_matter(weight, count, random):
+def test_shards_do_not_depend_on_the_order_of_collection(weight, count, random):
     shuffled = list(weight.items())
     random.shuffle(shuffled)
 
     assert shards(dict(shuffled), count) == shards(weight, count)
 
 
-def test_tests_of_no_weight_are_spread_as_well():
+def test_tests_of_weight_zero_are_distributed_evenly():
     assert [len(shard) for shard in shards(dict.fromkeys("abcdef", 0), 3)] == [2, 2, 2]
 
 
-def test_hash_randomisation_does_not_matter():
+def test_shards_do_not_depend_on_hash_randomisation():
     script = (
         "from pytest_trainsafe.sweep.plan.balance import shards; "
         "print(shards({f't[{n}]': n * 7919 % 13 for n in range(40)}, 7))"

@@ -1,4 +1,4 @@
-"""A plan that is read is checked, and it fits the tests that are collected."""
+"""A plan is validated when it is read, and must match the collected tests."""
 
 import os
 
@@ -82,7 +82,7 @@ def test_a_file_that_cannot_be_read_is_an_error(tmp_path, monkeypatch):
         read_plan("--option", tmp_path / "plan.json")
 
 
-def test_a_plan_has_exactly_the_collected_points():
+def test_a_plan_must_have_exactly_the_collected_points():
     require_same(plan("a", "b"), "plan.json", ["b", "a"])
     with pytest.raises(SettingError, match=r"1 of its points are not collected(.|\n)*  b"):
         require_same(plan("a", "b"), "plan.json", ["a"])

@@ -9,7 +9,7 @@ from pytest_trainsafe.sweep.plan import seconds
 from pytest_trainsafe.sweep.plan.seconds import NAME, read_seconds, update_seconds
 
 
-def test_what_is_written_is_read_and_a_newer_measurement_replaces_the_older(tmp_path):
+def test_written_seconds_are_read_and_a_newer_measurement_replaces_the_older(tmp_path):
     update_seconds(tmp_path, {"a": 1.0, "b": 2.0})
     update_seconds(tmp_path, {"a": 3.0})
 
@@ -17,7 +17,7 @@ def test_what_is_written_is_read_and_a_newer_measurement_replaces_the_older(tmp_
     assert [path.name for path in tmp_path.iterdir()] == [NAME]
 
 
-def test_the_tests_that_ran_longest_ago_make_room(tmp_path, monkeypatch):
+def test_above_the_limit_the_tests_that_ran_longest_ago_are_dropped(tmp_path, monkeypatch):
     monkeypatch.setattr(seconds, "MAX_TESTS", 2)
     update_seconds(tmp_path, {"a": 1.0, "b": 1.0})
     update_seconds(tmp_path, {"a": 1.0})
@@ -37,7 +37,7 @@ def test_the_tests_that_ran_longest_ago_make_room(tmp_path, monkeypatch):
         b'{"format": "pytest-trainsafe seconds 1", "tests": {"a": 1.0}, "more": 1}',
     ],
 )
-def test_a_damaged_file_counts_as_none_and_the_next_run_replaces_it(tmp_path, content):
+def test_a_damaged_file_is_read_as_empty_and_replaced_by_the_next_run(tmp_path, content):
     (tmp_path / NAME).write_bytes(content)
 
     assert read_seconds(tmp_path) == {}
@@ -45,7 +45,7 @@ def test_a_damaged_file_counts_as_none_and_the_next_run_replaces_it(tmp_path, co
     assert read_seconds(tmp_path) == {"a": 1.0}
 
 
-def test_values_that_are_no_seconds_are_left_out(tmp_path):
+def test_invalid_seconds_are_left_out(tmp_path):
     tests = {"a": 1.0, "b": -1.0, "c": 1e300, "d" * 5000: 1.0}
     (tmp_path / NAME).write_text(json.dumps({"format": seconds.FORMAT, "tests": tests}))
 

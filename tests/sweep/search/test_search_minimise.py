@@ -100,7 +100,7 @@ def smallest(found):
         ),
     ],
 )
-def test_the_smallest_point_and_the_axes_are_found(fails, start, point, text):
+def test_the_smallest_failing_point_and_the_axes_that_it_needs_are_found(fails, start, point, text):
     found = search(fails, start)
 
     assert interaction_text(found).startswith(text)
@@ -116,7 +116,7 @@ def test_the_smallest_point_and_the_axes_are_found(fails, start, point, text):
     assert found.complete
 
 
-def test_an_axis_that_rules_tie_to_another_is_not_blamed():
+def test_an_axis_that_a_rule_couples_to_a_needed_axis_is_not_reported_as_needed():
     """heads=3 is needed only because tp is 3."""
     found = search(
         lambda p: p.size("tp") > 1, {"tp": 3, "cp": 1, "heads": 3}, heads=[2, 3, 4], dp=[1, 2]
@@ -126,7 +126,7 @@ def test_an_axis_that_rules_tie_to_another_is_not_blamed():
     assert dict(found.point)["tp"] == 2
 
 
-def test_another_failure_is_not_taken_for_the_same_one():
+def test_a_different_failure_does_not_count_as_the_same_failure():
     def fails(point):
         if point.layers == 1:
             return "differs"

@@ -21,27 +21,27 @@ def space(most=4, **axes):
     return Space(read_marker([train], axes), Settings(max_world_size=most))
 
 
-def test_combinations_of_mesh_axes_stay_within_the_world_size_and_leave_out_the_reference():
+def test_combinations_of_mesh_axes_respect_the_world_size_and_omit_the_reference():
     bases = space(tp=[1, 2, 4], cp=[1, 2, 3], heads=[4]).bases
 
     assert set(bases) == {(2, 1), (1, 2), (1, 3), (4, 1), (2, 2)}
 
 
-def test_a_single_device_stays_where_the_candidate_has_arguments_of_its_own():
+def test_a_single_device_is_valid_if_the_candidate_has_arguments_of_its_own():
     own = space(tp=[1, 2], candidate_args={"tied": True})
 
     assert (1,) in own.bases
     assert own.is_valid(Point.of(tp=1))
 
 
-def test_recomputation_on_a_single_device_is_no_reference():
+def test_a_single_device_is_valid_only_with_recomputation():
     both = space(tp=[1, 2], recompute=[False, True])
 
     assert both.is_valid(Point.of(tp=1, recompute=True))
     assert not both.is_valid(Point.of(tp=1, recompute=False))
 
 
-def test_invalid_values_are_repaired_by_one_axis_and_the_mesh_is_kept():
+def test_an_invalid_point_is_repaired_by_one_axis_without_changing_the_mesh():
     repaired = space(tp=[2, 3], heads=[2, 3, 4], layers=[1, 2]).repaired
 
     assert repaired({"tp": 3, "heads": 4, "layers": 2}) == Point.of(tp=3, heads=3, layers=2)
@@ -83,6 +83,6 @@ def test_values_are_sorted_by_their_cost():
         ({"tp": [1], "layers": [1, 2]}, "the candidate is the reference itself here"),
     ],
 )
-def test_a_contradiction_is_an_error_with_its_reasons(axes, message):
+def test_axes_without_a_valid_point_are_an_error_with_the_reasons(axes, message):
     with pytest.raises(SweepError, match=message):
         space(**axes).bases  # noqa: B018

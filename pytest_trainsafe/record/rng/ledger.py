@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from threading import current_thread, get_ident
+from threading import active_count, current_thread, get_ident
 from typing import Any
 
 import msgspec
@@ -28,6 +27,7 @@ from pytest_trainsafe.record.rng.noted import (
     EventSink,
     NotedDraws,
     NullSink,
+    Pending,
     TeeSink,
     shape_of,
 )
@@ -51,15 +51,6 @@ from pytest_trainsafe.trace.rng.events import (
 MAX_DRAWS = 4096
 
 
-@dataclass(slots=True)
-class _Pending:
-    """The last draw outside of modules. Further draws at the same site are added to its count."""
-
-    draw: Draw
-    site: object
-    count: int = 1
-
-
 class RngLedger:
     """Records the draws of one rank; `recording` encloses the program."""
 
@@ -73,7 +64,7 @@ class RngLedger:
         self._workers = Workers()
         self._sharing = Sharing(self._main)
         self._roots: Sequence[nn.Module] = ()
-        self._pending: _Pending | None = None
+        self._pending: Pending | None = None
         #: The last known states of NumPy's and Python's generators.
         self._others: dict[str, str] = {}
         self._draws = 0
@@ -293,6 +284,9 @@ class RngLedger:
         if pending is None or pending.site != self._site(generator):
             return False
         pending.count += 1
+        if pending.threads != active_count():  # a thread may have started since the last draw
+            pending.threads = active_count()
+            self._sharing.other(generator)
         return True
 
     def _site(self, generator: object) -> object:
@@ -334,7 +328,7 @@ class RngLedger:
         self._draws += 1
         site = None if inside is not None else self._site(generator)
         if site is not None:
-            self._pending = _Pending(draw, site)
+            self._pending = Pending(draw, site, active_count())
         elif self._draws <= MAX_DRAWS:
             self._noted.hold(draw)
         elif self._draws == MAX_DRAWS + 1:

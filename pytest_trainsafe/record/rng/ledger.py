@@ -19,6 +19,7 @@ from torch import nn
 
 from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.model.evaluating import Evaluating
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
@@ -63,7 +64,7 @@ class RngLedger:
         self._generators = Generators()
         self._workers = Workers()
         self._sharing = Sharing(self._main)
-        self._roots: Sequence[nn.Module] = ()
+        self._model = Evaluating(())
         self._pending: Pending | None = None
         #: The last known states of NumPy's and Python's generators.
         self._others: dict[str, str] = {}
@@ -123,7 +124,7 @@ class RngLedger:
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
         """Attributes draws from now on to these modules; `roots` are the watched model's parts."""
         self.boundary()
-        self._noted.names, self._roots = names, roots
+        self._noted.names, self._model = names, Evaluating(roots)
 
     def boundary(self) -> None:
         """Records unseen advances of generators since the last boundary. Called between draws."""
@@ -162,6 +163,9 @@ class RngLedger:
         """Records advances of NumPy's and Python's generators that were not intercepted."""
         if os.getpid() != self._pid:
             return
+        clock = self._clock
+        if clock.open is not None or (clock.step is not None and not clock.microbatches_done):
+            self._model.in_step()
         before, self._others = self._others, self._generators.others()
         for name, after in self._others.items():
             was = before.get(name, after)
@@ -397,7 +401,7 @@ class RngLedger:
             return "save"
         if kinds & frames.LOAD:
             return "load"
-        if not self._roots:
+        if not self._model.parts:
             return "initialisation"
         if self._evaluating():
             return "evaluation"
@@ -410,7 +414,7 @@ class RngLedger:
 
     def _evaluating(self) -> bool:
         """Whether the program has put the model in evaluation mode, outside of the steps."""
-        return self._clock.step is None and any(not root.training for root in self._roots)
+        return self._clock.step is None and self._model.now()
 
 
 class NoLedger:

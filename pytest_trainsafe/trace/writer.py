@@ -34,7 +34,13 @@ from pytest_trainsafe.trace.schema import (
 )
 from pytest_trainsafe.trace.tensors.payload import SKETCHES, PendingTensor, encode
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, SIZE, Sketcher
-from pytest_trainsafe.trace.tensors.snapshot import Shape, TensorSnapshot, as_array, of_bytes
+from pytest_trainsafe.trace.tensors.snapshot import (
+    Shape,
+    TensorSnapshot,
+    as_array,
+    of_bytes,
+    outside_transforms,
+)
 
 #: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once
 #: more, and a small copy reuses memory that the allocator already has: with 16 MiB, recording a
@@ -119,6 +125,10 @@ class RankWriter:
 
     def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
         """A snapshot of the tensor, which `add_snapshot` can record later."""
+        with outside_transforms():
+            return self._snapshot(id, tensor, layout)
+
+    def _snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
         host = _on_host(id, tensor)
         shape = tuple(host.shape)
         kept = host.nbytes <= SIZE or _always_kept(id, host) or (self._keep and id in self._keep)

@@ -338,3 +338,57 @@ def test_draws_are_intercepted_below_a_torch_dispatch_mode(mode):
         *("normal_", "uniform_", "randperm.generator_out", "random_.from", "normal_"),
         *("bernoulli_.float", "uniform_"),
     ]
+
+
+class Wrapped(torch.Tensor):
+    """A tensor subclass that runs every operator on an inner tensor."""
+
+    @staticmethod
+    def __new__(cls, inner):
+        made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
+        made.inner = inner
+        return made
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
+        inner = [arg.inner if isinstance(arg, cls) else arg for arg in args]
+        return cls(func(*inner, **(kwargs or {})))
+
+
+class Labelled(torch.Tensor):
+    """A tensor subclass without code of its own for operators."""
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, Nothing])
+@pytest.mark.parametrize("make", [Wrapped, lambda inner: inner.as_subclass(Labelled)])
+def test_draws_on_a_tensor_subclass_are_intercepted_once(make, mode):
+    drawn = []
+
+    def drawing(name, call, keys, args, kwargs):
+        before = torch_state(torch.default_generator)
+        made = call(keys, *args, **kwargs)
+        drawn.append((name, before))
+        return made
+
+    x = make(torch.ones(4))
+    torch.manual_seed(0)
+    states = [torch_state(torch.default_generator)]
+    with operators.intercepted(drawing), mode():
+        for draw in (torch.nn.functional.dropout, torch.rand_like, torch.zeros_like):
+            draw(x)
+            states.append(torch_state(torch.default_generator))
+
+    assert drawn == [("bernoulli_.float", states[0]), ("uniform_", states[1])]
+    assert torch._C._len_torch_dispatch_stack() == 0
+
+
+def test_the_modes_of_the_program_are_as_before_after_a_draw_on_a_tensor_subclass_raises():
+    modes = Nothing(), Nothing()
+
+    def drawing(name, call, keys, args, kwargs):
+        return call(keys, *args, **kwargs)
+
+    with operators.intercepted(drawing), modes[0], modes[1]:
+        with pytest.raises(RuntimeError, match="expects p to be in"):
+            Wrapped(torch.ones(4)).bernoulli_(2.0)
+        assert [torch._C._get_dispatch_stack_at(at) for at in (0, 1)] == [*modes]

@@ -6,6 +6,7 @@ import queue
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -68,26 +69,44 @@ def test_draws_of_two_running_threads_from_a_generator_are_recorded_as_shared(re
     assert sharing(record, lambda: in_turn(draw, draw)) == {("other", "one")}
 
 
-def test_a_draw_of_a_thread_while_the_main_thread_works_is_recorded_as_shared(record):
-    def during():
-        working: list[bool] = []
-        drawn, deadline = [], time.monotonic() + 60
+def beside_the_main_thread(draw, *, again):
+    """Draws in the main thread, and then in a new thread beside which the main thread works.
 
-        def draw():
-            while not working and time.monotonic() < deadline:
-                pass
-            torch.rand(2)
-            drawn.append(True)
+    With `again`, the main thread draws once more before the new thread draws.
+    """
+    working: list[bool] = []
+    drawn, deadline = [], time.monotonic() + 60
 
-        torch.rand(2)
-        thread = threading.Thread(target=draw, name="augmenter")
-        thread.start()
-        working.append(True)
-        while not drawn and time.monotonic() < deadline:
+    def augment():
+        while not working and time.monotonic() < deadline:
             pass
-        thread.join()
+        for _ in range(3):
+            draw()
+        drawn.append(True)
+
+    draw()
+    thread = threading.Thread(target=augment, name="augmenter")
+    thread.start()
+    if again:
+        draw()
+    working.append(True)
+    while not drawn and time.monotonic() < deadline:
+        pass
+    thread.join()
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(2), lambda: np.random.rand(2)])
+def test_a_draw_of_a_thread_while_the_main_thread_works_is_recorded_as_shared(record, draw):
+    during = partial(beside_the_main_thread, draw, again=True)
 
     assert sharing(record, during) == {("augmenter", "MainThread")}
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(2), lambda: np.random.rand(2)])
+def test_draws_of_a_thread_started_after_the_main_threads_last_draw_are_not_shared(record, draw):
+    during = partial(beside_the_main_thread, draw, again=False)
+
+    assert sharing(record, during) == set()
 
 
 def test_draws_of_threads_with_separate_generators_are_not_recorded_as_shared(record):

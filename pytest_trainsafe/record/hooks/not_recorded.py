@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.hooks.outputs import has_values, leaves
+from pytest_trainsafe.record.hooks.outputs import has_values, is_transformed, leaves
 
 #: Types that cannot hold tensors, and are the most frequent.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)
@@ -50,6 +50,8 @@ def _what(leaf: object) -> str:
 def _kind_of(tensor: torch.Tensor) -> str:
     if tensor.is_meta:
         return "a tensor on the meta device, without values"
+    if is_transformed(tensor):
+        return "a tensor inside a transform of torch.func, such as vmap"
     return "a nested tensor" if tensor.is_nested else "a quantized tensor"
 
 

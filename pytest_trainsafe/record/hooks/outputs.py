@@ -42,8 +42,20 @@ def leaves(
 
 
 def has_values(tensor: torch.Tensor) -> bool:
-    """Whether a tensor's values can be read as numbers: it is not meta, quantized or nested."""
-    return not (tensor.is_meta or tensor.is_nested or tensor.is_quantized)
+    """Whether a tensor's values can be read as numbers.
+
+    It is not meta, quantized or nested, nor a tensor inside a transform of torch.func, such as one
+    example of many inside `vmap`.
+    """
+    if tensor.is_meta or tensor.is_nested or tensor.is_quantized:
+        return False
+    return not is_transformed(tensor)
+
+
+def is_transformed(tensor: torch.Tensor) -> bool:
+    """Whether a tensor stands for others inside a transform of torch.func (vmap, grad, jvp...)."""
+    transformed: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return transformed
 
 
 def replace_tensors(

@@ -1,6 +1,7 @@
 """The watched model: its parts, its canonical names, and its initial parameters.
 
 parts        the parts of a model that a rank holds, under their names in the whole model
+evaluating   whether the program evaluates, by the modes of the parts
 inputs       the inputs that a program passes to its model
 names        the module and parameter names that a single device would use
 initialize   fills each parameter with values that depend on its name

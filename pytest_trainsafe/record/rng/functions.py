@@ -22,24 +22,27 @@ from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
 #: a callable that makes the original call.
 Drawing = Callable[[str, str, Callable[[], Any]], Any]
 
-_PYTHON = (
-    *("betavariate", "choice", "choices", "expovariate", "gammavariate", "gauss", "getrandbits"),
-    *("lognormvariate", "normalvariate", "paretovariate", "randbytes", "randint", "random"),
-    *("randrange", "sample", "shuffle", "triangular", "uniform", "vonmisesvariate"),
-    "weibullvariate",
-)
-_NUMPY = (
-    *("beta", "binomial", "bytes", "chisquare", "choice", "dirichlet", "exponential", "gamma"),
-    *("geometric", "gumbel", "laplace", "lognormal", "multinomial", "multivariate_normal"),
-    *("normal", "permutation", "poisson", "rand", "randint", "randn", "random", "random_sample"),
-    *("shuffle", "standard_normal", "triangular", "uniform"),
-)
+#: Methods of generators that draw nothing.
+_NOT_DRAWING = frozenset({"seed", "getstate", "setstate", "get_state", "set_state"})
+
+#: Functions of `numpy.random` that are other names of its method `random_sample`.
+_NUMPY_ALIASES = ("ranf", "sample")
 
 
 #: Every wrapper of this process. They are never freed: torch.compile collects the functions of
 #: NumPy's modules once and recognises them by address, so it would take another function at the
 #: address of a freed wrapper, such as a module's hook, for one of NumPy's.
 _wrappers: list[Callable[..., Any]] = []
+
+
+def drawing_functions(module: Any, generator: type[Any]) -> list[str]:
+    """The functions of a module that draw from its global generator, of the class `generator`.
+
+    They have the names of the generator's methods.
+    """
+    methods = {name for name in dir(generator) if callable(getattr(generator, name))}
+    names = methods - _NOT_DRAWING
+    return sorted(name for name in names if not name.startswith("_") and hasattr(module, name))
 
 
 class Functions:
@@ -58,7 +61,7 @@ class Functions:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """Replaces the functions, and restores them at the end."""
-        for name in _PYTHON:
+        for name in drawing_functions(random, random.Random):
             self._exchange(random, name, self._draws(PYTHON, f"random.{name}"))
         self.install_numpy()
         try:
@@ -75,7 +78,7 @@ class Functions:
         if self._with_numpy or not hasattr(module, "default_rng"):
             return
         self._with_numpy = True
-        for name in _NUMPY:
+        for name in (*drawing_functions(module, module.RandomState), *_NUMPY_ALIASES):
             self._exchange(module, name, self._draws(NUMPY, f"numpy.random.{name}"))
         self._exchange(module, "default_rng", self._makes)
 

@@ -18,6 +18,11 @@ MAX_NUMPY = 64
 #: The classes of tensors that are not subclasses with code of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
+#: The types of the arguments of random operators, except for tensor subclasses.
+NOT_SUBCLASSES = PLAIN | {
+    *(torch.Generator, torch.dtype, float, int, bool, type(None), list, tuple),
+}
+
 #: The most generators of the program whose names are remembered.
 MAX_NAMES = 4096
 
@@ -37,7 +42,9 @@ def generator_of(
         kind = type(value)
         if kind is torch.Generator:
             return torch.default_generator if is_default(value) else value
-        if tensor is None and kind in PLAIN:
+        if tensor is None and (
+            kind in PLAIN or (kind not in NOT_SUBCLASSES and isinstance(value, torch.Tensor))
+        ):
             tensor = value
     if tensor is not None and tensor.is_cpu:
         return torch.default_generator

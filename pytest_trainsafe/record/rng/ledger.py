@@ -9,9 +9,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
-from threading import current_thread, get_ident
+from threading import active_count, current_thread, get_ident
 from typing import Any
 
 import msgspec
@@ -20,6 +19,7 @@ from torch import nn
 
 from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.model.evaluating import Evaluating
 from pytest_trainsafe.record.rng import frames, operators
 from pytest_trainsafe.record.rng.functions import Functions
 from pytest_trainsafe.record.rng.generators import Generators, generator_of
@@ -28,6 +28,7 @@ from pytest_trainsafe.record.rng.noted import (
     EventSink,
     NotedDraws,
     NullSink,
+    Pending,
     TeeSink,
     shape_of,
 )
@@ -51,15 +52,6 @@ from pytest_trainsafe.trace.rng.events import (
 MAX_DRAWS = 4096
 
 
-@dataclass(slots=True)
-class _Pending:
-    """The last draw outside of modules. Further draws at the same site are added to its count."""
-
-    draw: Draw
-    site: object
-    count: int = 1
-
-
 class RngLedger:
     """Records the draws of one rank; `recording` encloses the program."""
 
@@ -72,8 +64,8 @@ class RngLedger:
         self._generators = Generators()
         self._workers = Workers()
         self._sharing = Sharing(self._main)
-        self._roots: Sequence[nn.Module] = ()
-        self._pending: _Pending | None = None
+        self._model = Evaluating(())
+        self._pending: Pending | None = None
         #: The last known states of NumPy's and Python's generators.
         self._others: dict[str, str] = {}
         self._draws = 0
@@ -132,7 +124,7 @@ class RngLedger:
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None:
         """Attributes draws from now on to these modules; `roots` are the watched model's parts."""
         self.boundary()
-        self._noted.names, self._roots = names, roots
+        self._noted.names, self._model = names, Evaluating(roots)
 
     def boundary(self) -> None:
         """Records unseen advances of generators since the last boundary. Called between draws."""
@@ -171,6 +163,9 @@ class RngLedger:
         """Records advances of NumPy's and Python's generators that were not intercepted."""
         if os.getpid() != self._pid:
             return
+        clock = self._clock
+        if clock.open is not None or (clock.step is not None and not clock.microbatches_done):
+            self._model.in_step()
         before, self._others = self._others, self._generators.others()
         for name, after in self._others.items():
             was = before.get(name, after)
@@ -293,6 +288,9 @@ class RngLedger:
         if pending is None or pending.site != self._site(generator):
             return False
         pending.count += 1
+        if pending.threads != active_count():  # a thread may have started since the last draw
+            pending.threads = active_count()
+            self._sharing.other(generator)
         return True
 
     def _site(self, generator: object) -> object:
@@ -334,7 +332,7 @@ class RngLedger:
         self._draws += 1
         site = None if inside is not None else self._site(generator)
         if site is not None:
-            self._pending = _Pending(draw, site)
+            self._pending = Pending(draw, site, active_count())
         elif self._draws <= MAX_DRAWS:
             self._noted.hold(draw)
         elif self._draws == MAX_DRAWS + 1:
@@ -403,7 +401,7 @@ class RngLedger:
             return "save"
         if kinds & frames.LOAD:
             return "load"
-        if not self._roots:
+        if not self._model.parts:
             return "initialisation"
         if self._evaluating():
             return "evaluation"
@@ -416,7 +414,7 @@ class RngLedger:
 
     def _evaluating(self) -> bool:
         """Whether the program has put the model in evaluation mode, outside of the steps."""
-        return self._clock.step is None and any(not root.training for root in self._roots)
+        return self._clock.step is None and self._model.now()
 
 
 class NoLedger:

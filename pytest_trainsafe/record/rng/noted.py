@@ -7,6 +7,7 @@ runs slowly. Therefore only what cannot be found out later is noted at the time 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import msgspec
@@ -45,6 +46,19 @@ class Draw(NamedTuple):
     thread: str
     shared: str
     draws: int = 1
+
+
+@dataclass(slots=True)
+class Pending:
+    """The last draw outside of modules. Further draws at the same site are added to its count.
+
+    `threads` is the number of threads at the last draw.
+    """
+
+    draw: Draw
+    site: object
+    threads: int
+    count: int = 1
 
 
 class EventSink(Protocol):

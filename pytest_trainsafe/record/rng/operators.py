@@ -5,6 +5,10 @@ devices and which torch itself does not use. This file registers kernels for the
 under this key. Threads whose dispatch state includes the key call these kernels first; all other
 operators fall through to the next key in the dispatcher, at no extra cost. Operators that torch's
 C++ code calls itself, such as the `bernoulli_` in a dropout, are intercepted too.
+
+A tensor subclass with code for the dispatcher, such as DTensor, runs the operator on its inner
+tensors, where torch skips the key. There a dispatch mode intercepts it, which is active only during
+such an operator.
 """
 
 from __future__ import annotations
@@ -17,8 +21,9 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.record.rng.generators import PLAIN
+from pytest_trainsafe.record.rng.generators import NOT_SUBCLASSES, PLAIN
 
 #: The key that operators are intercepted at.
 KEY_NAME = "TESTING_ONLY_GenericMode"
@@ -179,11 +184,13 @@ def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[
     below = torch._C._dispatch_keyset_full_after(key)
     whole = [(name, name, False) for name in OPERATORS]
     made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
+    drawn_by: dict[Any, str] = {}
     for name, drawn, composite in (*whole, *made):
         base, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if operator is not None:
-            kernel = _kernel(drawn, operator, drawing, key, below, composite)
+            drawn_by[operator] = drawn
+            kernel = _kernel(drawn, operator, drawing, key, below, composite, drawn_by)
             kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
@@ -211,28 +218,94 @@ def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[
 
 
 def _kernel(
-    name: str, operator: Any, drawing: Drawing, key: Any, below: Any, composite: bool
+    name: str,
+    operator: Any,
+    drawing: Drawing,
+    key: Any,
+    below: Any,
+    composite: bool,
+    drawn_by: Mapping[Any, str],
 ) -> Any:
     # The function that `operator.redispatch` calls, which saves a call.
     redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
     exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        subclass = False
+        for value in args:
+            if type(value) not in NOT_SUBCLASSES and isinstance(value, torch.Tensor):
+                if _has_own_code(value):
+                    with _with_innermost(_Inside(drawing, drawn_by)):
+                        return redispatch(keyset & below, *args, **kwargs)
+                subclass = True
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
             # The operators that it calls are intercepted instead.
             return redispatch(keyset & below, *args, **kwargs)
-        for value in args:
-            kind = type(value)
-            # A tensor subclass runs the operator on its inner tensors, which calls this again.
-            if kind not in _USUAL and isinstance(value, torch.Tensor):
-                return redispatch(keyset & below, *args, **kwargs)
         exclude(key, True)
         try:
+            if subclass:
+                # Reading an attribute of the tensor must not call the `__torch_function__` of it.
+                with torch._C.DisableTorchFunctionSubclass():
+                    return drawing(name, redispatch, keyset & below, args, kwargs)
             return drawing(name, redispatch, keyset & below, args, kwargs)
         finally:
             exclude(key, False)
 
     return kernel
+
+
+def _has_own_code(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is of a subclass that runs operators by its `__torch_dispatch__`."""
+    python: bool = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
+    return python
+
+
+class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Calls `drawing` for the random operators that a tensor subclass runs on inner tensors.
+
+    `drawn_by` maps random operators to the names of the operators that they draw with.
+    """
+
+    def __init__(self, drawing: Drawing, drawn_by: Mapping[Any, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._drawing, self._drawn_by = drawing, drawn_by
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        if _traced():
+            return func(*args, **(kwargs or {}))
+        if any(isinstance(value, torch.Tensor) and _has_own_code(value) for value in args):
+            return NotImplemented  # torch then calls the subclass, with this mode active
+        name = self._drawn_by.get(func)
+        if name is None:
+            return func(*args, **(kwargs or {}))
+        return self._drawing(name, lambda _, *a, **k: func(*a, **k), None, args, kwargs or {})
+
+
+@contextmanager
+def _with_innermost(mode: TorchDispatchMode) -> Iterator[None]:
+    """Makes `mode` the innermost mode, so that the program's modes receive the operator first."""
+    if any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING):
+        yield
+        return
+    push, pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
+    others = [pop(None) for _ in range(torch._C._len_torch_dispatch_stack())]
+    push(mode)
+    for other in reversed(others):
+        push(other)
+    try:
+        yield
+    finally:
+        for _ in others:
+            pop(None)
+        pop(None)
+        for other in reversed(others):
+            push(other)
 
 
 def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch.Tensor]:
@@ -267,5 +340,9 @@ def _traced() -> bool:
     return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
 
 
-#: The types of the arguments of random operators, except for tensor subclasses.
-_USUAL = PLAIN | {torch.Generator, float, int, bool, type(None), torch.dtype, list, tuple}
+#: The modes with which torch traces operators.
+_TRACING = (
+    torch._C._TorchDispatchModeKey.FAKE,
+    torch._C._TorchDispatchModeKey.PROXY,
+    torch._C._TorchDispatchModeKey.FUNCTIONAL,
+)

@@ -1,7 +1,8 @@
 """Finds generators that several threads of a rank use at once, so that draws have no fixed order.
 
 A program that passes its generator to a thread and waits until the thread has drawn is
-deterministic, and is not reported.
+deterministic, and is not reported. Nor is one whose main thread draws only before it starts the
+thread that draws from then on.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import dis
 import functools
 import sys
 import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from types import CodeType, FrameType
 
 import torch
@@ -25,34 +28,54 @@ _WAITING = frozenset(
 )
 
 
+@dataclass(slots=True)
+class _Users:
+    """The threads that drew from one generator, by ident.
+
+    The entry refers to its generator, so that no new generator gets its address. `started` are the
+    threads that were running when the thread that trains drew last.
+    """
+
+    generator: object
+    threads: dict[int, threading.Thread] = field(default_factory=dict)
+    started: Sequence[threading.Thread] = ()
+
+
 class Sharing:
     """Remembers which threads drew from each generator. `main` is the thread that trains."""
 
     def __init__(self, main: int) -> None:
         self._main = main
         self._lock = threading.Lock()
-        # Each entry refers to its generator, so that no new generator gets its address.
-        self._users: dict[object, tuple[object, dict[int, threading.Thread]]] = {}
+        self._users: dict[object, _Users] = {}
 
     def other(self, generator: object) -> str:
         """Returns the name of another thread that drew from a generator and is at work now, or "".
 
         Call it in the thread that draws from the generator; it remembers that thread as a user. In
         the thread that trains it always returns "", because the next draw of the other thread will
-        report the sharing.
+        report the sharing. Draws of the thread that trains from before this thread was started do
+        not count: they come first, whatever the timing.
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
         key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
         here, ident = threading.current_thread(), threading.get_ident()
         with self._lock:
-            known = self._users.pop(key, None) or (generator, {})
+            known = self._users.pop(key, None) or _Users(generator)
             if len(self._users) >= MAX_GENERATORS:
                 del self._users[next(iter(self._users))]
             self._users[key] = known  # the least recently used generator is forgotten first
-            users = known[1]
+            users = known.threads
             for dead in [each for each, thread in users.items() if not thread.is_alive()]:
                 del users[dead]
-            others = [] if ident == self._main else [u for i, u in users.items() if i != ident]
+            if ident == self._main:
+                known.started = threading.enumerate()
+                others = []
+            else:
+                others = [thread for each, thread in users.items() if each != ident]
+                if here not in known.started:
+                    # The thread that trains drew only before it started this thread.
+                    others = [thread for thread in others if thread.ident != self._main]
             users[ident] = here
         if not others:
             return ""

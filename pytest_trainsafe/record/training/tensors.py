@@ -13,18 +13,19 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
 from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
-from pytest_trainsafe.trace.tensors.snapshot import as_array
+from pytest_trainsafe.trace.tensors.snapshot import as_array, outside_transforms
 
 
 def local_values(tensor: Any) -> torch.Tensor:
     """The tensor's values on this rank, detached; shares memory with a plain tensor."""
     if type(tensor) is torch.Tensor and not tensor.requires_grad:
         return tensor
-    local: torch.Tensor = tensor.detach()
-    if is_dtensor(local):
-        local = local.to_local()  # type: ignore[attr-defined]
-    # A subclass may be pending (`is_pending`); an operation on it waits for the values.
-    return local if type(local) is torch.Tensor else local.clone()
+    with outside_transforms():
+        local: torch.Tensor = tensor.detach()
+        if is_dtensor(local):
+            local = local.to_local()  # type: ignore[attr-defined]
+        # A subclass may be pending (`is_pending`); an operation on it waits for the values.
+        return local if type(local) is torch.Tensor else local.clone()
 
 
 def is_pending(tensor: torch.Tensor) -> bool:
@@ -45,8 +46,16 @@ def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
 def on_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], torch.Tensor | None]
 ) -> RemovableHandle:
-    """Calls `hook` with the gradient of a tensor, each time that a backward computes it."""
-    handle: RemovableHandle = tensor.register_hook(hook)  # type: ignore[no-untyped-call]
+    """Calls `hook` with the gradient of a tensor, each time that a backward computes it.
+
+    torch also calls hooks without a gradient where a derivative is zero by definition, as in the
+    second derivative of a sum. `hook` is not called then.
+    """
+
+    def defined(grad: torch.Tensor | None) -> torch.Tensor | None:
+        return None if grad is None else hook(grad)
+
+    handle: RemovableHandle = tensor.register_hook(defined)  # type: ignore[no-untyped-call]
     return handle
 
 
@@ -94,12 +103,13 @@ def on_output_gradient(
 
 def tensor_hash(tensor: torch.Tensor) -> str:
     """The xxh3_128 hash of a tensor's dtype, shape and values on this rank."""
-    local = local_values(tensor)
-    if local.layout != torch.strided:
-        local = local.to_dense()
-    host = local.resolve_conj().resolve_neg().cpu().contiguous()
-    digest = xxhash.xxh3_128(f"{host.dtype}{tuple(host.shape)}".encode())
-    digest.update(as_array(host).data)
+    with outside_transforms():
+        local = local_values(tensor)
+        if local.layout != torch.strided:
+            local = local.to_dense()
+        host = local.resolve_conj().resolve_neg().cpu().contiguous()
+        digest = xxhash.xxh3_128(f"{host.dtype}{tuple(host.shape)}".encode())
+        digest.update(as_array(host).data)
     return digest.hexdigest()
 
 

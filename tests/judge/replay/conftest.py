@@ -25,6 +25,10 @@ ON_TWO_RANKS: list[tuple[str, str, dict[str, Any]]] = [
     ("draws_its_parameters", "", {"dp": 2}),
     ("draws_its_parameters", "on every rank its own", {"dp": 2}),
     ("draws_its_parameters", "then broadcast", {"dp": 2}),
+    ("draws_its_own_shards", "", {"dp": 2}),
+    ("drops_dtensors", "", {"tp": 2}),
+    ("drops_dtensors", "one stream in a sharded region", {"tp": 2}),
+    ("drops_dtensors", "another seed on each rank", {"tp": 2}),
 ]
 
 #: Programs of one rank, and the references of those above.

@@ -13,6 +13,12 @@ import torch
 import torch.distributed as dist
 import torch.nn.functional as F
 from torch import nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -179,6 +185,55 @@ def draws_its_parameters(ctx: Any, fault: str = "") -> None:
             with ctx.microbatch(index):
                 model(_batch(ctx, 0, index)).sum().backward()
         _reduce(ctx, model)
+        optimizer.step()
+
+
+class DTensorBlock(nn.Module):
+    """Two linear layers and two dropouts that compute with DTensors: a sharded one and replicas."""
+
+    def __init__(self, ctx: Any, inner: Stream) -> None:
+        super().__init__()
+        self.inner = inner
+        self.first, self.inner_drop = nn.Linear(WIDTH, INNER), nn.Dropout(0.25)
+        self.second, self.drop = nn.Linear(INNER, WIDTH), nn.Dropout(0.25)
+        ways = {"first": ColwiseParallel, "second": RowwiseParallel}
+        plan = {name: way(use_local_output=False) for name, way in ways.items()}
+        parallelize_module(self, ctx.mesh["tp"], plan)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.tanh(self.first(x))
+        with self.inner.used():
+            x = self.inner_drop(x)
+        whole: torch.Tensor = self.drop(self.second(x)).to_local()  # type: ignore[operator]
+        return whole
+
+
+def drops_dtensors(ctx: Any, fault: str = "") -> None:
+    """Train a model whose dropouts receive DTensors."""
+    inner = 0 if fault == "one stream in a sharded region" else ctx.coordinates["tp"]
+    model = DTensorBlock(ctx, Stream(1000 + inner))
+    ctx.initialize(model)
+    torch.manual_seed(5 + (ctx.rank if fault == "another seed on each rank" else 0))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    ctx.watch(model, optimizer)
+    with ctx.step():
+        with ctx.microbatch(0):
+            model(_batch(ctx, 0, 0)).sum().backward()
+        optimizer.step()
+
+
+def draws_its_own_shards(ctx: Any, fault: str = "") -> None:
+    """Train a model with FSDP2, in which every rank draws its shards from a seed of its own."""
+    torch.manual_seed(ctx.seed + ctx.rank)
+    model = nn.Linear(WIDTH, WIDTH)
+    fully_shard(model, mesh=ctx.mesh["dp"])
+    model.reset_parameters()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+    ctx.watch(model, optimizer)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            with ctx.microbatch(index):
+                model(_batch(ctx, 0, index)).sum().backward()
         optimizer.step()
 
 

@@ -28,6 +28,14 @@ FAULTS: list[tuple[str, str, dict[str, Any], str, str]] = [
         *("rng:tp_different_dropout", "rank 0 draws from torch cpu, seed 5"),
     ),
     (
+        *("drops_dtensors", "one stream in a sharded region", {"tp": 2}, "rng:tp_same_dropout"),
+        "in step 0, micro-batch 0, bernoulli (2x4x8) in inner_drop at ",
+    ),
+    (
+        *("drops_dtensors", "another seed on each rank", {"tp": 2}, "rng:tp_different_dropout"),
+        "in step 0, micro-batch 0, bernoulli (2x4x8) in drop at ",
+    ),
+    (
         *("draws_its_parameters", "on every rank its own", {"dp": 2}, "rng:initialisation"),
         "ranks 0, 1 of dp begin with different copies of weight",
     ),
@@ -64,6 +72,8 @@ HEALTHY: list[tuple[str, str, dict[str, Any]]] = [
     ("train", "", {"dp": 2, "recompute": True}),
     ("draws_its_parameters", "", {"dp": 2}),
     ("draws_its_parameters", "then broadcast", {"dp": 2}),
+    ("draws_its_own_shards", "", {"dp": 2}),
+    ("drops_dtensors", "", {"tp": 2}),
     ("train", "", {}),
     ("train", "", {"recompute": True}),
     ("loads_with_workers", "", {}),
@@ -102,6 +112,19 @@ def test_the_program_without_fault_draws_in_both_dropouts_and_in_the_recomputati
     phases = {(e.phase, e.module) for e in recorded("train", dp=2, recompute=True).ranks[0].rng}
 
     assert {("forward", "inner_drop"), ("forward", "drop"), ("recomputation", "drop")} <= phases
+
+
+def test_draws_on_dtensors_are_recorded_with_the_shapes_of_the_local_tensors(recorded):
+    def drawn(name, phase, **point):
+        events = recorded(name, **point).ranks[1].rng
+        return [(e.operator, e.module, e.shape) for e in events if e.phase == phase]
+
+    assert drawn("drops_dtensors", "forward", tp=2) == [
+        ("bernoulli_.float", "inner_drop", (2, 4, 8)),
+        ("bernoulli_.float", "drop", (2, 4, 8)),
+    ]
+    initial = drawn("draws_its_own_shards", "initialisation", dp=2)
+    assert ("uniform_", None, (4, 8)) in initial
 
 
 def test_the_report_names_the_check_and_the_correction(recorded):

@@ -6,4 +6,5 @@ state      finds the state that the checkpoint did not restore
 streams    finds random streams that continue at a different position, and the draws in between
 data       finds the batches that the resumed Run reads instead of the uninterrupted Run's batches
 layout     judges a checkpoint that is resumed at another Point
+loaded     compares the state that both Points loaded
 """

@@ -84,6 +84,21 @@ def test_a_folder_that_is_no_trace_is_a_usage_error(pytester, write_ini, without
         )
 
 
+def test_a_replay_that_fails_is_not_reported_as_never_requested(
+    recorded, pytester, write_ini, without_hypothesis
+):
+    pytester.makepyfile(test_replayed=TEST)
+    write_ini()
+
+    result = pytester.runpytest_inprocess(
+        "--trainsafe-dtype=float32", f"--trainsafe-replay={recorded}@99"
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*no test requested*")
+    result.stdout.fnmatch_lines(["nothing was replayed: --trainsafe-replay was given step 99, *"])
+
+
 def test_a_run_that_no_test_asks_for_is_named(pytester, write_ini, without_hypothesis):
     write_ini()
     pytester.mkdir("other")
@@ -94,5 +109,5 @@ def test_a_run_that_no_test_asks_for_is_named(pytester, write_ini, without_hypot
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*no selected test requests the run of */other; select the test that*"]
+        ["*no test requested the run of */other; select the test that recorded it"]
     )

@@ -84,6 +84,21 @@ def test_a_folder_that_is_no_trace_is_a_usage_error(pytester, write_ini, without
         )
 
 
+def test_a_step_that_is_not_a_number_is_named_as_the_fault(pytester, write_ini, without_hypothesis):
+    write_ini()
+    pytester.mkdir("run@home")
+    (pytester.path / "run@home" / "manifest.json").write_text("{}")
+
+    for step in ("-1", "x", "", "1.5"):
+        result = pytester.runpytest_inprocess(f"--trainsafe-replay=run@home@{step}")
+        assert result.ret == 4
+        result.stderr.fnmatch_lines(
+            [f"*the number of a step, counted from 0, such as run@home@3, not '{step}' as the st*"]
+        )
+    assert pytester.runpytest_inprocess("--trainsafe-replay=run@home").ret == 5
+    assert pytester.runpytest_inprocess("--trainsafe-replay=run@home@0").ret == 5
+
+
 def test_a_replay_that_fails_is_not_reported_as_never_requested(
     recorded, pytester, write_ini, without_hypothesis
 ):

@@ -92,7 +92,7 @@ class Replays:
         except (GroupFailure, Stopped):
             raise
         except Exception as error:
-            self._note(request, f"was not replayed: {error}")
+            self._note(request, f"failed to replay: {error}")
             raise
 
     def _note(self, request: ReplayRequest, text: str) -> None:

@@ -264,7 +264,7 @@ def test_a_replay_that_draws_otherwise_has_a_note(record, tmp_path, fails):
         replays.make(request, SPEC, tmp_path / "later" / "trace", draw_otherwise)
 
     [note] = replays.notes
-    assert "in float32 was not replayed: the replay of step 4 from" in note
+    assert "in float32 failed to replay: the replay of step 4 from" in note
 
 
 def test_a_request_that_is_refused_has_a_note(record):

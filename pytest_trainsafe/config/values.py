@@ -109,17 +109,32 @@ def parse_shard(source: str, text: str) -> tuple[int, int]:
 
 def parse_replay(source: str, text: str) -> tuple[str, int | None]:
     """Parses "TRACE@STEP": the absolute path of a trace, and the step or None."""
+    whole = _trace_at(text)  # first, because a folder may have an @ in its name
+    if whole is not None:
+        return whole, None
     path, at, step = text.rpartition("@")
-    if not (at and re.fullmatch(r"[0-9]{1,15}", step)):
-        path, step = text, ""
-    for folder in (path, os.path.join(path, "trace")):
-        if os.path.isfile(os.path.join(folder, "manifest.json")):
-            return os.path.abspath(folder), int(step) if step else None
-    raise SettingError(
-        f"{source} takes the folder of a trace, such as traces/trainsafe/0001-dp2-float64-run, or "
-        f"the same with @3 for step 3, but {shown(path)} is not a trace: it has no manifest.json. "
-        "Record traces with --trainsafe-keep-traces"
-    )
+    found = _trace_at(path) if at else None
+    if found is None:
+        numbered = at and re.fullmatch(r"-?[0-9]{1,15}", step)
+        raise SettingError(
+            f"{source} takes the folder of a trace, such as traces/trainsafe/0001-dp2-float64-run, "
+            f"or the same with @3 for step 3, but {shown(path if numbered else text)} is not a "
+            "trace: it has no manifest.json. Record traces with --trainsafe-keep-traces"
+        )
+    if not re.fullmatch(r"[0-9]{1,15}", step):
+        raise SettingError(
+            f"{source} takes the folder of a trace with @ and the number of a step, counted from "
+            f"0, such as {path}@3, not {shown(step)} as the step. Without @ and a step, the step "
+            "that failed is replayed"
+        )
+    return found, int(step)
+
+
+def _trace_at(path: str) -> str | None:
+    """The absolute path of a folder if it, or the folder "trace" in it, is a trace; else None."""
+    folders = (path, os.path.join(path, "trace")) if path else ()
+    found = any(os.path.isfile(os.path.join(folder, "manifest.json")) for folder in folders)
+    return os.path.abspath(path) if found else None
 
 
 def parse_size(source: str, text: str) -> int:

@@ -77,10 +77,16 @@ class ReplayCheckpoint:
                 f"ReplayCheckpoint was given program={shown(program)}; pass a name, such as "
                 '"resnet-cifar", that distinguishes the checkpoints of this program from others'
             )
+        for argument, given in (("generators", generators), ("states", states)):
+            if given is not None and not isinstance(given, Mapping):
+                raise ArgumentTypeError(
+                    f"ReplayCheckpoint was given {argument}={shown(given)}; pass a dict from names "
+                    "to objects"
+                )
         self.program = program
         self._named = dict(generators or {})
         self.states = dict(states or {})
-        self._root = None if root is None else Path(root)
+        self._root = None if root is None else _path("ReplayCheckpoint", "root", root)
         self._regenerated: dict[str, Regenerated[Any]] = {}
         #: The folder and the hash of the checkpoint whose first step is recorded next, and those
         #: of the loaded checkpoint against which the next step is verified.
@@ -108,6 +114,12 @@ class ReplayCheckpoint:
             raise ArgumentError(
                 f"ReplayCheckpoint.regenerates was given keep={shown(keep)}; pass 'last' if each "
                 "call replaces the previous result, or 'all' if the result depends on every call"
+            )
+        given: tuple[object, object] = name, draws  # from programs, which may not be type-checked
+        if not isinstance(given[0], str) or not callable(given[1]):
+            raise ArgumentTypeError(
+                f"ReplayCheckpoint.regenerates was given {shown(name)} and {shown(draws)}; pass a "
+                "name and the function that draws"
             )
         if name in self._regenerated:
             raise ArgumentError(
@@ -160,8 +172,9 @@ class ReplayCheckpoint:
                     "integer of at most 64 bits. Save other values in one of the objects that you "
                     "pass to ReplayCheckpoint as `states`"
                 )
+        into = _path("ReplayCheckpoint.save", "folder", folder)
         with unrecorded() as recorder:
-            path, sizes = self._save(Path(folder), step, counters)
+            path, sizes = self._save(into, step, counters)
             if recorder is not None:
                 recorder.saved(self, step, sizes)
         return path
@@ -176,7 +189,7 @@ class ReplayCheckpoint:
         program, schema, rank or world size, with other generators or states, or if its ranks
         saved at different steps.
         """
-        folder = Path(folder)
+        folder = _path("ReplayCheckpoint.load", "folder", folder)
         rank, world_size = _place()
         path = file.file_of(folder, rank)
         header, tensors = file.read(path)
@@ -375,6 +388,15 @@ def _require_step(method: str, step: object) -> None:
             f"ReplayCheckpoint.{method} was given step={shown(step)}; pass the number of the next "
             "step, counted from 0"
         )
+
+
+def _path(function: str, name: str, given: object) -> Path:
+    if not isinstance(given, str | os.PathLike):
+        raise ArgumentTypeError(
+            f"{function} was given {name}={shown(given)}; pass the path of a folder, as a str or "
+            "a pathlib.Path"
+        )
+    return Path(given)
 
 
 def _parts(

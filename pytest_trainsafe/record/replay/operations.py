@@ -44,6 +44,24 @@ _REPLACING = frozenset(
     }
 )
 
+#: The first words of operators that compute the new value of a tensor from its old value.
+_FROM_OLD = frozenset(
+    {
+        *("add_", "sub_", "mul_", "div_", "lerp_", "addcmul_", "addcdiv_"),
+        *("_foreach_add_", "_foreach_sub_", "_foreach_mul_", "_foreach_div_", "_foreach_lerp_"),
+        *("_foreach_addcmul_", "_foreach_addcdiv_"),
+    }
+)
+
+#: Operators that update the running statistics that they are passed, without their schemas saying
+#: so.  Those that have an argument `training` do so only if it is true.
+_BATCH_NORMS = frozenset(
+    {
+        *("native_batch_norm", "cudnn_batch_norm", "miopen_batch_norm", "batch_norm_update_stats"),
+        *("batch_norm_gather_stats", "batch_norm_gather_stats_with_counts"),
+    }
+)
+
 #: The most operations of a program that is analysed: a few steps of a small model.
 MAX_OPERATIONS = 200_000
 
@@ -70,6 +88,8 @@ class Operation:
     A variable is the memory of a tensor, or a generator; its number is its index in
     `Recording.variables`. `replaces` has the variables that the operation overwrites completely or
     creates, and `changes` those that it writes in part and the generators that it draws from.
+    `continues` has the tensors in `changes` whose new value is computed from the whole old value,
+    such as running means.
     `line` is the line of the program that ran the operation. `shows` is true if Python code can see
     the result. `regenerating` names the function of `ReplayCheckpoint.regenerates` that ran it, ""
     for none.
@@ -82,6 +102,7 @@ class Operation:
     changes: frozenset[int] = frozenset()
     shows: bool = False
     regenerating: str = ""
+    continues: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -216,7 +237,8 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         result = func(*args, **kwargs)
         if self.paused or func.namespace == "profiler":
             return result
-        changed = self._changed(func, args, kwargs)
+        running = self._running(func, args, kwargs)
+        changed = self._changed(func, args, kwargs) | running
         given = {number: t for t in _tensors((args, kwargs)) if (number := self._number(t)) >= 0}
         after = {self._number(tensor) for tensor in _tensors(result)} - {-1}
         new = frozenset(after - given.keys())
@@ -225,9 +247,9 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         shows = "_local_scalar_dense" in name
         if not (new or changed or generator or shows):
             return result  # a view
-        whole = name.partition(".")[0] in _REPLACING and all(
-            given[number].nbytes >= self.made.variables[number].bytes for number in changed
-        )
+        word = name.partition(".")[0]
+        entire = {n for n in changed if given[n].nbytes >= self.made.variables[n].bytes}
+        whole = word in _REPLACING and entire == changed
         reads = frozenset(given) - (changed if whole else frozenset())
         self._add(
             Operation(
@@ -237,6 +259,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 new | (changed if whole else frozenset()),
                 (frozenset() if whole else changed) | generator,
                 shows,
+                continues=frozenset(entire) if word in _FROM_OLD else running,
             )
         )
         return result
@@ -263,6 +286,17 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             value = args[number] if number < len(args) else kwargs.get(argument.name)
             changed.update(self._number(tensor) for tensor in _tensors(value))
         return frozenset(changed - {-1})
+
+    def _running(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
+        """The indices in `made.variables` of the running statistics that batch norm updates."""
+        if func._schema.name.removeprefix("aten::") not in _BATCH_NORMS:
+            return frozenset()
+        names = [argument.name for argument in func._schema.arguments]
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if not given.get("training", True):
+            return frozenset()
+        updated = _tensors([given.get("running_mean"), given.get("running_var")])
+        return frozenset(map(self._number, updated)) - {-1}
 
     def _drawn_from(
         self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]

@@ -2,16 +2,18 @@
 
 A variable is the memory of a tensor, or a random number generator. Its number is its index in
 `Recording.variables`. A variable is needed at the checkpoint if a later operation reads it before
-another one replaces it, and if the result reaches a parameter or Python code. A needed variable
-that is not in the checkpoint must be saved, drawn again from the states of its generators, or
-computed again when the program starts; the operations that computed it determine which.
+another one replaces it, and if the result reaches a parameter or Python code. It is needed too if a
+later operation updates it in place from its old value. A needed variable that is not in the
+checkpoint must be saved, drawn again from the states of its generators, or computed again when the
+program starts; the operations that computed it determine which.
 """
 
 from __future__ import annotations
 
 import os
+from bisect import bisect_right
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pytest_trainsafe.core.usage import excerpt, shown
@@ -23,6 +25,10 @@ from pytest_trainsafe.record.replay.operations import (
     SavedAt,
     Variable,
 )
+
+#: Why repeating the last draw does not restore a tensor.
+_EARLIER = "its value depends on earlier steps too"
+_DRAWN_AGAIN = "this line has drawn again since"
 
 Action = Literal["save", "regenerate", "recompute"]
 
@@ -87,7 +93,8 @@ def replay_plan(train: Callable[[], object]) -> ReplayPlan:
     """Determines what a restart of a program needs, and whether its ReplayCheckpoint provides it.
 
     `train` runs a few steps of the program on little data. It saves one ReplayCheckpoint after
-    at least one optimizer step, and takes at least one more step afterwards. Tensors in nested
+    at least one optimizer step, better two, and takes at least one more step afterwards; what only
+    the first step makes counts as made when the program starts. Tensors in nested
     dicts and lists that `torch.save` writes count as part of the program's own checkpoint if
     they do not change between that call and the ReplayCheckpoint. Raises ArgumentError if there
     is no such ReplayCheckpoint.
@@ -143,7 +150,7 @@ def _rows(recording: Recording, checkpoint: SavedAt) -> list[PlanRow]:
         more = f" and {len(saved_names) - 1} more" if len(saved_names) > 1 else ""
         reason = "in the program's own checkpoint (torch.save)"
         rows.insert(0, PlanRow("save", f"{saved_names[0]}{more}", saved_bytes, reason))
-    return [*_merged(rows), *_held_by_python(recording, checkpoint)]
+    return [*_merged(_alike(rows)), *_held_by_python(recording, checkpoint)]
 
 
 def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
@@ -158,7 +165,26 @@ def _needed(recording: Recording, checkpoint: SavedAt) -> set[int]:
             continue
         needed -= operation.replaces
         needed |= operation.reads | operation.changes
-    return needed
+    return needed | _continued(recording, checkpoint)
+
+
+def _continued(recording: Recording, checkpoint: SavedAt) -> set[int]:
+    """The tensors that existed at the checkpoint and are computed on from their old values.
+
+    Running means and averages of weights are an example: they are needed even if nothing reads
+    them before the program ends, as they are part of what it trains.
+    """
+    existed = {
+        number
+        for operation in recording.operations[: checkpoint.operations]
+        for number in operation.replaces | operation.changes | operation.reads
+    }
+    found: set[int] = set()
+    replaced: set[int] = set()
+    for operation in recording.operations[checkpoint.operations :]:
+        found |= (operation.continues & existed) - replaced
+        replaced |= operation.replaces
+    return found
 
 
 def _in_files(recording: Recording, checkpoint: SavedAt) -> Mapping[int, str]:
@@ -204,7 +230,7 @@ def _tensor_row(
     last = max(slice_, default=-1)
     line = _short(before[last].line) if slice_ else ""
     what = f"{variable.text} of {line}" if line else variable.text
-    late = [before[index] for index in slice_ if index >= started]
+    late = [index for index in slice_ if index >= started]
     drawn = sorted(
         {
             recording.variables[changed].generator
@@ -220,23 +246,66 @@ def _tensor_row(
         seeds = f", with {' and '.join(drawn)} seeded as before" if drawn else ""
         reason = f"made before the first step{seeds}, and unchanged since"
         return PlanRow("recompute", what, variable.bytes, reason)
-    names = {operation.regenerating for operation in late}
+    names = {before[index].regenerating for index in late}
     if "" not in names:
         name = ", ".join(sorted(names))
         size = sum(checkpoint.sizes.get(each, 0) for each in names)
         reason = f"fast_forward of {name!r} draws the {variable.bytes} bytes again"
         return PlanRow("regenerate", what, size, reason)
-    unregistered = [operation for operation in late if not operation.regenerating]
-    line = _short(unregistered[-1].line)
-    if drawn and not trained:
-        reason = (
-            f"drawn at {line} from {' and '.join(drawn)}; pass the function that draws it to "
-            "ReplayCheckpoint.regenerates, and to fast_forward after load"
-        )
-        return PlanRow("regenerate", what, variable.bytes, reason, missing=True)
-    cause = "training changes it" if trained else "it changes"
-    reason = f"{cause} at {line}; save it with the model, or pass its owner in states="
-    return PlanRow("save", what, variable.bytes, reason, missing=True)
+    save = "save it with the model, or pass its owner in states="
+    draws = [index for index in late if _draws(recording, before[index])]
+    if not draws or trained:
+        changed = next(before[index] for index in late if not before[index].regenerating)
+        cause = "training changes it" if trained else "it changes"
+        reason = f"{cause} at {_short(changed.line)}; {save}"
+        return PlanRow("save", what, variable.bytes, reason, missing=True)
+    line = _short(before[draws[0]].line)
+    sources = " and ".join(sorted({_draws(recording, before[index]) for index in draws}))
+    why = _why_not_last(recording, before, slice_, late)
+    in_place = why == _EARLIER and _is_all_drawn(number, before, slice_, late)
+    if why and not in_place:
+        reason = f"drawn at {line}, but {why}, so repeating the last draw is not enough; {save}"
+        return PlanRow("save", what, variable.bytes, reason, missing=True)
+    keep = " with keep='all'" if in_place else ""
+    reason = (
+        f"drawn at {line} from {sources}; pass the function that draws it to "
+        f"ReplayCheckpoint.regenerates{keep}, and to fast_forward after load"
+    )
+    return PlanRow("regenerate", what, variable.bytes, reason, missing=True)
+
+
+def _why_not_last(
+    recording: Recording, before: list[Operation], slice_: list[int], late: list[int]
+) -> str:
+    """Why repeating the last draw does not restore a drawn tensor; "" if it may do so.
+
+    `slice_` are the operations that computed the tensor, and `late` those of them that come after
+    the first step, both as indices in `before`, the last one first.
+    """
+    lines = {before[index].line for index in late}
+    steps = {
+        bisect_right(recording.steps, index) for index in slice_ if before[index].line in lines
+    }
+    if len(steps) > 1:
+        return _EARLIER
+    drawing = {before[index].line for index in late if _draws(recording, before[index])}
+    since = before[late[0] + 1 :]
+    if any(each.line in drawing and _draws(recording, each) for each in since):
+        return _DRAWN_AGAIN
+    return ""
+
+
+def _is_all_drawn(number: int, before: list[Operation], slice_: list[int], late: list[int]) -> bool:
+    """Whether the steps compute a tensor from nothing but draws and its own old value.
+
+    Then repeating all calls of the function that draws restores it, such as a shuffle in place.
+    `number` is the tensor's index in `Recording.variables`; the other arguments are those of
+    `_why_not_last`.
+    """
+    lines = {before[index].line for index in late}
+    repeated = [before[index] for index in slice_ if before[index].line in lines]
+    made = {number}.union(*(each.replaces for each in repeated))
+    return all(each.reads <= made for each in repeated)
 
 
 def _definition(
@@ -296,6 +365,20 @@ def _draws(recording: Recording, operation: Operation) -> str:
     """The name of the generator that an operation draws from; "" if it draws from none."""
     names = (recording.variables[number].generator for number in operation.changes)
     return next(filter(None, names), "")
+
+
+def _alike(rows: list[PlanRow]) -> list[PlanRow]:
+    """The rows, in which the tensors of one line are all saved if one of them has to be.
+
+    A program may keep the results of the last few draws of a line; it saves them together.
+    """
+    saved = {row.what: row for row in rows if row.missing and row.action == "save"}
+    return [
+        replace(saved[row.what], bytes=row.bytes)
+        if row.missing and row.action == "regenerate" and row.what in saved
+        else row
+        for row in rows
+    ]
 
 
 def _merged(rows: list[PlanRow]) -> list[PlanRow]:

@@ -31,7 +31,6 @@ def write_replays(reporter: pytest.TerminalReporter) -> None:
     }
     reporter.write_sep("=", "trainsafe replay")
     for text in found or {
-        f"no selected test requests the run of {requested[0]}; select the test that recorded "
-        "it": None
+        f"no test requested the run of {requested[0]}; select the test that recorded it": None
     }:
         reporter.write_line(excerpt(text, _MOST))

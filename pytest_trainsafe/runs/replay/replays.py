@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 from msgspec import structs
 
+from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.resources.locks import Stopped
 from pytest_trainsafe.runs.replay.replayed import did_restart, verify
 from pytest_trainsafe.runs.replay.request import ReplayRequest, read_request
 from pytest_trainsafe.runs.replay.spliced import spliced
@@ -42,7 +45,11 @@ class Replays:
             return None
         with self._lock:
             if self._request is None:
-                self._request = read_request(*self._requested)
+                try:
+                    self._request = read_request(*self._requested)
+                except Exception as error:
+                    self.notes.append(f"nothing was replayed: {error}")
+                    raise
         request = self._request
         if not request.is_of(spec):
             return None
@@ -60,26 +67,49 @@ class Replays:
         first step draws other numbers than the original.
         """
         assert request.folder is not None
+        with self._noting_errors(request):
+            try:
+                record(structs.replace(spec, checkpoint=str(request.folder)))
+            except GroupFailure:
+                self._note(request, _how_far(request, trace))
+                raise
+            later = Trace.open(trace)
+            if not did_restart(later):
+                self._note(
+                    request,
+                    "runs from the start, because the program did not load the checkpoint. Load it "
+                    "from the folder that ReplayCheckpoint.resume_folder() returns",
+                )
+                return later
+            self._note(request, verify(request, later))
+            return spliced(request.trace, later, request.first)
+
+    @contextmanager
+    def _noting_errors(self, request: ReplayRequest) -> Iterator[None]:
+        """Adds a note on an error in this context; a failed or stopped Run needs none."""
         try:
-            record(structs.replace(spec, checkpoint=str(request.folder)))
-        except GroupFailure:
-            later = Trace.open(trace, allow_incomplete=True)
-            if did_restart(later):
-                self._note(request, f"{verify(request, later)}; the Run then failed, as shown")
+            yield
+        except (GroupFailure, Stopped):
             raise
-        later = Trace.open(trace)
-        if not did_restart(later):
-            self._note(
-                request,
-                "runs from the start, because the program did not load the checkpoint. Load it "
-                "from the folder that ReplayCheckpoint.resume_folder() returns",
-            )
-            return later
-        self._note(request, verify(request, later))
-        return spliced(request.trace, later, request.first)
+        except Exception as error:
+            self._note(request, f"failed to replay: {error}")
+            raise
 
     def _note(self, request: ReplayRequest, text: str) -> None:
         self.notes.append(f"{request.title} {text}")
+
+
+def _how_far(request: ReplayRequest, trace: Path) -> str:
+    """A note on a replay whose ranks failed. Raises ReplayMismatchError like `verify`."""
+    later = None
+    with suppress(TraceError):  # the ranks may have recorded nothing
+        later = Trace.open(trace, allow_incomplete=True)
+    if later is None or not did_restart(later):
+        return (
+            f"was to be replayed from the checkpoint before step {request.first}, but it failed, "
+            "as shown, and not every rank had loaded the checkpoint"
+        )
+    return f"{verify(request, later)}; the Run then failed, as shown"
 
 
 def attach_notes(item: pytest.Item) -> None:

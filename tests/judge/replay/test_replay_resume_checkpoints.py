@@ -144,39 +144,84 @@ def restarts_its_schedule(ctx):
                 torch.save(model.state_dict(), folder / "model.pt")
 
 
+#: What loads wrongly at another Point, the codes of the findings, and words of the first one.
+LOADED_WRONGLY = [
+    ("weights doubled", ["model"], "weight · param · step 1 is loaded with other values, unlike"),
+    ("moments doubled", ["moment"], "weight.momentum_buffer · optimizer_state · step 1 is loaded"),
+    ("moments lost", ["moment"], "step 1 is absent before the first resumed step and present aft"),
+    ("both doubled", ["model", "moment"], "weight · param · step 1 is loaded with other values"),
+    ("buffer lost", ["model"], "seen · buffer · step 1 is loaded with other values, unlike at"),
+    ("rate doubled", ["lr_schedule"], "the LR schedule is not restored: on rank 0 group 0: lr is"),
+]
+
+
+@pytest.mark.parametrize("record", ["full", "sketch"])
+@pytest.mark.parametrize(("fault", "codes", "words"), LOADED_WRONGLY)
+def test_what_is_loaded_wrongly_at_another_point_is_named_without_its_consequences(
+    tmp_path, fault, codes, words, record
+):
+    caught = failure_elsewhere(tmp_path, fault, record)
+
+    assert [each.check for each in caught.findings] == [f"resume:{code}" for code in codes]
+    lead = caught.findings[0]
+    assert (lead.judge, lead.verdict) == ("replay", "fail")
+    assert words in lead.message
+    report = " ".join(str(caught).split())
+    assert "differs first resumed at recompute=True, " in report
+    assert "not affected" not in report
+
+
 @pytest.mark.parametrize(
-    ("fault", "code", "words"),
+    ("fault", "code", "message", "cause"),
     [
-        ("weights doubled", "model", "first in weight · param · step 1 from the training resumed"),
-        ("moments doubled", "moment", "weight.momentum_buffer · optimizer_state · step 1 from"),
-        (
-            "reads otherwise",
-            "data_order",
-            "differs first in input.0 · input · step 2 · ",
-        ),
-        (
-            "rate doubled",
-            "lr_schedule",
-            "the LR schedule is not restored: on rank 0 group 0: lr is",
-        ),
+        ("reads otherwise", "data_order", "differs first in input.0 · ", "read different data"),
+        ("other loss", "unknown", "loss · step 2", "the loaded weights and optimizer state agree"),
+        ("keeps no moments", "unknown", "step 2", "such as weight.momentum_buffer · optimizer_st"),
     ],
 )
-def test_state_that_is_loaded_wrongly_at_another_point_is_named(tmp_path, fault, code, words):
-    traces = traces_here(lambda ctx: wrong_elsewhere(ctx, fault), tmp_path, program=wrong_elsewhere)
+def test_a_training_that_differs_at_another_point_for_other_reasons_lists_the_tensors(
+    tmp_path, fault, code, message, cause
+):
+    caught = failure_elsewhere(tmp_path, fault)
 
+    lead, *compared = caught.findings
+    assert (lead.judge, lead.check, lead.verdict) == ("replay", f"resume:{code}", "fail")
+    assert message in lead.message
+    assert lead.pattern is not None
+    assert cause in lead.pattern.cause
+    assert compared
+    assert "replay" not in {each.judge for each in compared}
+    assert "wrong_elsewhere at recompute=True differs from" in str(caught)
+
+
+def test_a_point_that_has_no_effect_is_inconclusive_by_the_name_to_accept(tmp_path):
+    caught = failure_elsewhere(tmp_path, "")
+
+    assert [each.check for each in caught.findings] == ["in-effect"]
+    assert caught.findings[0].verdict == "inconclusive"
+    assert "resume:" not in str(caught)
+    settings = Settings(dtypes=("float64",), accept=("in-effect",))
+    traces = traces_here(wrong_elsewhere, tmp_path / "accepted", settings)
+    assert_resumable(traces, at_step=2, resume_point={"recompute": True})
+
+
+def failure_elsewhere(folder, fault, record="full"):
+    """The failure of a training that is resumed at its own Point and with recompute on."""
+    traces = traces_here(
+        lambda ctx: wrong_elsewhere(ctx, fault),
+        folder,
+        Settings(dtypes=("float64",), record=record),
+        wrong_elsewhere,
+    )
     with pytest.raises(TrainsafeFailure) as caught:
         assert_resumable(traces, at_step=2, resume_point={"recompute": True})
-
-    lead, *compared = caught.value.findings
-    assert (lead.judge, lead.check, lead.verdict) == ("replay", f"resume:{code}", "fail")
-    assert words in lead.message
-    assert compared
-    assert "wrong_elsewhere at recompute=True differs from" in str(caught.value)
+    return caught.value
 
 
 def wrong_elsewhere(ctx, fault=""):
     """Train with momentum; `fault` is the state that loads wrongly if the Point has recompute."""
     model = nn.Linear(4, 1)
+    model.register_buffer("seen", torch.zeros((), dtype=ctx.dtype))
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     ctx.watch(model, optimizer)
@@ -184,21 +229,30 @@ def wrong_elsewhere(ctx, fault=""):
     with ctx.load() as folder:
         if folder is not None:
             checkpoint_program.load(str(folder), model, optimizer)
-            if wrong == "weights doubled":
+            if wrong in ("weights doubled", "both doubled"):
                 model.weight.data *= 2
-            if wrong == "moments doubled":
+            if wrong in ("moments doubled", "both doubled"):
                 optimizer.state[model.weight]["momentum_buffer"] *= 2
+            if wrong in ("moments lost", "keeps no moments"):
+                optimizer.state.clear()
+            if wrong == "buffer lost":
+                model.seen.zero_()
             if wrong == "rate doubled":
                 optimizer.param_groups[0]["lr"] *= 2
     for step in ctx.steps(4):
         with ctx.step(), ctx.microbatch(0):
             shift = 1.0 if wrong == "reads otherwise" else 0.0
             x = torch.linspace(-shift, step + 1, 4, dtype=ctx.dtype)
-            loss = model(x[None]).square().mean()
+            model.seen += 1
+            loss = model(x[None] + model.seen).square().mean()
+            if wrong == "other loss":
+                loss = loss * 2
             loss.backward()
             ctx.loss(loss)
             optimizer.step()
             optimizer.zero_grad()
+            if wrong == "keeps no moments":
+                optimizer.state.clear()
         with ctx.save() as folder:
             if folder is not None:
                 checkpoint_program.save(str(folder), model, optimizer)

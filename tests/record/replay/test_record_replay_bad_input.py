@@ -82,6 +82,31 @@ def test_a_checkpoint_with_an_unknown_regenerated_function_is_refused(tmp_path):
     assert "has the regenerated functions order, which" in refused(tmp_path, states={})
 
 
+@pytest.mark.parametrize("given", [3, None, b"folder"])
+def test_what_is_not_the_path_of_a_folder_is_refused(given):
+    replay = ReplayCheckpoint("ours")
+    with pytest.raises(ArgumentTypeError, match=r"load was given folder=.*; pass the path of"):
+        replay.load(given)
+    with pytest.raises(ArgumentTypeError, match=r"save was given folder=.*; pass the path of"):
+        replay.save(given, step=1)
+
+
+def test_a_root_that_is_not_the_path_of_a_folder_is_refused():
+    with pytest.raises(ArgumentTypeError, match=r"ReplayCheckpoint was given root=3; pass the"):
+        ReplayCheckpoint("ours", root=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("argument", ["generators", "states"])
+def test_generators_and_states_that_have_no_names_are_refused(argument):
+    with pytest.raises(ArgumentTypeError, match=rf"was given {argument}=\[\]; pass a dict from"):
+        ReplayCheckpoint("ours", **{argument: []})
+
+
+def test_a_regenerated_function_that_cannot_be_called_is_refused():
+    with pytest.raises(ArgumentTypeError, match="was given 'order' and 3; pass a name and the"):
+        ReplayCheckpoint("ours").regenerates("order", 3)  # type: ignore[arg-type]
+
+
 def test_a_folder_without_a_checkpoint_is_refused(tmp_path):
     assert "does not exist: ReplayCheckpoint.save wrote no file" in refused(tmp_path)
 

@@ -6,6 +6,7 @@ import copy
 import functools
 import random
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -24,7 +25,7 @@ FORGOTTEN = {
     "counter": ("save", "it changes at"),
     "generator": ("save", "pass it in ReplayCheckpoint(generators=...)"),
     "numpy generator": ("save", "pass it in ReplayCheckpoint(generators=...)"),
-    "shuffle": ("regenerate", "from torch.Generator of"),
+    "shuffle": ("regenerate", "regenerates with keep='all', and to fast_forward"),
     "list": ("regenerate", "random.shuffle of"),
     "loader": ("regenerate", "held by Python, which is not traced"),
 }
@@ -114,6 +115,85 @@ def test_the_plan_of_a_complete_checkpoint_has_no_missing_entries(tmp_path):
     assert order.bytes >= 5056
     [data] = [row for row in plan.rows if row.action == "recompute"]
     assert (data.bytes, data.reason) == (96, "made before the first step, and unchanged since")
+
+
+def carrying(folder: Path, carried: str, saved: bool = False) -> None:
+    """Six steps; what `carried` names lives through them, and is in the checkpoint if `saved`."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    if carried == "statistics in evaluation mode":
+        model.eval()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    data, noise = torch.randn(12, 2), torch.Generator()
+    replay = ReplayCheckpoint("carrying", generators={"noise": noise})
+    state, window, losses = torch.zeros(4, 2), [], torch.zeros(6)
+    average = [p.detach().clone() for p in model.parameters()]
+    for step in range(6):
+        x = data[step : step + 4] + torch.randn(4, 2, generator=noise)
+        if carried == "state":
+            state = 0.5 * state + x
+            x = x + state
+        if carried == "window":
+            window = [*window, x][-3:]
+            x = torch.stack(window).mean(0)
+        if carried == "noise window":
+            window = [*window, torch.randn(4, 2, generator=noise)][-3:]
+            x = x + torch.stack(window).mean(0)
+        if carried == "permutation" and step % 3 == 0:
+            order = torch.randperm(4, generator=noise)
+        if carried == "permutation":
+            x = x[order]
+        loss = model(x).square().mean()
+        losses[step] = loss.detach()  # the old values are kept, but nothing is computed from them
+        optimizer.zero_grad(set_to_none=False)
+        loss.backward()
+        optimizer.step()
+        if carried == "average":
+            for mean, parameter in zip(average, model.parameters(), strict=True):
+                mean.lerp_(parameter.detach(), 0.1)
+        if step == 4:
+            own: dict[str, Any] = {"model": model.state_dict()}
+            if "statistics" in carried and not saved:
+                own["model"] = {k: v for k, v in own["model"].items() if "running" not in k}
+            if saved:
+                own |= {"state": state, "window": window, "average": average}
+                own["order"] = order if carried == "permutation" else None
+            torch.save(own, folder / "own.pt")
+            replay.save(folder, step=5)
+
+
+@pytest.mark.parametrize(
+    ("carried", "action", "text"),
+    [
+        ("state", "save", "its value depends on earlier steps too, so repeating the last draw is"),
+        ("noise window", "save", "this line has drawn again since"),
+        ("window", "save", "this line has drawn again since, so repeating the last draw is not en"),
+        ("permutation", "regenerate", "to ReplayCheckpoint.regenerates, and to fast_forward"),
+        ("statistics", "save", "training changes it at"),
+        ("average", "save", "training changes it at"),
+    ],
+)
+def test_the_plan_says_whether_a_tensor_that_outlives_a_step_is_saved_or_drawn_again(
+    tmp_path, carried, action, text
+):
+    plan = replay_plan(lambda: carrying(tmp_path, carried))
+
+    assert plan.missing
+    assert {row.action for row in plan.missing} == {action}, str(plan)
+    assert all(text in row.reason for row in plan.missing), str(plan)
+
+
+@pytest.mark.parametrize("carried", ["", "state", "window", "permutation", "statistics", "average"])
+def test_the_plan_has_no_missing_entries_if_what_outlives_a_step_is_saved(tmp_path, carried):
+    plan = replay_plan(lambda: carrying(tmp_path, carried, saved=True))
+
+    assert plan.missing == (), str(plan)
+
+
+def test_running_statistics_that_evaluation_mode_only_reads_are_made_again(tmp_path):
+    plan = replay_plan(lambda: carrying(tmp_path, "statistics in evaluation mode"))
+
+    assert plan.missing == (), str(plan)
 
 
 def test_the_plan_of_a_training_with_exact_restarts_has_no_missing_entries(tmp_path):

@@ -86,6 +86,36 @@ def test_a_replay_of_a_folder_that_is_no_trace_is_a_usage_error(
         )
 
 
+def test_a_step_that_is_not_a_number_is_named_as_the_fault(pytester, write_ini, without_hypothesis):
+    write_ini()
+    pytester.mkdir("run@home")
+    (pytester.path / "run@home" / "manifest.json").write_text("{}")
+
+    for step in ("-1", "x", "", "1.5"):
+        result = pytester.runpytest_inprocess(f"--trainsafe-replay=run@home@{step}")
+        assert result.ret == 4
+        result.stderr.fnmatch_lines(
+            [f"*the number of a step, counted from 0, such as run@home@3, not '{step}' as the st*"]
+        )
+    assert pytester.runpytest_inprocess("--trainsafe-replay=run@home").ret == 5
+    assert pytester.runpytest_inprocess("--trainsafe-replay=run@home@0").ret == 5
+
+
+def test_a_replay_that_fails_is_not_reported_as_never_requested(
+    recorded, pytester, write_ini, without_hypothesis
+):
+    pytester.makepyfile(test_replayed=TEST)
+    write_ini()
+
+    result = pytester.runpytest_inprocess(
+        "--trainsafe-dtype=float32", f"--trainsafe-replay={recorded}@99"
+    )
+
+    result.assert_outcomes(failed=1)
+    result.stdout.no_fnmatch_line("*no test requested*")
+    result.stdout.fnmatch_lines(["nothing was replayed: --trainsafe-replay was given step 99, *"])
+
+
 def test_a_replayed_run_that_no_selected_test_requests_is_reported(
     pytester, write_ini, without_hypothesis
 ):
@@ -98,5 +128,5 @@ def test_a_replayed_run_that_no_selected_test_requests_is_reported(
 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["*no selected test requests the run of */other; select the test that*"]
+        ["*no test requested the run of */other; select the test that recorded it"]
     )

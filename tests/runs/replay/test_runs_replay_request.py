@@ -13,6 +13,8 @@ from torch import nn
 from pytest_trainsafe import Trace, TraceError, assert_equivalent
 from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
 from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.replay import file
@@ -217,6 +219,62 @@ def test_a_program_that_draws_differently_fails_in_the_first_replayed_step(recor
         match=r"of step 4 from .* on rank 0 draw 1 differs: the replay makes uniform_ \(3x3\)",
     ):
         replay(original, 5, draws=2)
+
+
+@pytest.mark.parametrize("recorded_anything", [False, True])
+def test_a_replay_that_fails_before_it_loads_the_checkpoint_has_a_note(
+    record, tmp_path, recorded_anything
+):
+    replays = Replays((str(record("original")), 5))
+    request = replays.of(SPEC)
+    assert request is not None
+    trace = tmp_path / "later" / "trace"
+
+    def fail(spec):
+        if recorded_anything:
+            record("later", spec, loads=False, ends=0)
+        raise GroupFailure(
+            GroupResult(task="train", folder=tmp_path, ranks=(), seconds=0.0, timeout=1.0)
+        )
+
+    with pytest.raises(GroupFailure):
+        replays.make(request, SPEC, trace, fail)
+
+    [note] = replays.notes
+    assert note.endswith(
+        "was to be replayed from the checkpoint before step 4, but it failed, as shown, and not "
+        "every rank had loaded the checkpoint"
+    )
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_replay_that_draws_otherwise_has_a_note(record, tmp_path, fails):
+    replays = Replays((str(record("original")), 5))
+    request = replays.of(SPEC)
+    assert request is not None
+
+    def draw_otherwise(spec):
+        record("later", spec, draws=2)
+        if fails:
+            raise GroupFailure(
+                GroupResult(task="train", folder=tmp_path, ranks=(), seconds=0.0, timeout=1.0)
+            )
+
+    with pytest.raises(ReplayMismatchError):
+        replays.make(request, SPEC, tmp_path / "later" / "trace", draw_otherwise)
+
+    [note] = replays.notes
+    assert "in float32 failed to replay: the replay of step 4 from" in note
+
+
+def test_a_request_that_is_refused_has_a_note(record):
+    replays = Replays((str(record("original")), 6))
+
+    with pytest.raises(ArgumentError):
+        replays.of(SPEC)
+
+    [note] = replays.notes
+    assert note.startswith("nothing was replayed: --trainsafe-replay was given step 6, but")
 
 
 def test_a_program_that_does_not_load_the_checkpoint_begins_at_its_first_step(record, replay):

@@ -10,4 +10,5 @@ data        finds the inputs that the resumed Run reads instead of the uninterru
 later       finds hyperparameters that the resumed Run sets to other values in a later step
 difference  one difference, and its Finding
 layout      judges a checkpoint that is resumed at another Point
+loaded      compares the state that both Points loaded
 """

@@ -21,7 +21,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_trainsafe.core.code_files import TORCH, owner_of
+from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.rng import frames
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
@@ -36,8 +36,8 @@ MAX_READS = 64
 #: Maximum length of the text of an operator's arguments, in characters.
 _LONGEST = 200
 
-#: Files of torch that only pass a call on.  Between the recorder's code and an operator that it
-#: calls, the stack has no other files.
+#: Files of torch and of the RNG ledger that only pass a call on.  Between the recorder's code and
+#: an operator that it calls, the stack has no other files.
 _THIN = tuple(
     TORCH + name.replace("/", os.sep)
     for name in (
@@ -45,6 +45,8 @@ _THIN = tuple(
         *("utils/_contextlib.py", "utils/_python_dispatch.py", "utils/_pytree.py", "_linalg_utils"),
     )
 )
+# Random operators of the program are called through the RNG ledger.
+_THIN += tuple(str(PACKAGE / "record" / "rng" / name) for name in ("operators.py", "ledger.py"))
 
 #: Built-in functions whose results differ between processes.  Maps a function's `__module__` and
 #: `__qualname__` to its name in reports.
@@ -197,7 +199,9 @@ def _digest(values: Sequence[Any]) -> str:
         plain = local.detach().resolve_conj().resolve_neg().cpu().contiguous()
         digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
         if plain.numel():
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+            # A contiguous tensor of one element may have any strides, such as 0 if it was expanded.
+            flat = plain.as_strided((plain.numel(),), (1,))
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest() if found else ""
 
 

@@ -2,5 +2,6 @@
 
 runtime          makes torch deterministic in a region of the program, and restores its settings
 sealed           fixes the clock, process id and system random numbers that the program reads
+numpy_memory     fills the small arrays of numpy.empty, whose memory NumPy keeps from before
 operator_ledger  hashes the results of every operator of one step
 """

@@ -23,6 +23,7 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
+from pytest_trainsafe.record.determinism.numpy_memory import filled
 from pytest_trainsafe.record.determinism.sealed import sealed
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
@@ -85,6 +86,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
                 else recorder.operators.recording()
             )
             around.enter_context(sealed(spec.sealed))
+            around.enter_context(filled(spec.environ))
             around.enter_context(recorder.sites.constructions())
             around.enter_context(recorder.origins or contextlib.nullcontext())
             around.enter_context(recorder.state.found())

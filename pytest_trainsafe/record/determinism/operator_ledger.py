@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Iterator, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -21,23 +20,24 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from pytest_trainsafe.core.code_files import TORCH, owner_of
+from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.determinism.outside_reads import OutsideReads
 from pytest_trainsafe.record.rng import frames
-from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Maximum number of operators that are recorded; each takes about 300 bytes.
 MAX_OPERATORS = 50_000
 
-#: Maximum number of recorded reads from outside of the process, such as of the clock.
-MAX_READS = 64
+#: The real function, which a sealed Run replaces. It is called often.
+_getpid = os.getpid
 
 #: Maximum length of the text of an operator's arguments, in characters.
 _LONGEST = 200
 
-#: Files of torch that only pass a call on.  Between the recorder's code and an operator that it
-#: calls, the stack has no other files.
+#: Files of torch and of the RNG ledger that only pass a call on.  Between the recorder's code and
+#: an operator that it calls, the stack has no other files.
 _THIN = tuple(
     TORCH + name.replace("/", os.sep)
     for name in (
@@ -45,19 +45,8 @@ _THIN = tuple(
         *("utils/_contextlib.py", "utils/_python_dispatch.py", "utils/_pytree.py", "_linalg_utils"),
     )
 )
-
-#: Built-in functions whose results differ between processes.  Maps a function's `__module__` and
-#: `__qualname__` to its name in reports.
-_OUTSIDE: dict[tuple[str | None, str], str] = {
-    **{("time", name): f"time.{name}" for name in ("time", "time_ns", "monotonic", "monotonic_ns")},
-    **{("time", name): f"time.{name}" for name in ("perf_counter", "perf_counter_ns")},
-    **{("time", name): f"time.{name}" for name in ("process_time", "process_time_ns")},
-    (None, "datetime.now"): "datetime.now",
-    (None, "datetime.utcnow"): "datetime.utcnow",
-    (None, "date.today"): "date.today",
-    ("posix", "urandom"): "os.urandom",
-    ("posix", "getpid"): "os.getpid",
-}
+# Random operators of the program are called through the RNG ledger.
+_THIN += tuple(str(PACKAGE / "record" / "rng" / name) for name in ("operators.py", "ledger.py"))
 
 
 class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -73,8 +62,8 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._clock = clock
         self._names: Mapping[nn.Module, str] = {}
         self._called = self._recorded = 0
-        self._reads: set[tuple[str, str, int]] = set()
-        self._thread, self._pid = threading.get_ident(), os.getpid()
+        self._reads = OutsideReads(writer)
+        self._pid = _getpid()
 
     @contextlib.contextmanager
     def recording(self) -> Iterator[None]:
@@ -145,25 +134,20 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     @property
     def _on(self) -> bool:
-        return self._clock.steps_done == self._step and os.getpid() == self._pid
+        return self._clock.steps_done == self._step and self._in_process
+
+    @property
+    def _in_process(self) -> bool:
+        """Whether this is the rank's process, and not one that the program forked."""
+        return _getpid() == self._pid
 
     def _profile(self, frame: FrameType, event: str, called: Any) -> None:
         """The profile function: records reads from outside the process, such as of the clock.
 
-        A read is a call of a function in `_OUTSIDE` by the program's own code.  For each function,
-        each calling line is recorded once.
+        Reads before the step count too: a result of the step may depend on them.
         """
-        if event != "c_call" or not self._on or len(self._reads) >= MAX_READS:
-            return
-        name = getattr(called, "__qualname__", "")
-        what = _OUTSIDE.get((getattr(called, "__module__", None), name))
-        file = frame.f_code.co_filename
-        if what is None or owner_of(file) != "project":
-            return
-        at = f"{file}:{frame.f_lineno}"
-        if not any(known[:2] == (what, at) for known in self._reads):
-            self._reads.add((what, at, self._recorded))
-            self._writer.add(OutsideRead(what, at, self._recorded))
+        if event == "c_call" and self._clock.steps_done <= self._step and self._in_process:
+            self._reads.called(frame, called, self._recorded)
 
 
 def _of_the_recorder(frame: FrameType | None) -> bool:
@@ -197,7 +181,9 @@ def _digest(values: Sequence[Any]) -> str:
         plain = local.detach().resolve_conj().resolve_neg().cpu().contiguous()
         digest.update(f"{plain.dtype}{tuple(plain.shape)}".encode())
         if plain.numel():
-            digest.update(plain.reshape(-1).view(torch.uint8).numpy().data)
+            # A contiguous tensor of one element may have any strides, such as 0 if it was expanded.
+            flat = plain.as_strided((plain.numel(),), (1,))
+            digest.update(flat.view(torch.uint8).numpy().data)
     return digest.hexdigest() if found else ""
 
 

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
+from determinism_traces import Rank, loss, operator, written
 
 from pytest_trainsafe.core.finding import StepSubject
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
@@ -19,35 +16,7 @@ from pytest_trainsafe.judge.replay.determinism.nondeterministic import _LISTED, 
 from pytest_trainsafe.judge.replay.determinism.operator_look import first_operator
 from pytest_trainsafe.judge.replay.determinism.variation import variables
 from pytest_trainsafe.trace.operators import OperatorEvent, OutsideRead
-from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import StepEvent
-from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
-
-
-def loss(step: int, microbatch: int = 0) -> TensorId:
-    return TensorId(step, microbatch, "loss", "", "loss")
-
-
-#: What a rank records: tensors by name, in order, and other events.
-Rank = Sequence[tuple[TensorId, torch.Tensor] | StepEvent | OperatorEvent | OutsideRead]
-
-
-def written(path: Path, *ranks: Rank) -> Trace:
-    """A trace of dp ranks, each of which recorded the given events."""
-    point = Point.of(dp=len(ranks))
-    spec = RunSpec(program="a_program:train", axes=point.values, dtype="float32")
-    write_manifest(path, manifest_of(spec, "cpu"))
-    for number, events in enumerate(ranks):
-        writer = RankWriter(path, number)
-        for event in events:
-            if isinstance(event, tuple):
-                writer.add_tensor(event[0], event[1], (), "default")
-            else:
-                writer.add(event)
-        writer.close()
-    return Trace.open(path)
-
 
 ONE, TWO = torch.ones(3), torch.full((3,), 2.0)
 RANK: Rank = [(loss(0), ONE), (loss(0, 1), ONE), (loss(1), ONE)]
@@ -130,10 +99,6 @@ def test_an_optimizer_that_steps_in_only_one_run_is_a_difference(tmp_path):
     assert (found.how, found.subject) == ("steps", StepSubject(0))
 
 
-def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", **more: Any):
-    return OperatorEvent(name, 0, f"{inputs:032x}", f"{outputs:032x}", **more)
-
-
 @pytest.mark.parametrize(
     ("one", "other", "differs"),
     [
@@ -141,6 +106,18 @@ def operator(outputs: int = 1, inputs: int = 1, name: str = "aten.mul.Tensor", *
         (operator(1, 1), operator(2, 2), "input"),
         (operator(1, arguments="1.5"), operator(2, arguments="2.5"), "argument"),
         (operator(), operator(name="aten.add.Tensor"), "call"),
+        (operator(microbatch=0), operator(microbatch=1), "microbatch"),
+        # What is in memory that an operator overwrites, or in a storage, is not its input's value.
+        (
+            operator(1, 1, "aten.uniform_.default"),
+            operator(2, 2, "aten.uniform_.default"),
+            "result",
+        ),
+        (
+            operator(1, 1, "aten.set_.source_Storage"),
+            operator(2, 1, "aten.set_.source_Storage"),
+            "input",
+        ),
     ],
 )
 def test_the_first_differing_operator_is_reported_with_the_part_that_differs(

@@ -1,7 +1,7 @@
 """Finds the first operator whose result differs between two Runs, and likely causes.
 
 Compares the operators that the Runs recorded in one step, rank by rank. Also finds the first draw
-of an unseeded generator, and calls that read the clock or a similar source.
+of an unseeded generator.
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ import torch
 from pytest_trainsafe.core.code_files import owner_of, relative
 from pytest_trainsafe.judge.replay.determinism.nondeterministic import base_name
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
-from pytest_trainsafe.record.rng.operators import OPERATORS
+from pytest_trainsafe.record.rng.operators import COMPOSITE, OPERATORS
 from pytest_trainsafe.record.rng.states import torch_state
-from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
-from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent
+from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent
 
 #: What differs first at an operator: only its "result"; an "argument" that is not a tensor; an
-#: "input" tensor, although no recorded operator before it differs; or the operator itself ("call").
-Differs = Literal["result", "argument", "input", "call"]
+#: "input" tensor, although no recorded operator before it differs; the "microbatch" in which the
+#: operator is called; or the operator itself ("call").
+Differs = Literal["result", "argument", "input", "microbatch", "call"]
 
 #: Operators that return uninitialised memory.
 _UNWRITTEN = frozenset(
@@ -33,7 +34,19 @@ _UNWRITTEN = frozenset(
     }
 )
 
-_RANDOM = frozenset(name.partition(".")[0] for name in OPERATORS)
+_RANDOM = frozenset(
+    name.partition(".")[0] for name in (*OPERATORS, *itertools.chain(*COMPOSITE.values()))
+)
+
+#: Random operators whose input tensor is only the memory that they write to.
+_OVERWRITING = frozenset(
+    f"aten.{name}"
+    for name in (
+        *("bernoulli_.float", "cauchy_.default", "exponential_.default", "geometric_.default"),
+        *("log_normal_.default", "normal_.default", "random_.default", "random_.from"),
+        *("random_.to", "uniform_.default"),
+    )
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,15 +71,17 @@ class FirstOperator:
     @property
     def text(self) -> str:
         """A sentence that names the operator and says what differs first."""
-        event = self.event
-        where = f" in {event.module or 'the root module'}" if event.module is not None else ""
-        at = f" at {relative(event.line)}" if event.line else ""
-        name = f"{event.name}{' (backward)' if event.backward else ''}{where}{at}"
+        name = _described(self.event)
         if self.differs == "call":
-            return f"one Run calls {name}, and the other calls {self.other.name} instead"
+            return f"one Run calls {name}, and the other calls {_described(self.other)} instead"
+        if self.differs == "microbatch":
+            return (
+                f"{name} is the first to differ: {_microbatch(self.event)} in one Run, and "
+                f"{_microbatch(self.other)} in the other"
+            )
         if self.differs == "argument":
             shown = (
-                f"({_cut(event.arguments)}) in one Run and ({_cut(self.other.arguments)}) in "
+                f"({_cut(self.event.arguments)}) in one Run and ({_cut(self.other.arguments)}) in "
                 "the other"
             )
             return f"{name} is the first to differ: its arguments are {shown}"
@@ -94,26 +109,42 @@ def first_operator(first: Trace, second: Trace, rank: int) -> FirstOperator | No
     return None
 
 
-def left_out(trace: Trace) -> int:
-    """The number of operators of the step that were called but not recorded, on all ranks."""
-    counts = (count for rank in trace.ranks for count in rank.events_of(OperatorCount))
-    return sum(count.called - count.recorded for count in counts)
+def last_unwritten(trace: Trace, rank: int, before: int | None) -> OperatorEvent | None:
+    """The last operator of the step on a rank that returned uninitialised memory, or None.
+
+    Only operators before number `before` count; all of them if it is None.
+    """
+    events = trace.ranks[rank].events_of(OperatorEvent)[:before]
+    made = (event for event in reversed(events) if base_name(event.name) in _UNWRITTEN)
+    return next((event for event in made if event.line), None)
+
+
+def unequal_counts(first: Trace, second: Trace, rank: int) -> str:
+    """Words on why operators of one of two Runs have no counterpart; "" if all of them have one."""
+    steps = [len(trace.ranks[rank].steps) for trace in (first, second)]
+    if steps[0] != steps[1]:
+        return f"the Runs have different numbers of steps, {steps[0]} and {steps[1]}"
+    counts = [list(trace.ranks[rank].events_of(OperatorCount)) for trace in (first, second)]
+    called = [sum(count.called for count in each) for each in counts]
+    if called[0] != called[1]:
+        return f"the step calls {called[0]} operators in one Run and {called[1]} in the other"
+    missed = sum(count.called - count.recorded for count in counts[0])
+    return f"{missed} operators were not recorded" if missed else ""
 
 
 def _differs(one: OperatorEvent, other: OperatorEvent) -> Differs | None:
     if (one.name, one.at, one.module) != (other.name, other.at, other.module):
         return "call"
+    if one.microbatch != other.microbatch:
+        return "microbatch"
     if one.outputs == other.outputs or one.view or base_name(one.name) in _UNWRITTEN:
         return None
     if one.arguments != other.arguments:
         return "argument"
-    return "result" if one.inputs == other.inputs else "input"
-
-
-def last_read(rank: RankTrace, before: int) -> OutsideRead | None:
-    """The last read of the clock or a similar source before operator number `before`, or None."""
-    reads = [read for read in rank.events_of(OutsideRead) if read.before <= before]
-    return reads[-1] if reads else None
+    if one.name in _OVERWRITING:
+        return "result"
+    # The input of `set_` may be a storage, which is not hashed.
+    return "result" if one.inputs == other.inputs and base_name(one.name) != "set_" else "input"
 
 
 def unseeded(first: Trace, second: Trace, rank: int, step: int) -> Draw | None:
@@ -167,6 +198,17 @@ def _is_programs(draw: Draw) -> bool:
     if not file:  # the name of a created generator contains " of " and the line of its first use
         return " of " in draw.event.generator
     return owner_of(file) == "project"
+
+
+def _described(event: OperatorEvent) -> str:
+    where = f" in {event.module or 'the root module'}" if event.module is not None else ""
+    at = f" at {relative(event.line)}" if event.line else ""
+    return f"{event.name}{' (backward)' if event.backward else ''}{where}{at}"
+
+
+def _microbatch(event: OperatorEvent) -> str:
+    number = event.microbatch
+    return "it is outside of micro-batches" if number is None else f"it is in micro-batch {number}"
 
 
 def _cut(text: str) -> str:

@@ -122,12 +122,34 @@ def test_a_recomputation_of_another_modules_numbers_is_found(tmp_path: Path):
     assert state(2) in finding.message
 
 
-def evaluation(number: int, shape: tuple[int, ...] = (3,), operator: str = "normal_"):
+def evaluation(
+    number: int,
+    shape: tuple[int, ...] = (3,),
+    operator: str = "normal_",
+    generator: str = "torch cpu",
+    seed: str = "",
+):
     return DrawEvent(
-        *("torch cpu", "evaluation", state(number), state(number + 1), operator),
+        *(generator, "evaluation", state(number), state(number + 1), operator),
         step=1,
         at="train.py:9",
         shape=shape,
+        seed=seed,
+    )
+
+
+OWN = "torch.Generator of noise.py:3"
+
+
+def noise(number: int, step: int = 0, seed: str = "", generator: str = OWN) -> DrawEvent:
+    """A draw of the training, in a micro-batch, from a generator that the program made."""
+    return DrawEvent(
+        *(generator, "data", state(number), state(number + 1), "normal_"),
+        step=step,
+        microbatch=0,
+        at="noise.py:3",
+        shape=(3,),
+        seed=seed,
     )
 
 
@@ -144,6 +166,44 @@ def test_an_evaluation_shifts_only_a_stream_that_training_goes_on_with(tmp_path,
     trace = write(tmp_path / "a", SINGLE, lambda at: [mask(0), evaluation(1), *after])
 
     assert checks(judge_rng(trace)) == found
+
+
+def test_an_evaluation_that_draws_from_the_trainings_own_generator_is_a_shift(tmp_path: Path):
+    events = [noise(0), evaluation(1, generator=OWN), noise(2, step=1)]
+    [finding] = judge_rng(write(tmp_path / "a", SINGLE, lambda at: events)).findings
+
+    assert finding.check == "rng:evaluation_shift"
+    assert f"draws from {OWN}" in finding.message
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        # The state is put back.
+        [noise(0), evaluation(1, generator=OWN), noise(1, step=1)],
+        # Both have a generator with the same seed, and have drawn equally often.
+        [noise(0), evaluation(0, generator=OWN), noise(1, step=1)],
+        [noise(0), evaluation(0, generator=OWN), noise(1, step=1), evaluation(1, generator=OWN)],
+        # Each has a generator with another seed; the line that draws gives both their name.
+        [noise(0), evaluation(5, generator=OWN), noise(1, step=1), evaluation(6, generator=OWN)],
+        # The last state of merged draws is that of a generator which was put back meanwhile.
+        [evaluation(5, generator=OWN, seed="7"), noise(6, step=1, seed="8")],
+        # Only the state at the end of the evaluation is known, and not what drew.
+        [
+            noise(0, generator="numpy"),
+            evaluation(1, operator="", generator="numpy"),
+            noise(2, step=1, generator="numpy"),
+        ],
+    ],
+)
+def test_a_generator_that_only_the_evaluation_draws_from_shifts_nothing(tmp_path: Path, events):
+    assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: events))) == []
+
+
+def test_a_loader_with_a_generator_of_the_evaluation_is_not_listed(tmp_path: Path):
+    events = [mask(0), evaluation(1, (), "random_", OWN), mask(1, step=1)]
+
+    assert judge_rng(write(tmp_path / "a", SINGLE, lambda at: events)).not_compared == ()
 
 
 def test_the_seed_that_a_loader_draws_in_evaluation_is_noted_and_no_fault(tmp_path: Path):

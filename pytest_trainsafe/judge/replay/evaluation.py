@@ -17,25 +17,34 @@ _TRAINING = frozenset({"forward", "backward", "optimizer"})
 
 
 def evaluation_dropout(draws: Draws, excused: Excused) -> Iterator[Finding]:
-    """Checks that no dropout is active during evaluation. Yields at most one finding."""
+    """Checks that no dropout is active during evaluation. Yields at most one finding.
+
+    Draws from a generator of the program that only evaluations draw from do not count: dropout
+    of torch draws from the default generators.
+    """
     check = "rng:evaluation_dropout"
     for rank in draws.by_rank:
+        trained = {_stream(draw) for draw in rank if draw.event.phase != "evaluation"}
         for draw in rank:
             event = draw.event
             if event.phase != "evaluation" or not _is_dropout(draw) or excused(check, draw):
                 continue
+            if not _is_default(event.generator) and _stream(draw) not in trained:
+                continue
             message = (
-                f"rank {draw.rank.rank} evaluates its model with dropout on, before step "
-                f"{event.step}: {describe_draw(draw)} draws from {stream_of(draw)}"
+                f"rank {draw.rank.rank} makes a Bernoulli draw, as dropout does, while it "
+                f"evaluates its model, before step {event.step}: {describe_draw(draw)} draws from "
+                f"{stream_of(draw)}; {_why_evaluation(draw)}"
             )
             cause = (
                 "the module is in training mode: call model.eval() before the evaluation, and "
                 "model.train() after it"
                 if event.training
-                else "the module is in evaluation mode, but its dropout is active: pass "
-                "training=self.training to the function"
+                else "the module is in evaluation mode: if this is dropout, pass "
+                "training=self.training to the function; if the evaluation needs this draw, pass "
+                "it a generator of its own"
             )
-            yield violation(check, message, cause, draw)
+            yield violation(check, message, f"{cause}. {_excuse(check, draw)}", draw)
             return
 
 
@@ -106,11 +115,17 @@ def _is_default(generator: str) -> bool:
     return generator.startswith("torch ") or generator in (NUMPY, PYTHON)
 
 
+def _stream(draw: Draw) -> tuple[str, str]:
+    return draw.event.generator, draw.event.seed
+
+
 def _shifted(began: Draw, draw: Draw) -> Finding:
+    check = "rng:evaluation_shift"
     message = (
         f"rank {began.rank.rank} draws from the training's random stream while it evaluates, "
         f"before step {began.event.step}: {describe_draw(began)} draws from {stream_of(began)}; "
-        f"the training continues in the same stream, with {describe_draw(draw)}"
+        f"the training continues in the same stream, with {describe_draw(draw)}; "
+        f"{_why_evaluation(began)}"
     )
     restored = (
         "torch.random.fork_rng()"
@@ -119,9 +134,27 @@ def _shifted(began: Draw, draw: Draw) -> Finding:
     )
     cause = (
         "the random numbers of the training depend on whether and how often it evaluates: use a "
-        f"separate generator for the evaluation, or {restored}"
+        f"separate generator for the evaluation, or {restored}. {_excuse(check, began)}"
     )
-    return violation("rng:evaluation_shift", message, cause, began)
+    return violation(check, message, cause, began)
+
+
+def _why_evaluation(draw: Draw) -> str:
+    """Why the draw counts as one of an evaluation."""
+    event = draw.event
+    if event.module is not None and event.training:
+        mode = "without gradients, or with a part of the model in evaluation mode"
+    else:
+        mode = "with the model in evaluation mode"
+    return f"this counts as evaluation because it runs between two steps {mode}"
+
+
+def _excuse(check: str, draw: Draw) -> str:
+    where = draw.place or "*"
+    return (
+        "If the draw is intended, as in a rollout for the training, excuse it with "
+        f'expect_rng("{where}", ignore="{check}", reason=...)'
+    )
 
 
 def is_loader_seed(draw: Draw) -> bool:

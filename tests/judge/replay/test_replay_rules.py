@@ -200,6 +200,61 @@ def test_a_generator_that_only_the_evaluation_draws_from_shifts_nothing(tmp_path
     assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: events))) == []
 
 
+def latent(module: str = "latent", generator: str = OWN, training: bool = False) -> DrawEvent:
+    """A Bernoulli draw of a module in an evaluation."""
+    return DrawEvent(
+        *(generator, "evaluation", state(20), state(21), "bernoulli.p"),
+        step=1,
+        module=module,
+        training=training,
+        at="model.py:7",
+        shape=(4, 4),
+        seed="1",
+    )
+
+
+def test_a_bernoulli_draw_from_a_generator_of_the_evaluation_is_no_dropout(tmp_path: Path):
+    own = [mask(0), noise(5, seed="2"), latent()]
+    shared = [mask(0), noise(5, seed="1"), latent()]
+
+    assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: own))) == []
+    found = judge_rng(write(tmp_path / "b", SINGLE, lambda at: shared))
+    assert checks(found) == ["rng:evaluation_dropout"]
+
+
+@pytest.mark.parametrize(
+    ("event", "mode", "excuse"),
+    [
+        (
+            latent(generator="torch cpu"),
+            "with the model in evaluation mode",
+            'expect_rng("latent", ignore="rng:evaluation_dropout"',
+        ),
+        (
+            latent("", "torch cpu", training=True),
+            "without gradients, or with a part of the model in evaluation mode",
+            'expect_rng("*", ignore="rng:evaluation_dropout"',
+        ),
+        (
+            evaluation(1),
+            "with the model in evaluation mode",
+            'expect_rng("train.py:9", ignore="rng:evaluation_shift"',
+        ),
+    ],
+)
+def test_a_finding_about_evaluation_says_why_it_is_one_and_how_to_excuse_it(
+    tmp_path, event, mode, excuse
+):
+    trace = write(tmp_path / "a", SINGLE, lambda at: [mask(0), event, mask(2, step=1)])
+    [finding] = judge_rng(trace).findings
+
+    assert finding.message.endswith(
+        f"this counts as evaluation because it runs between two steps {mode}"
+    )
+    assert finding.pattern is not None
+    assert excuse in finding.pattern.cause
+
+
 def test_a_loader_with_a_generator_of_the_evaluation_is_not_listed(tmp_path: Path):
     events = [mask(0), evaluation(1, (), "random_", OWN), mask(1, step=1)]
 

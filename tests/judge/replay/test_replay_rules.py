@@ -122,6 +122,65 @@ def test_a_recomputation_of_another_modules_numbers_is_found(tmp_path: Path):
     assert state(2) in finding.message
 
 
+def jitter(number: int, phase, at: str = "router.py:5", generator: str = "torch cpu", **fields):
+    """Noise that a module or, without `module`, a function draws in a micro-batch."""
+    return DrawEvent(
+        *(generator, phase, state(number), state(number + 1), fields.pop("operator", "normal_")),
+        microbatch=0,
+        module=fields.pop("module", "router"),
+        at=at,
+        shape=(4, 8),
+        **fields,
+    )
+
+
+@pytest.mark.parametrize(
+    ("generator", "operator", "cause"),
+    [
+        ("torch cpu", "exponential_", "use preserve_rng_state=True"),
+        ("python random", "random.random", "restores only torch's default generators"),
+    ],
+)
+def test_a_recomputation_must_repeat_every_draw_of_its_forward(
+    tmp_path, generator, operator, cause
+):
+    def recomputed(number):
+        for phase, at in (("forward", 1), ("recomputation", number)):
+            yield jitter(at, phase, generator=generator, operator=operator)
+
+    assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: recomputed(1)))) == []
+    [finding] = judge_rng(write(tmp_path / "b", SINGLE, lambda at: recomputed(2))).findings
+    assert finding.check == "rng:recomputation"
+    assert finding.pattern is not None
+    assert cause in finding.pattern.cause
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"at": "hook.py:3"},  # a hook of gradients, in a module that calls the backward
+        {"module": None},  # the same line rounds gradients in a backward inside a checkpoint
+    ],
+)
+def test_noise_that_is_added_to_gradients_repeats_no_draw_of_a_forward(tmp_path, fields):
+    events = [jitter(1, "forward"), jitter(2, "recomputation", **fields)]
+
+    assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: events))) == []
+
+
+def test_a_recomputed_function_repeats_the_dropout_that_it_draws_without_a_module(tmp_path: Path):
+    def called(number, count=1):
+        for at in (1, 4):
+            yield jitter(at, "data", module=None, operator="bernoulli_.float", count=count)
+        yield jitter(number, "recomputation", module=None, operator="bernoulli_.float")
+
+    assert checks(judge_rng(write(tmp_path / "a", SINGLE, lambda at: called(4)))) == []
+    found = judge_rng(write(tmp_path / "b", SINGLE, lambda at: called(2)))
+    assert checks(found) == ["rng:recomputation"]
+    # The ledger has only the first and the last state of draws that it merges.
+    assert checks(judge_rng(write(tmp_path / "c", SINGLE, lambda at: called(2, count=3)))) == []
+
+
 def evaluation(
     number: int,
     shape: tuple[int, ...] = (3,),

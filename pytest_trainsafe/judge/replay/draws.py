@@ -17,6 +17,10 @@ from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 #: draws of its phase there.
 Site = tuple[int, int | None, str, int]
 
+#: The operators that dropout draws with where a program calls it as a function. A Bernoulli draw
+#: with other operators may select data.
+_FUNCTIONS = MASKS - {"bernoulli_.Tensor", "bernoulli.out", "bernoulli.p"}
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
@@ -39,6 +43,23 @@ class Draw:
             event.phase == "forward"
             and event.module is not None
             and event.operator in MASKS
+            and math.prod(event.shape) > 1
+        )
+
+    @property
+    def is_function_mask(self) -> bool:
+        """Whether the draw masks a tensor in a function that runs outside of modules.
+
+        Such a function is `F.dropout` in the training loop, or in a method of a model that is not
+        its forward. It draws from a default generator.
+        """
+        event = self.event
+        return (
+            event.phase == "data"
+            and event.module is None
+            and event.microbatch is not None
+            and event.generator.startswith("torch ")
+            and event.operator in _FUNCTIONS
             and math.prod(event.shape) > 1
         )
 
@@ -73,14 +94,19 @@ class Draws:
         """Arrange the draws of a trace."""
         return cls(trace, [list(_of_rank(rank)) for rank in trace.ranks])
 
-    def masks(self, rank: int) -> list[Draw]:
+    def masks(self, rank: int, *, functions: bool = False) -> list[Draw]:
         """A rank's draws of masks, such as dropout's, in forwards of the training.
 
-        If the program marks micro-batches, forwards outside of them do not count.
+        If the program marks micro-batches, forwards outside of them do not count. With
+        `functions`, masks that are drawn outside of modules are included.
         """
         marked = not self.trace.ranks[rank].note("level")
-        masks = (draw for draw in self.by_rank[rank] if draw.is_mask)
-        return [draw for draw in masks if not marked or draw.event.microbatch is not None]
+        return [
+            draw
+            for draw in self.by_rank[rank]
+            if (draw.is_mask and (not marked or draw.event.microbatch is not None))
+            or (functions and draw.is_function_mask)
+        ]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
         """Yields groups of the ranks whose coordinates differ only on the axis `axis`."""

@@ -85,13 +85,13 @@ def data_parallel(
     """Checks that ranks of dp draw different dropout for different micro-batches.
 
     Yields at most one finding. Draws that the reference itself repeats between micro-batches
-    are not a fault of the candidate; their modules are added to `repeated`.
+    are not a fault of the candidate; their modules or lines are added to `repeated`.
     """
     check = "rng:dp_same_dropout"
     shared = shares_microbatches(draws)
     found: tuple[Draw, Draw] | None = None
     for group in draws.groups("dp"):
-        masks = [draws.masks(rank) for rank in group]
+        masks = [draws.masks(rank, functions=True) for rank in group]
         for here, there in itertools.combinations(masks, 2):
             known = {(d.event.step, d.event.generator, d.event.before): d for d in there}
             for left in here:
@@ -101,7 +101,7 @@ def data_parallel(
                 if shared and "dp" not in (regions.of(left) or ()):
                     continue
                 if not shared and _repeats(draws, regions, left, right):
-                    repeated.add(left.site[2])
+                    repeated.add(left.place)
                     continue
                 if found is None or _earlier(left, found[0]):
                     found = left, right
@@ -132,7 +132,7 @@ def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
         return one.before == other.before
     microbatches = {
         draw.event.microbatch
-        for draw in draws.masks(left.rank.rank)
+        for draw in draws.masks(left.rank.rank, functions=True)
         if draw.event.before == left.event.before and draw.event.step == left.event.step
     }
     return len(microbatches) > 1

@@ -28,12 +28,15 @@ class Regions:
         self._axes = [axis for axis in axes if sizes[axis] > 1]
         self._sizes = sizes
         self._whole: dict[Site, DrawEvent] = {}
+        self._functions: dict[Site, DrawEvent] = {}
         for rank in reference.by_rank if reference is not None else ():
             self._whole |= {draw.site: draw.event for draw in rank if draw.event.phase == "forward"}
+            self._functions |= {draw.site: draw.event for draw in rank if draw.is_function_mask}
 
     def whole(self, draw: Draw) -> DrawEvent | None:
         """The reference's draw at the same place as a draw of the candidate, or None."""
-        return self._whole.get(draw.site)
+        places = self._functions if draw.is_function_mask else self._whole
+        return places.get(draw.site)
 
     def of(self, draw: Draw) -> Region | None:
         """The axes over which the masked tensor is sharded.
@@ -64,6 +67,8 @@ class Regions:
         ]
 
     def _by_layout(self, draw: Draw) -> Region | None:
+        if draw.event.module is None:
+            return None
         step, microbatch, module, number = draw.site
         for call in dict.fromkeys((number, 0)):
             id = TensorId(step, microbatch, "activation", module, "output", call)

@@ -122,6 +122,59 @@ def test_a_recomputation_of_another_modules_numbers_is_found(tmp_path: Path):
     assert state(2) in finding.message
 
 
+def in_function(number: int, microbatch: int | None, **fields) -> DrawEvent:
+    """A dropout that a training loop calls itself, outside of modules."""
+    return DrawEvent(
+        *(fields.pop("generator", "torch cpu"), "data", state(number), state(number + 1)),
+        fields.pop("operator", "bernoulli_.float"),
+        microbatch=microbatch,
+        at="train.py:9",
+        shape=fields.pop("shape", (4, 8)),
+    )
+
+
+def test_dropout_that_a_function_draws_outside_of_modules_differs_over_dp(tmp_path: Path):
+    def alike(at):
+        yield in_function(1, at["dp"])
+
+    def apart(at):
+        yield in_function(1 + at["dp"], at["dp"])
+
+    [finding] = judge_rng(write(tmp_path / "a", Point.of(dp=2), alike)).findings
+    assert finding.check == "rng:dp_same_dropout"
+    assert "bernoulli (4x8) at train.py:9" in finding.message
+    assert checks(judge_rng(write(tmp_path / "b", Point.of(dp=2), apart))) == []
+
+
+def test_a_function_whose_dropout_the_reference_repeats_is_listed_by_its_line(tmp_path: Path):
+    def twice(at):
+        yield from (in_function(1, microbatch) for microbatch in (0, 1))
+
+    candidate = write(tmp_path / "a", Point.of(dp=2), lambda at: [in_function(1, at["dp"])])
+    judgement = judge_rng(candidate, write(tmp_path / "r", SINGLE, twice))
+
+    assert checks(judgement) == []
+    [note] = judgement.not_compared
+    assert note.startswith("dropout over dp in train.py:9: the program draws the same numbers")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"microbatch": None},  # data that all ranks draw alike, and divide
+        {"operator": "bernoulli_.Tensor"},  # torch.bernoulli selects tokens to mask
+        {"operator": "normal_"},
+        {"generator": "torch.Generator of train.py:9"},  # dropout takes no generator
+        {"shape": (1,)},
+    ],
+)
+def test_other_draws_outside_of_modules_may_be_equal_over_dp(tmp_path: Path, fields):
+    def alike(at):
+        yield in_function(1, **{"microbatch": at["dp"], **fields})
+
+    assert checks(judge_rng(write(tmp_path / "a", Point.of(dp=2), alike))) == []
+
+
 def jitter(number: int, phase, at: str = "router.py:5", generator: str = "torch cpu", **fields):
     """Noise that a module or, without `module`, a function draws in a micro-batch."""
     return DrawEvent(

@@ -22,6 +22,10 @@ Site = tuple[int, int | None, str, int]
 _FUNCTIONS = MASKS - {"bernoulli_.Tensor", "bernoulli.out", "bernoulli.p"}
 
 
+#: The operators that draw integers below a bound, as `torch.randint` does, in words.
+_INTEGERS = dict.fromkeys(("random_.from", "random_.to"), "random integers")
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Draw:
     """One draw of one rank. `order` is its event's position among all events of the rank."""
@@ -135,8 +139,10 @@ def describe_draw(draw: Draw) -> str:
     """A description of a draw: the operator, the shape, the module and the line."""
     event = draw.event
     shape = "x".join(map(str, event.shape)) or "one number"
-    name = event.operator.partition(".")[0].strip("_") if event.operator else "a draw"
-    if event.operator.startswith(("random.", "numpy.")):
+    name = _INTEGERS.get(event.operator) or event.operator.partition(".")[0].strip("_")
+    if not name:  # only the change of the generator's state is known
+        name, shape = "a draw of unknown size", ""
+    elif event.operator.startswith(("random.", "numpy.")):
         name, shape = event.operator, ""
     where = f" in {event.module or 'the root module'}" if event.module is not None else ""
     at = f" at {relative(event.line)}" if event.line else ""

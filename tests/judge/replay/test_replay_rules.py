@@ -8,6 +8,7 @@ import pytest
 from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import (
     SWITCHED_OFF,
@@ -421,3 +422,19 @@ def test_a_trace_without_a_ledger_is_inconclusive(tmp_path: Path):
 
     assert (finding.verdict, finding.check) == ("inconclusive", "rng:unseen")
     assert "--trainsafe-rng on" in finding.message
+
+
+@pytest.mark.parametrize(
+    ("operator", "generator", "words"),
+    [
+        ("random_.from", "torch cpu", "random integers (3) at train.py:9"),
+        ("normal_", "torch cpu", "normal (3) at train.py:9"),
+        ("random.gauss", "python random", "random.gauss at train.py:9"),
+        ("", "numpy", "a draw of unknown size at train.py:9"),
+    ],
+)
+def test_a_draw_is_described_by_what_is_known_of_it(tmp_path, operator, generator, words):
+    event = evaluation(1, operator=operator, generator=generator)
+    [[draw]] = Draws.of(write(tmp_path / "a", SINGLE, lambda at: [event])).by_rank
+
+    assert describe_draw(draw) == words

@@ -46,9 +46,25 @@ class Draw:
         return (
             event.phase == "forward"
             and event.module is not None
-            and event.operator in MASKS
             and math.prod(event.shape) > 1
+            and (event.operator in MASKS or self._has_one_number_for_each_row())
         )
+
+    def _has_one_number_for_each_row(self) -> bool:
+        """Whether a module draws one uniform number for each row of the tensor that it returns.
+
+        Stochastic depth does so if it rounds `torch.rand((len(x), 1, 1))` to a mask.
+        """
+        event = self.event
+        if event.operator != "uniform_" or {*event.shape[1:]} != {1}:
+            return False
+        step, microbatch, module, number = self.site
+        for call in dict.fromkeys((number, 0)):
+            id = TensorId(step, microbatch, "activation", module, "output", call)
+            output = self.rank.tensors.get(id)
+            if output is not None and len(output.shape) == len(event.shape):
+                return output.shape[0] == event.shape[0] and output.shape != event.shape
+        return False
 
     @property
     def is_function_mask(self) -> bool:
@@ -147,6 +163,11 @@ def describe_draw(draw: Draw) -> str:
     where = f" in {event.module or 'the root module'}" if event.module is not None else ""
     at = f" at {relative(event.line)}" if event.line else ""
     return f"{name}{f' ({shape})' if shape else ''}{where}{at}"
+
+
+def masked(draw: Draw) -> str:
+    """What a mask is, in the text of a finding: only the operator shows that it is dropout."""
+    return "dropout" if draw.event.operator in MASKS else "random numbers"
 
 
 def stream_of(draw: Draw) -> str:

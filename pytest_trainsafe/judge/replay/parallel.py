@@ -12,7 +12,14 @@ from collections.abc import Callable, Iterator
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.draws import (
+    Draw,
+    Draws,
+    describe_draw,
+    masked,
+    stream_of,
+    when,
+)
 from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
 
@@ -59,8 +66,8 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
     place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
         message = (
-            f"{ranks} of {axis} draw the same dropout for different shards of a tensor over "
-            f"{axis}: {place}, both from {stream_of(left)}"
+            f"{ranks} of {axis} draw the same {masked(left)} for different shards of a tensor "
+            f"over {axis}: {place}, both from {stream_of(left)}"
         )
         cause = (
             f"the ranks of {axis} use the same random stream, but each needs its own: seed a "
@@ -68,9 +75,9 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
         )
     else:
         message = (
-            f"{ranks} of {axis} draw different dropout for a tensor that both hold as replicas: "
-            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank {right.rank.rank} "
-            f"from {stream_of(right)}"
+            f"{ranks} of {axis} draw different {masked(left)} for a tensor that both hold as "
+            f"replicas: {place}; rank {left.rank.rank} draws from {stream_of(left)}, rank "
+            f"{right.rank.rank} from {stream_of(right)}"
         )
         cause = (
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
@@ -109,9 +116,9 @@ def data_parallel(
         left, right = found
         ranks = name_ranks([left.rank.rank, right.rank.rank])
         message = (
-            f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
-            f"{when(left)}, {describe_draw(left)}; rank {right.rank.rank} in {when(right)}, "
-            f"{describe_draw(right)}; both from {stream_of(left)}"
+            f"{ranks} of dp draw the same {masked(left)} for different data: rank "
+            f"{left.rank.rank} in {when(left)}, {describe_draw(left)}; rank {right.rank.rank} in "
+            f"{when(right)}, {describe_draw(right)}; both from {stream_of(left)}"
         )
         cause = (
             "all ranks of dp seed the generator with the same number: add the rank on dp to the "

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import (
@@ -17,7 +19,7 @@ from pytest_trainsafe.trace.rng.events import (
     UnseenDraws,
     WorkerDraw,
 )
-from pytest_trainsafe.trace.schema import InputEvent, NoteEvent
+from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, TensorEvent
 
 SINGLE = Point.of()
 
@@ -92,6 +94,35 @@ def test_one_number_that_decides_for_a_whole_layer_may_be_equal_everywhere(tmp_p
         yield mask(1, shape=(1,), microbatch=at["dp"])
 
     assert checks(judge_rng(write(tmp_path / "a", Point.of(dp=2), skips_layers))) == []
+
+
+@pytest.mark.parametrize(
+    ("shape", "output", "operator", "found"),
+    [
+        ((4, 1, 1), (4, 3, 8), "uniform_", ["rng:dp_same_dropout"]),  # stochastic depth
+        ((4, 3, 8), (4, 3, 8), "uniform_", []),  # noise
+        ((4, 1, 1), (4, 1, 1), "uniform_", []),
+        ((8, 1, 1), (4, 3, 8), "uniform_", []),
+        ((4, 1, 1), (4, 3), "uniform_", []),
+        ((4,), (4, 8), "uniform_", []),
+        ((1, 1, 1), (1, 3, 8), "uniform_", []),  # may decide on the whole layer
+        ((4, 1, 1), (4, 3, 8), "normal_", []),
+    ],
+)
+def test_a_uniform_number_for_each_row_of_a_modules_output_counts_as_its_mask(
+    tmp_path, shape, output, operator, found
+):
+    def drops_rows(at):
+        id = TensorId(0, at["dp"], "activation", "path", "output")
+        yield msgspec.structs.replace(
+            mask(1, module="path", shape=shape, microbatch=at["dp"]), operator=operator
+        )
+        yield TensorEvent(1, id, "float32", output, "0" * 32)
+
+    judgement = judge_rng(write(tmp_path / "a", Point.of(dp=2), drops_rows))
+
+    assert checks(judgement) == found
+    assert all("draw the same random numbers for" in f.message for f in judgement.findings)
 
 
 def test_random_data_outside_of_modules_may_be_equal_on_all_ranks(tmp_path: Path):

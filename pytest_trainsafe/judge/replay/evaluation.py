@@ -101,9 +101,12 @@ class _States:
 def _counts(draw: Draw) -> bool:
     """Whether an evaluation that makes this draw may shift a stream.
 
-    If only the change of a state is known, the evaluation may not have made it.
+    If only the change of a state is known, the evaluation may not have made it; and another thread
+    may fetch data of the training meanwhile.
     """
-    return bool(draw.event.operator) and not is_loader_seed(draw) and not _is_dropout(draw)
+    event = draw.event
+    known = bool(event.operator) and not event.thread
+    return known and not is_loader_seed(draw) and not _is_dropout(draw)
 
 
 def _is_dropout(draw: Draw) -> bool:

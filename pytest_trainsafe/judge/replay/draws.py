@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
@@ -83,12 +84,25 @@ class Draws:
         return [draw for draw in masks if not marked or draw.event.microbatch is not None]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
-        """Yields groups of the ranks whose coordinates differ only on the axis `axis`."""
+        """Yields groups of the ranks whose coordinates differ only on the axis `axis`.
+
+        `axis` is a mesh axis, or a role such as dp, which stands for all mesh axes that have it.
+        """
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for rank in self.trace.ranks:
-            others = tuple((a, n) for a, n in sorted(rank.coordinates.items()) if a != axis)
-            groups.setdefault(others, []).append(rank.rank)
+            groups.setdefault(elsewhere(rank.coordinates, (axis,)), []).append(rank.rank)
         yield from (group for group in groups.values() if len(group) > 1)
+
+    def apart(self, left: int, right: int) -> frozenset[str]:
+        """The mesh axes along which the coordinates of two ranks differ."""
+        one, other = (self.trace.ranks[rank].coordinates for rank in (left, right))
+        return frozenset(axis for axis in one if one[axis] != other[axis])
+
+    def name(self, role: str) -> str:
+        """The name for reports of what has a role: its mesh axis; the role if it has several."""
+        sizes = self.trace.sizes
+        axes = [axis for axis in sizes.mesh.members(role) if sizes[axis] > 1]
+        return axes[0] if len(axes) == 1 else role
 
 
 def _of_rank(rank: RankTrace) -> Iterator[Draw]:

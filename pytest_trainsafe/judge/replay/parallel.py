@@ -26,24 +26,30 @@ def cut_axes(
 ) -> Iterator[Finding]:
     """Checks that ranks of `axis` draw equal masks for replicas and different ones for shards.
 
-    `axis` is tp or cp. Yields at most one finding for each of these two rules, at the first
-    draw that breaks it. Modules where it is not known how the tensor is sharded are added to
+    `axis` is a role, tp or cp. Yields at most one finding for each of these two rules, at the
+    first draw that breaks it. Modules where it is not known how the tensor is sharded are added to
     `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
     for group in draws.groups(axis):
-        sites = [{draw.site: draw for draw in draws.masks(rank)} for rank in group]
-        for site, left in sites[0].items():
-            region = regions.of(left)
-            others = [there[site] for there in sites[1:] if site in there]
-            if region is None and others:
-                unknown.add(site[2])
-            if region is None:
-                continue
-            for right in others:
+        sites = [{d.site: (d, regions.of(d)) for d in draws.masks(rank)} for rank in group]
+        for (one, here), (other, there) in itertools.combinations(
+            zip(group, sites, strict=True), 2
+        ):
+            apart = draws.apart(one, other)
+            for site, (left, region) in here.items():
+                if site not in there:
+                    continue
+                right, its_region = there[site]
+                if region is None:
+                    unknown.add(site[2])
+                    continue
+                # The two may hold replicas although the tensor is sharded over another axis of
+                # the same role.
+                shards = bool(region & apart)
                 equal = left.event.before == right.event.before
-                check = f"rng:{axis}_{'same' if axis in region else 'different'}_dropout"
-                if equal != (axis in region) or regions.of(right) != region:
+                check = f"rng:{axis}_{'same' if shards else 'different'}_dropout"
+                if equal != shards or its_region != region:
                     continue
                 if excused(check, left) or (not equal and _equal_outputs(left, right)):
                     continue
@@ -51,7 +57,7 @@ def cut_axes(
                 if first is None or _earlier(left, first[0]):
                     found[check] = left, right
     for check, (left, right) in found.items():
-        yield _cut_finding(check, axis, left, right)
+        yield _cut_finding(check, draws.name(axis), left, right)
 
 
 def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
@@ -91,14 +97,15 @@ def data_parallel(
     shared = shares_microbatches(draws)
     found: tuple[Draw, Draw] | None = None
     for group in draws.groups("dp"):
-        masks = [draws.masks(rank) for rank in group]
-        for here, there in itertools.combinations(masks, 2):
+        masks = [(rank, draws.masks(rank)) for rank in group]
+        for (one, here), (other, there) in itertools.combinations(masks, 2):
+            apart = draws.apart(one, other)
             known = {(d.event.step, d.event.generator, d.event.before): d for d in there}
             for left in here:
                 right = known.get((left.event.step, left.event.generator, left.event.before))
                 if right is None or excused(check, left):
                     continue
-                if shared and "dp" not in (regions.of(left) or ()):
+                if shared and not (regions.of(left) or frozenset()) & apart:
                     continue
                 if not shared and _repeats(draws, regions, left, right):
                     repeated.add(left.site[2])
@@ -107,17 +114,18 @@ def data_parallel(
                     found = left, right
     if found is not None:
         left, right = found
+        axis = draws.name("dp")
         ranks = name_ranks([left.rank.rank, right.rank.rank])
         message = (
-            f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
+            f"{ranks} of {axis} draw the same dropout for different data: rank {left.rank.rank} in "
             f"{when(left)}, {describe_draw(left)}; rank {right.rank.rank} in {when(right)}, "
             f"{describe_draw(right)}; both from {stream_of(left)}"
         )
         cause = (
-            "all ranks of dp seed the generator with the same number: add the rank on dp to the "
-            "seed from which dropout is drawn"
+            f"all ranks of {axis} seed the generator with the same number: add the rank on {axis} "
+            "to the seed from which dropout is drawn"
         )
-        yield violation(check, message, cause, left, "dp")
+        yield violation(check, message, cause, left, axis)
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:

@@ -16,6 +16,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, Site
 from pytest_trainsafe.trace.rng.events import DrawEvent
 
+#: Mesh axes by their own names, so that an axis may have any role and a role several axes.
 Region = frozenset[str]
 
 
@@ -24,8 +25,8 @@ class Regions:
 
     def __init__(self, candidate: Draws, reference: Draws | None) -> None:
         sizes = candidate.trace.sizes
-        axes = ["tp", "cp", "dp"] if shares_microbatches(candidate) else ["tp", "cp"]
-        self._axes = [axis for axis in axes if sizes[axis] > 1]
+        roles = ("tp", "cp", "dp") if shares_microbatches(candidate) else ("tp", "cp")
+        self._axes = [axis for axis in sizes.mesh.expand(roles) if sizes[axis] > 1]
         self._sizes = sizes
         self._whole: dict[Site, DrawEvent] = {}
         for rank in reference.by_rank if reference is not None else ():
@@ -36,7 +37,7 @@ class Regions:
         return self._whole.get(draw.site)
 
     def of(self, draw: Draw) -> Region | None:
-        """The axes over which the masked tensor is sharded.
+        """The mesh axes over which the masked tensor is sharded.
 
         None if they are unknown, or if layout and sizes disagree.
         """
@@ -74,11 +75,9 @@ class Regions:
                 return None
             if not all(isinstance(placement, Shard | ZigZag) for placement in output.layout):
                 return None
-            return frozenset(
-                placement.axis
-                for placement in output.layout
-                if isinstance(placement, Shard | ZigZag) and self._sizes[placement.axis] > 1
-            )
+            named = (p.axis for p in output.layout if isinstance(p, Shard | ZigZag))
+            axes = self._sizes.mesh.expand(named)
+            return frozenset(axis for axis in axes if self._sizes[axis] > 1)
         return None
 
 

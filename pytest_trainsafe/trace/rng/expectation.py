@@ -12,7 +12,7 @@ from fnmatch import fnmatchcase
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
 
-#: The axes whose ranks can be compared.
+#: The axes whose ranks can be compared. They are roles: each stands for all mesh axes that have it.
 RNG_AXES = ("dp", "tp", "cp")
 
 #: The rules that are applied by default, by the names of their findings.
@@ -59,18 +59,23 @@ def expect_rng(
 
     `where` is an `fnmatch` pattern. It matches the path of the module that draws
     ("layers.*.noise") or, for draws outside of the watched modules, the line ("train.py:41").
-    All draws that match are checked, not only dropout. `same` and `different` name axes:
-    ranks along an axis in `same` must draw the same numbers, and ranks along an axis in
-    `different` must draw different numbers. For these draws and axes, this replaces the default
-    checks of dropout. `ignore` names default checks ("rng:evaluation_shift") that are switched
-    off for these draws; this needs a `reason`. Raises ArgumentError for an unknown axis or check,
+    All draws that match are checked, not only dropout. `same` and `different` name axes by their
+    role, which stands for all mesh axes that have it: ranks along an axis in `same` must draw the
+    same numbers, and ranks along an axis in `different` must draw different numbers. For these
+    draws and axes, this replaces the default checks of dropout.
+
+    `ignore` names default checks ("rng:evaluation_shift") that are switched off for these draws;
+    this needs a `reason`. Raises ArgumentError for an unknown axis or check,
     an axis in both `same` and `different`, `ignore` without a reason, and a call that names
     nothing to expect or to ignore.
     """
     made = Expectation(where, _names(same), _names(different), _names(ignore), reason.strip())
     for axis in (*made.same, *made.different):
         if axis not in RNG_AXES:
-            raise ArgumentError(f"expect_rng takes the axes {listing(RNG_AXES)}, not {shown(axis)}")
+            raise ArgumentError(
+                f"expect_rng takes the axes {listing(RNG_AXES)}, not {shown(axis)}; give mesh axes "
+                "with other names by their role"
+            )
     for check in made.ignore:
         if check not in RNG_CHECKS:
             raise ArgumentError(

@@ -27,6 +27,7 @@ CHECKS = (
     "sketched",
     "reference",
     "reference-finite",
+    "rng:dp_same_dropout",
     "rng:unseen",
     "learn:nothing",
     "relation:effect",

@@ -28,6 +28,7 @@ CHECKS = (
     "reference",
     "reference-finite",
     "rng:dp_same_dropout",
+    "rng:expected",
     "rng:unseen",
     "learn:nothing",
     "relation:effect",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 #: The place of a draw: step, micro-batch, module ("" for none), and its number, from 0, among the
 #: draws of its phase there.
 Site = tuple[int, int | None, str, int]
+
+#: The line in the name of a NumPy generator, which the ledger gives it.
+_MADE_AT = re.compile(r"^numpy\.random\.Generator of (.+:\d+)(?:, number \d+)?$")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,11 +51,14 @@ class Draw:
     def place(self) -> str:
         """What the pattern of `expect_rng` must match: the module or, outside of modules, the line.
 
-        The line is the name of its file with the line's number.
+        The line is the name of its file with the line's number. If it is not known, the line that
+        made the generator takes its place, or "" if that is not known either.
         """
         if self.event.module is not None:
             return self.event.module
-        return os.path.basename(self.event.line)
+        if not self.event.line and (made := _MADE_AT.search(self.event.generator)):
+            return made[1]
+        return line_place(self.event.line)
 
     @property
     def where(self) -> TensorId | None:
@@ -103,6 +110,11 @@ class Draws:
         sizes = self.trace.sizes
         axes = [axis for axis in sizes.mesh.members(role) if sizes[axis] > 1]
         return axes[0] if len(axes) == 1 else role
+
+
+def line_place(line: str) -> str:
+    """What the pattern of `expect_rng` must match for a line: its file's name and its number."""
+    return os.path.basename(line)
 
 
 def _of_rank(rank: RankTrace) -> Iterator[Draw]:

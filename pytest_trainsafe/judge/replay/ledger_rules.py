@@ -41,7 +41,9 @@ def judge_rng(
             for rule in rules
         )
 
-    ignored = {check for rule in rules if rule.where == "*" for check in rule.ignore}
+    def ignored(check: str, place: str) -> bool:
+        return any(rule.concerns(place) and check in rule.ignore for rule in rules)
+
     unknown: dict[str, set[str]] = {"tp": set(), "cp": set()}
     repeated: set[str] = set()
     seeds: set[str] = set()
@@ -53,9 +55,9 @@ def judge_rng(
         *evaluation_shift(draws, excused, seeds),
         *initialisation(draws, excused),
         *shared_generator(draws, excused),
-        *(workers(candidate) if "rng:workers" not in ignored else ()),
+        *workers(candidate, ignored),
         *expected(draws, rules),
-        *(_unseen(draws) if "rng:unseen" not in ignored else ()),
+        *(() if ignored("rng:unseen", "") else _unseen(draws)),
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += unused(draws, rules)

@@ -69,9 +69,10 @@ def expect_rng(
     these draws and axes, it replaces the default checks of dropout.
 
     `ignore` names default checks ("rng:evaluation_shift") that are switched off for these draws;
-    this needs a `reason`. Raises ArgumentError for an unknown axis or check, an axis in both `same`
-    and `different`, `ignore` without a reason, and a call that names nothing to expect or to
-    ignore.
+    this needs a `reason`. For "rng:workers", `where` matches the line that makes the loader's
+    iterator. Raises ArgumentError for an unknown axis or check, an axis in both `same` and
+    `different`, `ignore` without a reason, "rng:unseen" with another `where` than "*", and a call
+    that names nothing to expect or to ignore.
     """
     _require_text("where", where, 'a pattern of modules or lines, such as "layers.*.noise"')
     _require_text("reason", reason, "a sentence")
@@ -93,6 +94,11 @@ def expect_rng(
             raise ArgumentError(
                 f"expect_rng(ignore=...) takes some of {listing(RNG_CHECKS)}, not {shown(check)}"
             )
+    if "rng:unseen" in made.ignore and where != "*":
+        raise ArgumentError(
+            f"expect_rng({shown(where)}, ignore=...) cannot ignore rng:unseen at some places only, "
+            'because draws that the ledger does not show have no place; ignore it with where="*"'
+        )
     if both := sorted({*made.same} & {*made.different}):
         raise ArgumentError(f"expect_rng has {both[0]!r} in same= and in different=; choose one")
     if not (made.same or made.different or made.ignore):

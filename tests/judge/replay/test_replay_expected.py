@@ -101,6 +101,12 @@ def test_an_argument_of_a_wrong_type_is_refused_with_what_is_allowed(given, mess
         expect_rng(**given)
 
 
+def test_draws_that_the_ledger_does_not_show_are_ignored_everywhere_or_nowhere():
+    expect_rng("*", ignore="rng:unseen", reason="a library draws them")
+    with pytest.raises(ValueError, match=r"rng:unseen at some places only, .* where=\"\*\""):
+        expect_rng("train.py:*", ignore="rng:unseen", reason="a library draws them")
+
+
 def test_assert_rng_refuses_what_is_no_expectation(recorded):
     with pytest.raises(TypeError, match="must be a list of results of expect_rng"):
         assert_rng(recorded("train"), expect=["drop"])  # type: ignore[list-item]

@@ -72,9 +72,10 @@ def unused(draws: Draws, expectations: Sequence[Expectation]) -> list[str]:
     for expectation in expectations:
         axes = (*expectation.same, *expectation.different)
         if axes and not _applicable(draws, axes):
+            along = "it" if len(axes) == 1 else "each"
             notes.append(
-                f"expect_rng({expectation.where!r}) over {listing(axes)}: there is only one rank "
-                "along it" + (" each" if len(axes) > 1 else "")
+                f"expect_rng({expectation.where!r}) over {listing(axes)}, because there is only "
+                f"one rank along {along}"
             )
         elif not axes and not any(map(expectation.concerns, places)):
             notes.append(f"no draw matches expect_rng({expectation.where!r})")

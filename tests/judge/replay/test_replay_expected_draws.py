@@ -109,7 +109,7 @@ def test_an_expectation_over_an_axis_of_one_rank_does_not_apply_and_is_noted(tmp
         judgement = judge_rng(trace, None, [expect_rng(where, same="tp")])
         assert judgement.findings == ()
         [note] = judgement.not_compared
-        assert note == f"expect_rng({where!r}) over tp: there is only one rank along it"
+        assert note == f"expect_rng({where!r}) over tp, because there is only one rank along it"
 
 
 def test_without_a_ledger_only_the_missing_ledger_is_inconclusive(tmp_path: Path):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
@@ -16,6 +18,9 @@ from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 #: The place of a draw: step, micro-batch, module ("" for none), and its number, from 0, among the
 #: draws of its phase there.
 Site = tuple[int, int | None, str, int]
+
+#: The line in the name of a NumPy generator, which the ledger gives it.
+_MADE_AT = re.compile(r"^numpy\.random\.Generator of (.+:\d+)(?:, number \d+)?$")
 
 #: The operators that dropout draws with where a program calls it as a function. A Bernoulli draw
 #: with other operators may select data.
@@ -87,11 +92,14 @@ class Draw:
     def place(self) -> str:
         """What the pattern of `expect_rng` must match: the module or, outside of modules, the line.
 
-        The line is the name of its file with the line's number.
+        The line is the name of its file with the line's number. If it is not known, the line that
+        made the generator takes its place, or "" if that is not known either.
         """
         if self.event.module is not None:
             return self.event.module
-        return os.path.basename(self.event.line)
+        if not self.event.line and (made := _MADE_AT.search(self.event.generator)):
+            return made[1]
+        return line_place(self.event.line)
 
     @property
     def where(self) -> TensorId | None:
@@ -129,12 +137,30 @@ class Draws:
         ]
 
     def groups(self, axis: str) -> Iterator[list[int]]:
-        """Yields groups of the ranks whose coordinates differ only on the axis `axis`."""
+        """Yields groups of the ranks whose coordinates differ only on the axis `axis`.
+
+        `axis` is a mesh axis, or a role such as dp, which stands for all mesh axes that have it.
+        """
         groups: dict[tuple[tuple[str, int], ...], list[int]] = {}
         for rank in self.trace.ranks:
-            others = tuple((a, n) for a, n in sorted(rank.coordinates.items()) if a != axis)
-            groups.setdefault(others, []).append(rank.rank)
+            groups.setdefault(elsewhere(rank.coordinates, (axis,)), []).append(rank.rank)
         yield from (group for group in groups.values() if len(group) > 1)
+
+    def apart(self, left: int, right: int) -> frozenset[str]:
+        """The mesh axes along which the coordinates of two ranks differ."""
+        one, other = (self.trace.ranks[rank].coordinates for rank in (left, right))
+        return frozenset(axis for axis in one if one[axis] != other[axis])
+
+    def name(self, role: str) -> str:
+        """The name for reports of what has a role: its mesh axis; the role if it has several."""
+        sizes = self.trace.sizes
+        axes = [axis for axis in sizes.mesh.members(role) if sizes[axis] > 1]
+        return axes[0] if len(axes) == 1 else role
+
+
+def line_place(line: str) -> str:
+    """What the pattern of `expect_rng` must match for a line: its file's name and its number."""
+    return os.path.basename(line)
 
 
 def _of_rank(rank: RankTrace) -> Iterator[Draw]:

@@ -19,6 +19,7 @@ from pytest_trainsafe.trace.rng.events import (
     UnseenDraws,
     WorkerDraw,
 )
+from pytest_trainsafe.trace.rng.expectation import expect_rng
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, TensorEvent
 
 SINGLE = Point.of()
@@ -275,6 +276,23 @@ def test_workers_of_a_stream_may_shuffle_it_alike(tmp_path: Path):
     assert checks(judge_rng(write(tmp_path / "b", SINGLE, lambda at: draws(True)))) == [
         "rng:workers"
     ]
+
+
+def test_the_workers_of_a_loader_are_ignored_by_the_line_of_the_loader(tmp_path: Path):
+    def worker(number, at):
+        return WorkerDraw(0, number, 0, "numpy", state(1), state(2), at=at)
+
+    def ignoring(where):
+        return expect_rng(where, ignore="rng:workers", reason="all examples get one noise")
+
+    trace = write(
+        tmp_path / "a", SINGLE, lambda at: [worker(0, "data.py:35"), worker(1, "data.py:35")]
+    )
+
+    for where in ("data.py:35", "data.py:*", "*"):
+        judgement = judge_rng(trace, None, [ignoring(where)])
+        assert (judgement.findings, judgement.not_compared) == ((), ())
+    assert checks(judge_rng(trace, None, [ignoring("other.py:*")])) == ["rng:workers"]
 
 
 @pytest.mark.parametrize(

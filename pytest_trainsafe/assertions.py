@@ -125,6 +125,7 @@ def assert_rng(
     reference: Traces | Trace | Path | str | None = None,
     *,
     expect: Sequence[Expectation] = (),
+    accept: Collection[str] = (),
 ) -> None:
     """Asserts that a Run drew its random numbers as a correct parallel program does.
 
@@ -132,16 +133,19 @@ def assert_rng(
     `reference_trace`; of a fixture, the Run in the first dtype of the test is judged.  The
     reference is not judged: it shows which tensors of the candidate are shards of larger ones.
     `expect` lists results of `expect_rng`: expectations and exceptions, in addition to those of the
-    marker.
+    marker.  `accept` names checks that do not fail this test if they are inconclusive, likewise.
     Raises TrainsafeFailure with the report, and GroupFailure if ranks did not finish.
     """
     __tracebackhide__ = True
+    from pytest_trainsafe.config.checks import require_known
     from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.replay_judge.rng import rng_message
     from pytest_trainsafe.runs.traces import Traces
 
     _require_expectations("assert_rng", expect)
+    _require_options("assert_rng", (), accept)
+    accepted = {*require_known(accept)}
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
             "assert_rng was given a recorded trace and the fixture reference_trace; instead of the "
@@ -153,8 +157,14 @@ def assert_rng(
         whole = None if reference is None else _first_rung(reference)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
-    declared = candidate.case.expect if isinstance(candidate, Traces) else ()
-    judgement = judge_rng(trace, whole, (*declared, *expect))
+    declared: Sequence[Expectation] = ()
+    if isinstance(candidate, Traces):
+        declared = candidate.case.expect
+        accepted.update(candidate.case.settings.accept)
+    judgement = judge_rng(trace, whole, (*declared, *expect)).accepting(accepted)
+    if isinstance(candidate, Traces):
+        notes = (f"assert_rng did not compare {text}" for text in judgement.not_compared)
+        candidate.runs.notes.update(dict.fromkeys(notes))
     if judgement.findings:
         raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
 

@@ -27,6 +27,8 @@ CHECKS = (
     "sketched",
     "reference",
     "reference-finite",
+    "rng:dp_same_dropout",
+    "rng:expected",
     "rng:unseen",
     "learn:nothing",
     "relation:effect",

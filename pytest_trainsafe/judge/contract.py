@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.runs.traces import Runs
@@ -83,6 +84,23 @@ class FindingsJudgement:
     def verdict(self) -> Verdict:
         """The worst verdict of the findings."""
         return worst(finding.verdict for finding in self.findings)
+
+    def accepting(self, accept: Collection[str]) -> FindingsJudgement:
+        """This judgement without the inconclusive findings that `accept` names.
+
+        `not_compared` then says what they are.
+        """
+        excused = [
+            finding
+            for finding in self.findings
+            if finding.verdict == "inconclusive" and is_accepted(finding.check, accept)
+        ]
+        notes = [f"{finding.check}, which is accepted: {finding.message}" for finding in excused]
+        return FindingsJudgement(
+            self.judge,
+            tuple(finding for finding in self.findings if finding not in excused),
+            (*self.not_compared, *notes),
+        )
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.judge.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
 from pytest_trainsafe.launch import GroupFailure
@@ -38,14 +37,9 @@ class ReplayJudge:
             return FindingsJudgement(
                 self.name, (), ["not checked: random numbers, because no Run finished"]
             )
-        found = judge_rng(*traces, (*case.expect, *options.expect))
-        findings = [
-            finding
-            for finding in found.findings
-            if finding.verdict == "fail" or not is_accepted(finding.check, options.accept)
-        ]
+        found = judge_rng(*traces, (*case.expect, *options.expect)).accepting(options.accept)
         notes = [f"not checked: {text}" for text in found.not_compared]
-        return FindingsJudgement(self.name, findings, notes)
+        return FindingsJudgement(self.name, found.findings, notes)
 
 
 def _first_rung(case: Case, runs: Runs) -> tuple[Trace, Trace] | None:

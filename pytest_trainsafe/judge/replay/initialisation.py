@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Scaled, axes_of
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of
@@ -14,7 +15,8 @@ from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
 
-_AXES = ("dp", "cp", "tp")
+#: The roles whose ranks may hold replicas of a parameter.
+_ROLES = ("dp", "cp", "tp")
 
 
 def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
@@ -25,11 +27,14 @@ def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
     """
     check = "rng:initialisation"
     trace = draws.trace
-    for axis in _AXES:
+    mesh = trace.sizes.mesh
+    # Each mesh axis on its own: a parameter may be sharded over one axis of a role and replicated
+    # over another.
+    for axis in mesh.expand(_ROLES):
         for group in draws.groups(axis):
             first, *others = (trace.ranks[rank] for rank in group)
             for other in others:
-                id = _differing(first, other, axis)
+                id = _differing(first, other, axis, mesh)
                 pair = _first_apart(draws, first.rank, other.rank)
                 if id is None or pair is None or excused(check, pair[0]):
                     continue
@@ -48,7 +53,7 @@ def initialisation(draws: Draws, excused: Excused) -> Iterator[Finding]:
                 return
 
 
-def _differing(left: RankTrace, right: RankTrace, axis: str) -> TensorId | None:
+def _differing(left: RankTrace, right: RankTrace, axis: str, mesh: Mesh) -> TensorId | None:
     for id, event in left.tensors.items():
         if id.step != INITIAL:
             return None
@@ -56,18 +61,18 @@ def _differing(left: RankTrace, right: RankTrace, axis: str) -> TensorId | None:
         if id.kind != "param" or other is None or event.shape != other.shape:
             continue
         # Over tp, a parameter without an annotation may be sharded.
-        known = axis != "tp" or event.layout_source != "default"
-        if known and event.hash != other.hash and axis not in _cut_over(event):
+        known = mesh.role(axis) != "tp" or event.layout_source != "default"
+        if known and event.hash != other.hash and axis not in _cut_over(event, mesh):
             return id
     return None
 
 
-def _cut_over(event: TensorEvent) -> set[str]:
+def _cut_over(event: TensorEvent, mesh: Mesh) -> set[str]:
     found: set[str] = set()
     for placement in event.layout:
         found |= {placement.axis} if isinstance(placement, Scaled) else {*axes_of(placement)}
         found |= {*getattr(placement, "axes", ())}
-    return found
+    return {*mesh.expand(found)}
 
 
 def _first_apart(draws: Draws, left: int, right: int) -> tuple[Draw, Draw] | None:

@@ -41,7 +41,9 @@ def judge_rng(
             for rule in rules
         )
 
-    ignored = {check for rule in rules if rule.where == "*" for check in rule.ignore}
+    def ignored(check: str, place: str) -> bool:
+        return any(rule.concerns(place) and check in rule.ignore for rule in rules)
+
     unknown: dict[str, set[str]] = {"tp": set(), "cp": set()}
     repeated: set[str] = set()
     seeds: set[str] = set()
@@ -53,12 +55,12 @@ def judge_rng(
         *evaluation_shift(draws, excused, seeds),
         *initialisation(draws, excused),
         *shared_generator(draws, excused),
-        *(workers(candidate) if "rng:workers" not in ignored else ()),
+        *workers(candidate, ignored),
         *expected(draws, rules),
-        *(_unseen(draws) if "rng:unseen" not in ignored else ()),
+        *(() if ignored("rng:unseen", "") else _unseen(draws)),
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
-    notes += [f"no draw matches expect_rng({where!r})" for where in unused(draws, rules)]
+    notes += unused(draws, rules)
     return FindingsJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
 
 

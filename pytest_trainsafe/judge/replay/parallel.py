@@ -9,10 +9,17 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator
 
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
-from pytest_trainsafe.judge.replay.draws import Draw, Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.draws import (
+    Draw,
+    Draws,
+    describe_draw,
+    masked,
+    stream_of,
+    when,
+)
 from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.regions import Regions, shares_microbatches
 
@@ -26,32 +33,37 @@ def cut_axes(
 ) -> Iterator[Finding]:
     """Checks that ranks of `axis` draw equal masks for replicas and different ones for shards.
 
-    `axis` is tp or cp. Yields at most one finding for each of these two rules, at the first
-    draw that breaks it. Modules where it is not known how the tensor is sharded are added to
+    `axis` is a role, tp or cp. Yields at most one finding for each of these two rules, at the
+    first draw that breaks it. Modules where it is not known how the tensor is sharded are added to
     `unknown`.
     """
     found: dict[str, tuple[Draw, Draw]] = {}
     for group in draws.groups(axis):
-        sites = [{draw.site: draw for draw in draws.masks(rank)} for rank in group]
-        for site, left in sites[0].items():
-            region = regions.of(left)
-            others = [there[site] for there in sites[1:] if site in there]
-            if region is None and others:
-                unknown.add(site[2])
-            if region is None:
-                continue
-            for right in others:
+        sites = [{d.site: (d, regions.of(d)) for d in draws.masks(rank)} for rank in group]
+        for (one, here), (other, there) in itertools.combinations(
+            zip(group, sites, strict=True), 2
+        ):
+            apart = draws.apart(one, other)
+            for site, (left, region) in here.items():
+                if site not in there:
+                    continue
+                right, its_region = there[site]
+                if region is None:
+                    unknown.add(site[2])
+                    continue
+                # The two may hold replicas although the tensor is sharded over another axis of
+                # the same role.
+                shards = bool(region & apart)
                 equal = left.event.before == right.event.before
-                check = f"rng:{axis}_{'same' if axis in region else 'different'}_dropout"
-                if equal != (axis in region) or regions.of(right) != region:
+                check = f"rng:{axis}_{'same' if shards else 'different'}_dropout"
+                if equal != shards or its_region != region:
                     continue
                 if excused(check, left) or (not equal and _equal_outputs(left, right)):
                     continue
-                first = found.get(check)
-                if first is None or _earlier(left, first[0]):
+                if not _is_first(found.get(check), left):
                     found[check] = left, right
     for check, (left, right) in found.items():
-        yield _cut_finding(check, axis, left, right)
+        yield _cut_finding(check, draws.name(axis), left, right)
 
 
 def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
@@ -59,8 +71,8 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
     place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
         message = (
-            f"{ranks} of {axis} draw the same dropout for different shards of a tensor over "
-            f"{axis}: {place}, both from {stream_of(left)}"
+            f"{ranks} of {axis} draw the same {masked(left)} for different shards of a tensor "
+            f"over {axis}: {place}, both from {stream_of(left)}"
         )
         cause = (
             f"the ranks of {axis} use the same random stream, but each needs its own: seed a "
@@ -68,9 +80,9 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
         )
     else:
         message = (
-            f"{ranks} of {axis} draw different dropout for a tensor that both hold as replicas: "
-            f"{place}; rank {left.rank.rank} draws from {stream_of(left)}, rank {right.rank.rank} "
-            f"from {stream_of(right)}"
+            f"{ranks} of {axis} draw different {masked(left)} for a tensor that both hold as "
+            f"replicas: {place}; rank {left.rank.rank} draws from {stream_of(left)}, rank "
+            f"{right.rank.rank} from {stream_of(right)}"
         )
         cause = (
             f"the ranks of {axis} were seeded differently, or one of them drew more numbers "
@@ -82,42 +94,80 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
 def data_parallel(
     draws: Draws, regions: Regions, excused: Excused, repeated: set[str]
 ) -> Iterator[Finding]:
-    """Checks that ranks of dp draw different dropout for different micro-batches.
+    """Checks that ranks of dp draw different dropout for different data.
 
     Yields at most one finding. Draws that the reference itself repeats between micro-batches
-    are not a fault of the candidate; their modules are added to `repeated`.
+    are not a fault of the candidate; their modules or lines are added to `repeated`. The finding is
+    inconclusive if the program marks whole steps only, and it is not known whether each rank draws
+    for its own data, as it should, or for the data of all ranks, of which it then uses its part.
     """
     check = "rng:dp_same_dropout"
     shared = shares_microbatches(draws)
-    found: tuple[Draw, Draw] | None = None
+    found: dict[Verdict, tuple[Draw, Draw]] = {}
     for group in draws.groups("dp"):
-        masks = [draws.masks(rank) for rank in group]
-        for here, there in itertools.combinations(masks, 2):
+        masks = [(rank, draws.masks(rank, functions=True)) for rank in group]
+        for (one, here), (other, there) in itertools.combinations(masks, 2):
+            apart = draws.apart(one, other)
             known = {(d.event.step, d.event.generator, d.event.before): d for d in there}
             for left in here:
                 right = known.get((left.event.step, left.event.generator, left.event.before))
                 if right is None or excused(check, left):
                     continue
-                if shared and "dp" not in (regions.of(left) or ()):
-                    continue
-                if not shared and _repeats(draws, regions, left, right):
-                    repeated.add(left.site[2])
-                    continue
-                if found is None or _earlier(left, found[0]):
-                    found = left, right
-    if found is not None:
-        left, right = found
-        ranks = name_ranks([left.rank.rank, right.rank.rank])
-        message = (
-            f"{ranks} of dp draw the same dropout for different data: rank {left.rank.rank} in "
-            f"{when(left)}, {describe_draw(left)}; rank {right.rank.rank} in {when(right)}, "
-            f"{describe_draw(right)}; both from {stream_of(left)}"
+                verdict: Verdict = "fail"
+                if shared:
+                    is_cut = regions.is_cut(left, apart)
+                    others = _other_inputs(left, right) if regions.whole_steps else None
+                    if is_cut is None and others:
+                        verdict = "inconclusive"
+                    elif not is_cut or others is False:
+                        continue
+                if (regions.whole_steps or not shared) and _repeats(draws, regions, left, right):
+                    repeated.add(left.place)
+                elif not _is_first(found.get(verdict), left):
+                    found[verdict] = left, right
+    if found:
+        worst: Verdict = "fail" if "fail" in found else "inconclusive"
+        yield _same_dropout(draws, *found[worst], worst)
+
+
+def _same_dropout(draws: Draws, left: Draw, right: Draw, verdict: Verdict) -> Finding:
+    axis = draws.name("dp")
+    ranks = name_ranks([left.rank.rank, right.rank.rank])
+    message = (
+        f"{ranks} of {axis} draw the same {masked(left)} for different data: rank "
+        f"{left.rank.rank} in {when(left)}, {describe_draw(left)}; rank {right.rank.rank} in "
+        f"{when(right)}, {describe_draw(right)}; both from {stream_of(left)}"
+    )
+    cause = (
+        f"all ranks of {axis} seed the generator with the same number: add the rank on {axis} to "
+        "the seed from which dropout is drawn"
+    )
+    if verdict == "inconclusive":
+        message = message.replace("for different data", "in a step with different data", 1) + (
+            '. The program marks whole steps only (ctx.watch(level="step")), so it is not known '
+            "whether each rank draws for its own data, or for the data of all ranks; a reference "
+            "that trains on the same samples in each step shows this"
         )
+        place = left.event.module or "*"
         cause = (
-            "all ranks of dp seed the generator with the same number: add the rank on dp to the "
-            "seed from which dropout is drawn"
+            f"if each rank draws for its own data, {cause}; otherwise, declare it with "
+            f'expect_rng("{place}", same="dp")'
         )
-        yield violation(check, message, cause, left, "dp")
+    return violation("rng:dp_same_dropout", message, cause, left, axis, verdict)
+
+
+def _other_inputs(left: Draw, right: Draw) -> bool | None:
+    """Whether the model is given other data on the two ranks in the step of the draws.
+
+    None if this is unknown, or if only some of the data are other ones.
+    """
+    one, other = (
+        {event.hashes for event in draw.rank.inputs if event.step == draw.event.step}
+        for draw in (left, right)
+    )
+    if not one or not other:
+        return None
+    return False if one == other else True if not one & other else None
 
 
 def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
@@ -125,14 +175,18 @@ def _repeats(draws: Draws, regions: Regions, left: Draw, right: Draw) -> bool:
 
     This is decided on the candidate if the reference did not record both draws, or if they are at
     different places of the model.  Then returns whether, in the step of `left`, the rank of `left`
-    draws in several micro-batches from the same generator state, and so the same numbers.
+    draws in several micro-batches from the same generator state, and so the same numbers.  In a
+    program that marks whole steps only, the draws of a module in a step take the place of those in
+    several micro-batches.
     """
+    if regions.whole_steps:
+        return regions.repeats_in_step(left)
     one, other = regions.whole(left), regions.whole(right)
     if one is not None and other is not None and left.site[2:] == right.site[2:]:
         return one.before == other.before
     microbatches = {
         draw.event.microbatch
-        for draw in draws.masks(left.rank.rank)
+        for draw in draws.masks(left.rank.rank, functions=True)
         if draw.event.before == left.event.before and draw.event.step == left.event.step
     }
     return len(microbatches) > 1
@@ -146,5 +200,9 @@ def _equal_outputs(left: Draw, right: Draw) -> bool:
     return one is not None and other is not None and one.hash == other.hash
 
 
-def _earlier(left: Draw, right: Draw) -> bool:
-    return (left.event.step, left.order) < (right.event.step, right.order)
+def _is_first(found: tuple[Draw, Draw] | None, left: Draw) -> bool:
+    """Whether the pair that was found before is earlier than `left`, or as early."""
+    if found is None:
+        return False
+    here, first = left, found[0]
+    return (first.event.step, first.order) <= (here.event.step, here.order)

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.draws import Draws, describe_draw, stream_of, when
+from pytest_trainsafe.judge.replay.draws import (
+    Draws,
+    describe_draw,
+    line_place,
+    stream_of,
+    when,
+)
 from pytest_trainsafe.judge.replay.finding import violation
 from pytest_trainsafe.judge.replay.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
@@ -16,12 +22,15 @@ from pytest_trainsafe.trace.rng.events import WorkerDraw
 _MAIN = "MainThread"
 
 
-def workers(trace: Trace) -> Iterator[Finding]:
+def workers(trace: Trace, ignored: Callable[[str, str], bool]) -> Iterator[Finding]:
     """Checks that no two workers of a data loader begin by drawing the same numbers.
 
     Applies only to map-style datasets: the workers of an iterable dataset may all have to
-    shuffle it in the same way before each takes its part. Yields at most one finding.
+    shuffle it in the same way before each takes its part. `ignored` says whether a test ignores a
+    check at a place; the place of a loader is the line that made its iterator. Yields at most one
+    finding.
     """
+    check = "rng:workers"
     for rank in trace.ranks:
         first: dict[tuple[int, str], dict[int, WorkerDraw]] = {}
         for event in rank.rng:
@@ -33,7 +42,7 @@ def workers(trace: Trace) -> Iterator[Finding]:
             seen: dict[tuple[str, str], WorkerDraw] = {}
             for event in by_worker.values():
                 other = seen.setdefault((event.before, event.after), event)
-                if other is event:
+                if other is event or ignored(check, line_place(event.at)):
                     continue
                 line = f" made at {relative(event.at)}" if event.at else ""
                 message = (
@@ -45,7 +54,7 @@ def workers(trace: Trace) -> Iterator[Finding]:
                     "every worker has a copy of one generator, or seeds it with the same number: "
                     "seed it in worker_init_fn with torch.initial_seed(), which differs by worker"
                 )
-                yield violation("rng:workers", message, cause)
+                yield violation(check, message, cause)
                 return
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset
 
 from pytest_trainsafe.core.usage import shown
-from pytest_trainsafe.errors import ArgumentTypeError
+from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.per_example.keys import example_key, per_example_generator
 
 #: Takes an example of the dataset and its generator; returns what the loader receives.
@@ -25,8 +26,9 @@ class PerExampleDataset(Dataset[Any]):
     While an example is read, torch's default CPU generator, Python's `random` and NumPy's
     global generator are seeded with the example's key, and restored afterwards. The key is a hash
     of `seed`, `stream`, the epoch and the example's index (`per_example_keys`). So random
-    augmentation in `dataset[index]` draws the same numbers in every worker process, and also
-    without workers.
+    augmentation in `dataset[index]` that draws from these generators draws the same numbers in
+    every worker process, and also without workers. Generators that the dataset makes itself are
+    left alone.
     `transform` receives the example and a separate generator, and returns what is loaded. The
     seeds apply to the whole process: do not read from several threads at once.
 
@@ -48,6 +50,11 @@ class PerExampleDataset(Dataset[Any]):
                 f"PerExampleDataset was given {shown(dataset)}, which cannot be read by index; "
                 "pass a map-style dataset, because the examples of a stream have no numbers"
             )
+        if transform is not None and not callable(transform):
+            raise ArgumentTypeError(
+                f"transform must be a function of an example and a generator, not "
+                f"{shown(transform)}"
+            )
         example_key(0, 0, seed, stream)  # raises for invalid arguments here, and not in a worker
         self.dataset, self.transform = dataset, transform
         self.seed, self.stream = seed, stream
@@ -60,8 +67,15 @@ class PerExampleDataset(Dataset[Any]):
         return int(self._epoch)
 
     def set_epoch(self, epoch: int) -> None:
-        """Uses the random numbers of this epoch from now on, in all workers."""
+        """Uses the random numbers of this epoch from now on, in all workers.
+
+        Raises ArgumentError or ArgumentTypeError unless `epoch` is an integer from 0 to 2**63 - 1.
+        """
         example_key(epoch, 0, self.seed, self.stream)
+        if operator.index(epoch) >= 2**63:
+            raise ArgumentError(
+                f"epoch={shown(epoch)} is too large; count epochs from 0 to 2**63 - 1"
+            )
         self._epoch.fill_(epoch)
 
     def __len__(self) -> int:

@@ -52,13 +52,12 @@ def per_example_dropout(
     position in its sequence. Returns `x` itself if `training` is False or p is 0. Raises
     ArgumentError or ArgumentTypeError for an invalid argument.
     """
-    if not 0 <= p <= 1:
-        raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
+    _check_settings(p, stream, batch_dim)
     _check(x, examples, batch_dim)
     if not training or p == 0:
         return x
     batch = batch_dim % x.ndim
-    words = _words(x, examples, stream, batch, _along(x, positions or {}))
+    words = _words(x, examples, stream, batch, _along(x, {} if positions is None else positions))
     keep = (words >> 11) & (2**_BITS - 1)
     mask = (keep >= int(p * 2**_BITS)).to(x.dtype)
     return x.mul(mask if p == 1 else mask / (1 - p))
@@ -73,8 +72,7 @@ class PerExampleDropout(nn.Module):
 
     def __init__(self, p: float, stream: str, batch_dim: int = 0) -> None:
         super().__init__()
-        if not 0 <= p <= 1:
-            raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
+        _check_settings(p, stream, batch_dim)
         self.p, self.stream, self.batch_dim = p, stream, batch_dim
 
     def forward(
@@ -108,8 +106,12 @@ def logical_positions(
     `logical_shape` is the shape of the logical tensor, and `layout` that of this rank's part.
     `coordinates` are the rank's coordinates on the mesh axes and `sizes` the sizes of the axes,
     such as `ctx.coordinates` and `ctx.point.sizes`. Raises LayoutError if the layout does not fit
-    the shape.
+    the shape, and ArgumentTypeError if it is not a sequence of placements.
     """
+    if not isinstance(layout, Sequence):
+        raise ArgumentTypeError(
+            f"layout must be a tuple of placements, such as (Shard(1, 'tp'),), not {shown(layout)}"
+        )
     arrays = index_arrays(layout, coordinates, sizes, logical_shape)
     return {
         dim: torch.from_numpy(array).to(device)
@@ -164,29 +166,69 @@ def _shape(x: Tensor, dim: int) -> list[int]:
 def _along(x: Tensor, positions: Mapping[int, Tensor]) -> dict[int, Tensor]:
     """The positions as int64, with negative keys replaced by the dimensions that they stand for.
 
-    Raises ArgumentError unless each key is a dimension of `x` with as many rows as positions.
+    Raises ArgumentError unless each key is another dimension of `x`, with as many rows as
+    positions, and ArgumentTypeError unless dimensions are mapped to tensors.
     """
-    found = {}
+    if not isinstance(positions, Mapping):
+        raise ArgumentTypeError(
+            "positions maps each sharded dimension to an int64 tensor, such as {1: position_ids}, "
+            f"and is not {shown(positions)}"
+        )
+    found: dict[int, Tensor] = {}
     for dim, along in positions.items():
+        pair: tuple[object, object] = dim, along
+        if not (isinstance(pair[0], int) and isinstance(pair[1], Tensor)):
+            raise ArgumentTypeError(
+                "positions maps a dimension, an int, to a tensor of integers, and not "
+                f"{shown(dim)} to {shown(along)}"
+            )
         if not -x.ndim <= dim < x.ndim:
             raise ArgumentError(
                 f"positions has the key {dim}, which is not a dimension of x; x has the shape "
                 f"{list(x.shape)}"
             )
-        if along.shape != (x.shape[dim],) or along.dtype.is_floating_point:
+        whole = not (along.dtype.is_floating_point or along.dtype.is_complex)
+        if along.shape != (x.shape[dim],) or not whole or along.dtype == torch.bool:
             raise ArgumentError(
                 f"positions[{dim}] is a tensor of {along.dtype} and shape {list(along.shape)}, but "
                 f"x has the shape {list(x.shape)}; pass integers of shape [{x.shape[dim]}]"
+            )
+        if dim % x.ndim in found:
+            raise ArgumentError(
+                f"positions has two keys for dimension {dim % x.ndim} of x, whose shape is "
+                f"{list(x.shape)}; pass one"
             )
         found[dim % x.ndim] = along.to(torch.int64)
     return found
 
 
+def _check_settings(p: float, stream: str, batch_dim: int) -> None:
+    if not hasattr(p, "__float__"):
+        raise ArgumentTypeError(f"p must be a number from 0 to 1, not {shown(p)}")
+    if not 0 <= p <= 1:
+        raise ArgumentError(f"p={p} is not a probability; give a number from 0 to 1")
+    if not isinstance(stream, str):
+        raise ArgumentTypeError(
+            f"stream must be the name of the dropout, such as 'layers.0.drop', not {shown(stream)}"
+        )
+    if not isinstance(batch_dim, int):
+        raise ArgumentTypeError(
+            f"batch_dim must be the number of a dimension, not {shown(batch_dim)}"
+        )
+
+
 def _check(x: Tensor, examples: Tensor, batch_dim: int) -> None:
+    if not isinstance(x, Tensor):
+        raise ArgumentTypeError(f"x must be a tensor, not {shown(x)}; pass torch.as_tensor(x)")
     if hasattr(x, "placements"):
         raise ArgumentTypeError(
             "per_example_dropout takes a rank's local tensor, not a DTensor; pass x.to_local() and "
             "the positions of its rows, and wrap the result with DTensor.from_local"
+        )
+    if not (x.dtype.is_floating_point or x.dtype.is_complex):
+        raise ArgumentTypeError(
+            f"x is a tensor of {x.dtype}, but dropout divides its values; pass a tensor of a "
+            "floating or complex dtype"
         )
     if not -x.ndim <= batch_dim < x.ndim:
         raise ArgumentError(
@@ -203,3 +245,24 @@ def _check(x: Tensor, examples: Tensor, batch_dim: int) -> None:
             f"and batch_dim={batch_dim}; pass {x.shape[batch_dim]} keys, one for each entry of "
             "that dimension"
         )
+    if not torch.compiler.is_compiling() and _are_indices(examples):
+        raise ArgumentError(
+            f"examples are numbers from 0 to {int(examples.max())}, which are indices of examples "
+            "and not keys; pass per_example_keys(epoch, indices), so that another epoch or seed "
+            "drops other elements"
+        )
+
+
+def _are_indices(examples: Tensor) -> bool:
+    """Whether all values are so small that they are indices, and not keys, which have 63 bits.
+
+    One key in 2**39 is as small. Values on an accelerator, and those that a transformation of torch
+    hides, are not read.
+    """
+    if type(examples) is not Tensor or not examples.is_cpu or not examples.numel():
+        return False
+    try:
+        least, largest = torch.aminmax(examples)
+        return int(least) >= 0 and int(largest) < 2**24
+    except RuntimeError:  # under vmap
+        return False

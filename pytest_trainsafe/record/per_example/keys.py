@@ -7,7 +7,7 @@ random numbers (DETrain, section 3.3).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import torch
 import xxhash
@@ -36,8 +36,11 @@ def per_example_keys(
     and of nothing else: not of the rank, the worker or the batch. Different streams give an
     example independent keys. The keys are on `device`, by default the device of the indices;
     indices on an accelerator are copied to the host first. Raises ArgumentError for a negative
-    number, and ArgumentTypeError for an argument of the wrong type.
+    number or an unknown device, and ArgumentTypeError for an argument of the wrong type.
     """
+    if device is not None:
+        _check_device(device)
+    given: object = indices
     if isinstance(indices, torch.Tensor):
         if indices.ndim != 1 or indices.dtype.is_floating_point or indices.dtype.is_complex:
             raise ArgumentTypeError(
@@ -47,6 +50,11 @@ def per_example_keys(
             )
         device = indices.device if device is None else device
         indices = indices.tolist()
+    elif not isinstance(given, Iterable):
+        raise ArgumentTypeError(
+            "per_example_keys takes the indices as a sequence of int or as an integer tensor of "
+            f"one dimension, not {shown(given)}; pass a list also for one example"
+        )
     base = _base(epoch, seed, stream)
     keys = [_key(base, index) for index in indices]
     return torch.tensor(keys, dtype=torch.int64, device=device)
@@ -65,8 +73,10 @@ def per_example_generator(
     Every rank or worker that computes the example draws the same numbers from it. Each call
     makes a new generator at the start of its stream, so no two threads or workers share one.
     torch seeds its CPU generator with only the lower 32 bits of the key, so among 100 000
-    examples about one pair draws equal numbers on the CPU.
+    examples about one pair draws equal numbers on the CPU. Raises ArgumentError or
+    ArgumentTypeError for an invalid argument.
     """
+    _check_device(device)
     generator = torch.Generator(device)
     generator.manual_seed(example_key(epoch, index, seed, stream))
     return generator
@@ -94,10 +104,29 @@ def _key(base: int, index: int) -> int:
     return (word ^ (word >> 31)) & _KEY
 
 
+def _check_device(device: object) -> None:
+    if isinstance(device, torch.device):
+        return
+    if not isinstance(device, str):
+        raise ArgumentTypeError(
+            f"device must be a torch.device or its name, such as 'cuda:0', not {shown(device)}"
+        )
+    try:
+        torch.device(device)
+    except RuntimeError as error:
+        raise ArgumentError(
+            f"device={shown(device)} is not a device of torch; pass a name such as 'cpu' or "
+            "'cuda:0'"
+        ) from error
+
+
 def _whole(name: str, value: object) -> int:
     if isinstance(value, bool) or not hasattr(value, "__index__"):
         raise ArgumentTypeError(f"{name} must be an integer of at least 0, not {shown(value)}")
-    number: int = value.__index__()
+    try:
+        number: int = value.__index__()
+    except TypeError as error:  # a tensor of another dtype or of several numbers
+        raise ArgumentTypeError(f"{name} must be one integer, not {shown(value)}") from error
     if number < 0:
         raise ArgumentError(f"{name}={number} is below 0; count epochs, examples and seeds from 0")
     return number

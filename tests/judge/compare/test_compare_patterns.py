@@ -278,6 +278,7 @@ def test_a_different_mask_is_recognised_by_the_values_that_neither_mask_zeroes()
         "52 values are zero only in the candidate and 51 only in the reference; the others are "
         "right"
     )
+    assert "per_example_dropout, with one seed on all ranks" in found.cause
 
 
 def test_a_different_top_k_choice_is_not_explained_as_dropout() -> None:

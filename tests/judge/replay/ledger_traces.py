@@ -7,10 +7,13 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
 from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import TensorEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 #: Gives the events that a rank writes, from its coordinates.
@@ -61,3 +64,16 @@ def write(path: Path, point: Point, ledger: Ledger) -> Trace:
             writer.add(event)
         writer.close()
     return Trace.open(path)
+
+
+def hold(
+    trace: Trace,
+    id: TensorId,
+    number: Callable[[dict[str, int]], int],
+    layout: Layout,
+    shape: tuple[int, ...] = (4, 4),
+) -> None:
+    """Let every rank hold a tensor without values; ranks with equal numbers hold equal ones."""
+    for rank in trace.ranks:
+        hash = f"{number(rank.coordinates):032x}"
+        rank.tensors[id] = TensorEvent(0, id, "float32", shape, hash, layout, "dtensor")

@@ -83,6 +83,32 @@ def test_expect_rng_refuses_invalid_arguments(given, message):
         expect_rng("drop", **given)
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"where": 5, "same": "dp"}, "given 5 as where; where must be text: a pattern of modules"),
+        ({"where": None, "same": "dp"}, "given None as where"),
+        ({"where": ["a"], "same": "dp"}, r"given \['a'\] as where"),
+        ({"same": 5}, "given 5 as same; same must be one of dp, tp, cp, or a list of some of them"),
+        ({"same": None}, "given None as same"),
+        ({"different": True}, "given True as different; different must be one of dp, tp, cp"),
+        ({"same": ["tp", 5]}, r"given \['tp', 5\] as same"),
+        ({"ignore": 5}, "given 5 as ignore; ignore must be one of rng:dp_same_dropout, "),
+        ({"same": "tp", "reason": None}, "given None as reason; reason must be text: a sentence"),
+        ({"same": "tp", "reason": 5}, "given 5 as reason"),
+    ],
+)
+def test_expect_rng_names_arguments_of_wrong_types_and_what_is_allowed(given, message):
+    with pytest.raises(TypeError, match=f"expect_rng was {message}"):
+        expect_rng(**given)
+
+
+def test_draws_that_the_ledger_does_not_show_are_ignored_everywhere_or_nowhere():
+    expect_rng("*", ignore="rng:unseen", reason="a library draws them")
+    with pytest.raises(ValueError, match=r"rng:unseen at some places only, .* where=\"\*\""):
+        expect_rng("train.py:*", ignore="rng:unseen", reason="a library draws them")
+
+
 def test_assert_rng_refuses_an_expectation_that_is_a_string(recorded):
     with pytest.raises(TypeError, match="must be a list of results of expect_rng"):
         assert_rng(recorded("train"), expect=["drop"])  # type: ignore[list-item]

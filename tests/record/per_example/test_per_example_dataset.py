@@ -141,8 +141,14 @@ class Stream(IterableDataset):
         (lambda: PerExampleDataset(3), ArgumentTypeError, "read by index"),  # type: ignore[arg-type]
         (lambda: PerExampleDataset(Noisy(), seed=-1), ArgumentError, "seed=-1 is below 0"),
         (lambda: PerExampleDataset(Noisy()).set_epoch(-1), ArgumentError, "epoch=-1 is below 0"),
+        (lambda: PerExampleDataset(Noisy()).set_epoch(2**70), ArgumentError, "is too large"),
+        (
+            lambda: PerExampleDataset(Noisy(), transform=5),  # type: ignore[arg-type]
+            ArgumentTypeError,
+            "transform must be a function .* not 5",
+        ),
     ],
 )
-def test_streams_and_negative_seeds_and_epochs_are_refused(call, error, message):
+def test_streams_and_invalid_seeds_epochs_and_transforms_are_refused(call, error, message):
     with pytest.raises(error, match=message):
         call()

@@ -166,8 +166,54 @@ def test_the_module_drops_values_only_in_training_mode():
         ({"positions": {1: torch.arange(4)}}, ArgumentError, r"pass integers of shape \[8\]"),
         ({"positions": {1: torch.rand(8)}}, ArgumentError, "tensor of torch.float32"),
         ({"positions": {3: torch.arange(8)}}, ArgumentError, "positions has the key 3"),
+        ({"positions": {1: torch.ones(8).bool()}}, ArgumentError, "tensor of torch.bool"),
+        (
+            {"positions": {1: torch.arange(8), -2: torch.arange(8)}},
+            ArgumentError,
+            "two keys for dimension 1",
+        ),
+        ({"positions": [torch.arange(8)]}, ArgumentTypeError, "positions maps each sharded"),
+        ({"positions": torch.arange(8)}, ArgumentTypeError, "positions maps each sharded"),
+        ({"positions": {1: [0, 1]}}, ArgumentTypeError, r"and not 1 to \[0, 1\]"),
+        ({"positions": {"1": torch.arange(8)}}, ArgumentTypeError, "and not '1' to an object"),
+        ({"p": "0.1"}, ArgumentTypeError, "p must be a number from 0 to 1, not '0.1'"),
+        ({"p": None}, ArgumentTypeError, "p must be a number from 0 to 1, not None"),
+        ({"stream": 3}, ArgumentTypeError, "stream must be the name of the dropout"),
+        ({"batch_dim": "0"}, ArgumentTypeError, "batch_dim must be the number of a dimension"),
+        ({"x": [1.0, 2.0]}, ArgumentTypeError, r"x must be a tensor, not \[1.0, 2.0\]"),
+        ({"x": ONES.numpy()}, ArgumentTypeError, "x must be a tensor, not an object"),
+        ({"x": ONES.long()}, ArgumentTypeError, "tensor of torch.int64, but dropout divides"),
+        ({"examples": torch.arange(4)}, ArgumentError, "indices of examples and not keys"),
     ],
 )
 def test_invalid_dropout_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         per_example_dropout(**{"x": ONES, "p": 0.3, "examples": KEYS, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((None, "drop"), "p must be a number"),
+        ((0.1, 3), "stream must be the name"),
+        ((0.1, "drop", "0"), "batch_dim must be the number"),
+    ],
+)
+def test_the_module_refuses_invalid_settings_when_it_is_made(arguments, message):
+    with pytest.raises(ArgumentTypeError, match=message):
+        PerExampleDropout(*arguments)
+
+
+def test_keys_are_accepted_where_their_values_cannot_be_read():
+    def dropped(row, key):
+        return per_example_dropout(row[None], 0.3, key[None])[0]
+
+    rows = ONES.reshape(len(KEYS), -1)
+    whole = per_example_dropout(rows, 0.3, KEYS)
+
+    assert torch.equal(torch.vmap(dropped)(rows, KEYS), whole)
+
+
+def test_a_layout_that_is_one_placement_is_refused():
+    with pytest.raises(ArgumentTypeError, match="layout must be a tuple of placements"):
+        logical_positions(Shard(1, "tp"), (2, 4), {"tp": 0}, {"tp": 2})  # type: ignore[arg-type]

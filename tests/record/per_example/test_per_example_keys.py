@@ -67,6 +67,16 @@ def test_each_generator_of_an_example_starts_from_the_same_state():
             r"not a tensor of torch.float32 and shape \[2\]",
         ),
         (lambda: per_example_keys(0, torch.zeros(2, 2).long()), ArgumentTypeError, "one dimension"),
+        (lambda: per_example_keys(0, 5), ArgumentTypeError, "not 5; pass a list"),  # type: ignore[arg-type]
+        (lambda: per_example_keys(0, None), ArgumentTypeError, "not None; pass a list"),  # type: ignore[arg-type]
+        (lambda: per_example_keys(0, [1], device="gpu"), ArgumentError, "'gpu' is not a device"),
+        (lambda: per_example_generator(0, 1, device="gpu"), ArgumentError, "'gpu' is not a device"),
+        (lambda: per_example_generator(0, 1, device=None), ArgumentTypeError, "device must be"),  # type: ignore[arg-type]
+        (
+            lambda: per_example_generator(0, torch.tensor([1, 2])),  # type: ignore[arg-type]
+            ArgumentTypeError,
+            "index must be one integer",
+        ),
         (lambda: per_example_generator(0, "1"), ArgumentTypeError, "index must be an integer"),  # type: ignore[arg-type]
     ],
 )

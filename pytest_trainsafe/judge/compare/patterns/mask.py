@@ -36,7 +36,8 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
     )
     cause = (
         "the mask differs from the reference's. Dropout draws a different mask if ranks divide the "
-        "micro-batches: use per_example_dropout, seed it in each micro-batch, or switch it off"
+        "micro-batches: use per_example_dropout, with one seed on all ranks and each example's own "
+        "index; or seed it in each micro-batch, or switch it off"
     )
     return Pattern("other mask", text, cause=cause)
 

@@ -162,7 +162,7 @@ def test_a_terminal_shows_running_points_and_keeps_pytests_own_lines(
 
 
 def seen_points(terminal: int, folder: Path) -> str:
-    """The output of a terminal until it closes; creates a file when the line of a Point is shown."""
+    """The output of a terminal until it closes; creates a file when a Point's line is shown."""
     data = b""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

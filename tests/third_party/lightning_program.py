@@ -15,7 +15,7 @@ MEANS = {"gradients": {"mean": ["dp"]}}
 
 
 class Examples(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Vectors and classes, each drawn from its number."""
+    """Vectors and classes; the index of a pair is its seed."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -30,7 +30,7 @@ class Examples(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class WholeBatches(torch.utils.data.Sampler[list[int]]):
-    """Deals whole batches out to dp ranks in turn."""
+    """A sampler that distributes whole batches to dp ranks in turn."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

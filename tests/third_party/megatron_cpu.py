@@ -78,7 +78,7 @@ def _tensor_type() -> None:
 
 
 def _norm_with_sequence_parallelism() -> None:
-    """The local norm rejects sequence parallelism, for which it lacks only the parameters' mark."""
+    """The local norm rejects sequence parallelism, which needs only an attribute of parameters."""
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
     make = WrappedTorchNorm.__new__

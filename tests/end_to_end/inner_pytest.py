@@ -1,4 +1,4 @@
-"""Runs pytest on a written test file in a process of its own, as a user would."""
+"""Runs pytest on a written test file in a separate process, as a user would."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def sums(state, bucket):  # no type hints: DDP wants classes, not strings
 
 
 class ByHand(nn.Module):
-    """Reduces gradients in a method of its own, which pytest-trainsafe does not know."""
+    """Reduces gradients in its own method `reduce`, which pytest-trainsafe does not recognize."""
 
     def __init__(self, inside: nn.Module, group: dist.ProcessGroup, divide: bool) -> None:
         super().__init__()

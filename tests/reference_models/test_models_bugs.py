@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from jobs_of_four_ranks import ALL_OVER, PLANTED, SILENT
-from test_models_pipeline import of_the_whole
+from test_models_pipeline import exists_in_a_pipeline
 
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug, find
 
@@ -28,7 +28,7 @@ def first_key(bug: Bug) -> str:
 def test_the_first_wrong_tensor_of_a_bug_is_that_of_its_entry(parallel, single, bug) -> None:
     errors = parallel[f"{bug.name} planted"].errors(single[bug.name])
 
-    wrong = [key for key, error in errors.items() if error > 1e-9 and of_the_whole(key)]
+    wrong = [key for key, error in errors.items() if error > 1e-9 and exists_in_a_pipeline(key)]
     assert wrong[0] == first_key(bug)
     # A missing update is small relative to the parameter.
     assert errors[wrong[0]] > (1e-3 if bug.kind == "update" else 0.01)

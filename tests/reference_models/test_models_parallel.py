@@ -10,7 +10,7 @@ ROUNDING = 1e-13
 
 
 def key_bias_drifts(key: str) -> bool:
-    """Whether a tensor depends on the bias of attention keys, which drifts by rounding alone.
+    """Whether a tensor depends on the bias of attention keys, which drifts only by rounding.
 
     The bias shifts all scores of a query equally, so its gradient is only rounding error, which
     Adam divides by its own magnitude.  The bias and, a step later, the projection's output differ

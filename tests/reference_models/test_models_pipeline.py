@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.parallel.pipeline.schedules import (
 from pytest_trainsafe.reference_models.parallel.pipeline.stages import stage_layers
 
 
-def of_the_whole(key: str) -> bool:
+def exists_in_a_pipeline(key: str) -> bool:
     """Whether a key also exists in a pipeline: it is no output of a module in CUT_BY_PP."""
     kind, path, *_ = key.split(" ")
     return not kind.startswith("activation") or path.replace(".", "", 1) not in CUT_BY_PP
@@ -41,7 +41,7 @@ def test_every_tensor_of_a_pipeline_equals_the_single_device_one(
     parallel, single, run, reference
 ) -> None:
     errors = parallel[run].errors(single[reference])
-    errors = {key: error for key, error in errors.items() if of_the_whole(key)}
+    errors = {key: error for key, error in errors.items() if exists_in_a_pipeline(key)}
 
     assert len(errors) > 400
     assert {k: e for k, e in errors.items() if e > ROUNDING and not key_bias_drifts(k)} == {}
@@ -50,7 +50,7 @@ def test_every_tensor_of_a_pipeline_equals_the_single_device_one(
 
 def test_bfloat16_tensors_of_a_pipeline_differ_by_at_most_10_percent(parallel, single) -> None:
     errors = parallel["pipeline bfloat16"].errors(single["tied bfloat16"])
-    far = {k: e for k, e in errors.items() if e > 0.1 and of_the_whole(k)}
+    far = {k: e for k, e in errors.items() if e > 0.1 and exists_in_a_pipeline(k)}
 
     assert {k: e for k, e in far.items() if not key_bias_drifts(k)} == {}
 

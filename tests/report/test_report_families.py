@@ -61,9 +61,7 @@ def test_a_condition_on_two_axes_names_both_and_no_other_axis() -> None:
     assert family.passing == 8
 
 
-def test_points_with_different_first_tensors_are_one_family_if_the_faulty_code_is_the_same() -> (
-    None
-):
+def test_points_with_different_first_tensors_are_one_family_if_the_code_is_the_same() -> None:
     same = {"source": "/a.py:3", "what": "Norm", "located": True}
     found = [
         outcome("tp=2", "fail", "w", **same),

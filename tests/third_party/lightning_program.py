@@ -65,7 +65,7 @@ def train(ctx: Any, microbatches: int = 4, level: str = "step", fault: str = "")
     module = Lit().to(ctx.dtype)
     ctx.initialize(module)
     examples = Examples(ctx.dtype)
-    # Lightning's own sampler shuffles, by a seed of its own that one device does not use.
+    # Lightning's own sampler would shuffle by a seed that a single device does not use.
     deal: Any = torch.utils.data.DistributedSampler(examples, ranks, rank, shuffle=False)
     loader = (
         torch.utils.data.DataLoader(examples, batch_sampler=WholeBatches(rank, ranks))

@@ -50,7 +50,7 @@ def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _generators() -> None:
-    """On a CPU dropout draws from the CPU's generator, so that one stands in for CUDA's."""
+    """On a CPU, dropout draws from the CPU's generator, so it replaces that of CUDA."""
     from megatron.core.tensor_parallel import random
 
     def get(*args: Any, **kwargs: Any) -> torch.Tensor:

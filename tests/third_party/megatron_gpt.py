@@ -41,7 +41,7 @@ ANNOTATIONS: dict[str, Any] = {
 
 #: Planted in the candidate; each is a mistake that megatron-core or a user of it has made.
 BUGS = (
-    "norm_without_mark",  # the last norm lacks `sequence_parallel`, so its gradient is a partial sum
+    "norm_without_mark",  # the last norm lacks `sequence_parallel`: its gradient is a partial sum
     "input_gradient",  # the second layer's QKV projection does not reduce its input's gradient
     "mean_over_dp",  # the reduction sums over dp and does not divide
 )

@@ -90,7 +90,7 @@ def fine_tuned_bert() -> None:
 
 
 def frozen_resnet() -> None:
-    """Transfer learning: the head of a ResNet of transformers alone is trained."""
+    """Transfer learning: only the head of a ResNet of transformers is trained."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(

@@ -75,7 +75,7 @@ def test_the_oldest_supported_release_passes_at_stage_3(releases, pytester, monk
 @pytest.mark.slow
 def test_clipping_that_scales_gradients_up_is_found_in_its_release(release, tmp_path):
     bug = deepspeed_bugs.find("ds-5150")
-    # A session of its own: other tests' ranks are forked with the installed DeepSpeed imported.
+    # A separate session: the ranks of other tests are forked with the installed DeepSpeed imported.
     session = Session(Settings(localize=0.0), tmp_path)
     try:
         triggering, silent = (

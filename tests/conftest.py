@@ -1,7 +1,7 @@
-"""For every test: pytest's own test harness, and one thread for torch.
+"""Fixtures and settings of all tests: `pytester`, hypothesis profiles, one thread for torch.
 
-Before torch is imported: tensors of tests are small, workers are as many as cores, and threads that
-wait for each other made a training of a second one of a minute.
+The number of threads is set before torch is imported.  Tensors of tests are small and there is a
+worker per core; with more threads, a training of one second took a minute.
 """
 
 import gc
@@ -24,8 +24,8 @@ for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
 
 pytest_plugins = ["pytester"]
 
-# `suite` is what every run uses: few examples, the same ones each time, and no deadline, since the
-# machine's load is not the code's fault.  `--hypothesis-profile=thorough` tries many.
+# `suite` is the default: few examples, the same ones each time, and no deadline, since the load of
+# the machine varies.  `--hypothesis-profile=thorough` tries many examples.
 hypothesis.settings.register_profile(
     "suite", max_examples=25, derandomize=True, deadline=None, database=None
 )
@@ -57,7 +57,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Keep the garbage collector off the modules and the items, which live as long as the process.
+    """Exclude modules and items, which live as long as the process, from garbage collection.
 
     They are half a million objects, and inner runs of pytest collect garbage when they end.
 
@@ -72,9 +72,10 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture
 def never_hangs() -> Iterator[None]:
-    """Fail a test that waits, long after any machine would have been done with it.
+    """Fail a test that takes more than two minutes.
 
-    A test of many examples calls `signal.alarm(120)` in each, so that it is each that must end.
+    A test with many hypothesis examples calls `signal.alarm(120)` in each example, so that the
+    limit applies to each of them.
     """
 
     def ring(*_: object) -> None:
@@ -89,7 +90,7 @@ def never_hangs() -> Iterator[None]:
 
 @pytest.fixture
 def localizing(candidate_trace):
-    """Have the code at fault looked for after a failure of this test; a budget of its own."""
+    """Localize the faulty code after a failure of this test, within a separate time budget."""
     from pytest_trainsafe.judge.localize.budget import Budget, budget_of, replace_budget
 
     case, session = candidate_trace.case, candidate_trace.runs.session
@@ -103,18 +104,18 @@ def localizing(candidate_trace):
 
 @pytest.fixture
 def without_hypothesis(pytester, monkeypatch):
-    """Keep hypothesis and syrupy out of inner runs, where they take half a second of each.
+    """Disable hypothesis and syrupy in inner runs, each of which they slow down by half a second.
 
-    After `pytester`, which clears the variable for its own sake.
+    Requested after `pytester`, which clears PYTEST_ADDOPTS.
     """
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:syrupy")
 
 
 @pytest.fixture
 def shared_fork_server(request, monkeypatch):
-    """Have inner runs fork their ranks from the fork server of this run, which has started once.
+    """Let inner runs fork their ranks from the fork server of this run, which has already started.
 
-    For tests whose claim is not about the server.
+    For tests that do not test the fork server.
     """
     session = get_session(request)
     address = getattr(session.launchers.of(script=False, stop=session.stop), "address", "")
@@ -128,7 +129,7 @@ def shared_fork_server(request, monkeypatch):
 
 @pytest.fixture
 def project(pytester, write_ini, without_hypothesis):
-    """A pytester directory with `program.py` in reach."""
+    """A pytester directory with an importable `program.py`."""
     pytester.makepyfile(program=PROGRAM)
     write_ini()
     return pytester
@@ -155,7 +156,7 @@ def swept(project):
 
 @pytest.fixture
 def write_ini(pytester):
-    """Write the project's ini file anew, with lines of the test's own."""
+    """A function that overwrites the project's ini file, with additional lines."""
 
     def write(*lines):
         # Not syrupy: it cannot end a session that `pytester.getitems` has begun.

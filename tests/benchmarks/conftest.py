@@ -1,4 +1,4 @@
-"""The modules of `benchmarks/` are no package: their folder is put on the path."""
+"""`benchmarks/` is not a package, so its folder is prepended to `sys.path`."""
 
 from __future__ import annotations
 

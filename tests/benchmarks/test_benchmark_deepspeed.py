@@ -1,4 +1,4 @@
-"""The sweeps of DeepSpeed know the catalogue's bugs, and judge the Points where they act."""
+"""The sweeps of DeepSpeed know the catalogued bugs, and judge the Points that trigger them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def installed(monkeypatch: pytest.MonkeyPatch, release: str) -> None:
     monkeypatch.setattr(importlib.metadata, "version", lambda _: release)
 
 
-def test_the_sweep_of_releases_has_the_axes_in_which_bugs_act() -> None:
+def test_the_sweep_of_releases_contains_the_axes_that_trigger_bugs() -> None:
     from deepspeed_known import catalogued_points
 
     axes = {axis for point in catalogued_points() for axis in point}
@@ -47,7 +47,7 @@ def test_a_catalogue_without_a_bug_of_the_program_is_an_error(
         deepspeed_known.catalogued_points()
 
 
-def test_every_dated_bug_explains_its_report_at_its_point(
+def test_a_report_is_attributed_to_a_catalogued_bug_only_in_affected_releases(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from deepspeed_known import UNEXPLAINED, dated, known_by, title
@@ -62,7 +62,7 @@ def test_every_dated_bug_explains_its_report_at_its_point(
         assert known_by(here, report) == UNEXPLAINED
 
 
-def test_a_catalogued_bug_does_not_explain_another_program(
+def test_a_report_of_another_program_is_not_attributed_to_a_catalogued_bug(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     from deepspeed_known import UNEXPLAINED, dated, known_by
@@ -74,14 +74,14 @@ def test_a_catalogued_bug_does_not_explain_another_program(
     assert known_by(case(deepspeed_gpt.train, dict(bug.triggers)), report) == UNEXPLAINED
 
 
-def test_the_releases_in_which_the_catalogue_shows_a_bug_are_swept() -> None:
+def test_every_release_with_a_catalogued_bug_is_swept() -> None:
     from bench_deepspeed_releases import RELEASES
     from deepspeed_known import dated
 
     assert {bug.release for bug, *_ in dated()} <= set(RELEASES)
 
 
-def test_a_release_that_does_not_show_a_dated_bug_is_reported() -> None:
+def test_an_affected_release_that_does_not_show_a_catalogued_bug_is_reported() -> None:
     from bench_deepspeed_releases import unshown
     from deepspeed_known import dated, title
 
@@ -96,7 +96,7 @@ def test_a_release_that_does_not_show_a_dated_bug_is_reported() -> None:
     assert unshown([{"release": bug.right, "bugs": every}]) == []
 
 
-def test_a_bug_is_linked_by_its_name() -> None:
+def test_names_of_bugs_are_linked_to_their_issue_or_page() -> None:
     from bench_deepspeed_releases import _linked
 
     assert (

@@ -1,11 +1,11 @@
-"""Survivors are judged at Points that differ, and every Point is one that its program accepts."""
+"""Surviving mutants are judged at diverse Points, which their programs accept."""
 
 from __future__ import annotations
 
 from pytest_trainsafe.sweep.validity import invalid
 
 
-def test_places_are_chosen_for_what_they_have_that_others_have_not() -> None:
+def test_diverse_places_are_distinct_and_cover_the_parallel_axes() -> None:
     from _mutant_points import PLACES
     from bench_mutants import diverse
 
@@ -17,7 +17,7 @@ def test_places_are_chosen_for_what_they_have_that_others_have_not() -> None:
     assert {"dp", "tp", "cp", "pp"} <= {axis for each in diverse(PLACES, 8) for axis in each.axes}
 
 
-def test_every_place_is_valid() -> None:
+def test_every_place_has_a_point_that_is_valid_for_its_program() -> None:
     import importlib
 
     from _mutant_points import PLACES
@@ -31,7 +31,7 @@ def test_every_place_is_valid() -> None:
         assert invalid(place.point, arguments, program.rules, 8) is None, place
 
 
-def test_lines_that_only_the_reference_runs_are_told_from_those_of_the_candidate() -> None:
+def test_lines_run_by_the_candidate_and_by_the_reference_are_distinguished() -> None:
     from _mutant_points import Covered
 
     found = Covered(candidate={"a.py": {1, 2}}, reference={"a.py": {2, 3}})

@@ -1,4 +1,4 @@
-"""Mutations change one thing each, are the same for the same seed, and leave descriptions alone."""
+"""Mutations change one piece of code each, never docstrings, and depend only on the seed."""
 
 from __future__ import annotations
 
@@ -88,11 +88,13 @@ def changes(kind: str) -> set[tuple[str, str]]:
         ),
     ],
 )
-def test_a_mutation_of_each_kind(kind: str, expected: set[tuple[str, str]]) -> None:
+def test_each_kind_of_mutation_makes_the_expected_changes(
+    kind: str, expected: set[tuple[str, str]]
+) -> None:
     assert changes(kind) == expected
 
 
-def test_only_the_changed_text_differs_and_the_rest_stays_where_it_is() -> None:
+def test_a_mutation_changes_only_its_own_text_and_no_line_numbers() -> None:
     from _mutants import mutations_of
 
     for each in mutations_of(SOURCE, "a.py"):
@@ -104,7 +106,7 @@ def test_only_the_changed_text_differs_and_the_rest_stays_where_it_is() -> None:
         compile(mutated, "a.py", "exec")
 
 
-def test_names_of_mutations_are_unique_and_do_not_depend_on_the_place_in_the_file() -> None:
+def test_names_of_mutations_are_unique_and_independent_of_the_position_in_the_file() -> None:
     from _mutants import mutations_of
 
     names = [each.id for each in mutations_of(SOURCE, "a.py")]
@@ -114,7 +116,7 @@ def test_names_of_mutations_are_unique_and_do_not_depend_on_the_place_in_the_fil
     assert moved == names
 
 
-def test_a_longer_sample_of_a_seed_has_the_shorter_one_in_it(tmp_path: Path) -> None:
+def test_a_longer_sample_begins_with_the_shorter_sample_of_the_same_seed(tmp_path: Path) -> None:
     from _mutants import mutations, sample
 
     for name in ("a.py", "b.py", "c.py"):
@@ -128,7 +130,7 @@ def test_a_longer_sample_of_a_seed_has_the_shorter_one_in_it(tmp_path: Path) -> 
     assert {each.file for each in short[:3]} == {"a.py", "b.py", "c.py"}
 
 
-def test_a_copy_of_the_models_imports_nothing_of_the_originals() -> None:
+def test_a_copy_of_the_models_does_not_import_the_originals() -> None:
     from _mutant_packages import MODELS, relative, sources
 
     texts = [
@@ -159,7 +161,7 @@ REPORT = """trainsafe: gpt.train at tp=2 differs from its single-device referenc
     ("looked", "word"),
     [("tensor/linear.py:1 (module class Copy)", "file"), ("caller.py:3", "caller")],
 )
-def test_a_report_names_the_mutated_file_or_its_caller(
+def test_reports_are_classified_by_whether_they_name_the_mutated_file_or_its_caller(
     tmp_path: Path, looked: str, word: str
 ) -> None:
     from _mutant_blame import named, places
@@ -179,7 +181,7 @@ def test_a_report_names_the_mutated_file_or_its_caller(
     assert named("  starts at  x.py:1", tmp_path, mutation) == "nothing"
 
 
-def test_a_mutation_has_the_same_name_in_whatever_folder_its_file_is(tmp_path: Path) -> None:
+def test_names_of_mutations_do_not_depend_on_the_folder_of_the_file(tmp_path: Path) -> None:
     from _mutants import mutations
 
     (tmp_path / "flat").mkdir()

@@ -1,11 +1,11 @@
-"""A benchmark writes its own section of a document, and no other."""
+"""A benchmark writes only its own section of a document."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-def test_a_section_is_written_apart_from_the_others(tmp_path: Path) -> None:
+def test_writing_a_section_leaves_other_sections_unchanged(tmp_path: Path) -> None:
     from _page import write_section
 
     page = tmp_path / "page.md"

@@ -1,4 +1,4 @@
-"""What the benchmarks of verdicts count, and what they plant, is what they say."""
+"""The benchmarks of verdicts plant bugs that are triggered, and measure errors correctly."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def test_a_bug_is_planted_at_a_small_point_that_triggers_it(bug) -> None:
     assert point.world_size <= 4
 
 
-def test_absent_misshapen_and_incomplete_tensors_fail_by_every_tolerance() -> None:
+def test_missing_misshapen_and_nan_tensors_are_not_close() -> None:
     from bench_verdicts import close
 
     reference = np.zeros(3)
@@ -31,7 +31,7 @@ def test_absent_misshapen_and_incomplete_tensors_fail_by_every_tolerance() -> No
         assert not close(candidate, reference, 1e-2, 1e-1)
 
 
-def test_the_smallest_error_caught_is_where_verdicts_turn() -> None:
+def test_the_smallest_error_caught_separates_failing_from_passing_verdicts() -> None:
     from bench_sensitivity import PRECISION, smallest_caught
 
     random = np.random.default_rng(0)
@@ -48,7 +48,7 @@ def test_the_smallest_error_caught_is_where_verdicts_turn() -> None:
         assert judge_allowed(faulty, reference, allowed, norm(reference), "float32").passed == right
 
 
-def test_an_error_that_nothing_catches_is_infinite() -> None:
+def test_the_smallest_error_caught_is_infinite_if_no_error_is_caught() -> None:
     from bench_sensitivity import smallest_caught
 
     reference = np.zeros((2, 4, 4))

@@ -1,4 +1,4 @@
-"""The reference GPT with its annotations from a file of the user's, which may lack some."""
+"""The reference GPT with annotations from a user's file, in which some may be missing."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def train(ctx: Any, annotations: str = "", bug: str = "", layers: int = 2) -> None:
-    """`gpt.train`, but that activations lie as the file `annotations` says ("" for no file)."""
+    """`gpt.train`, annotated by the file `annotations` ("" for no annotations)."""
     from pytest_trainsafe.reference_models.config import GPTConfig
     from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
     from pytest_trainsafe.reference_models.parallel.axes import Axes

@@ -1,4 +1,4 @@
-"""Runs pytest on a written test file in a process of its own, as a user would."""
+"""Runs pytest on a written test file in a separate process, as a user would."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def command(folder: Path, source: str, *options: str) -> list[str]:
     """Write `test_inner.py` into `folder`; the command line that runs it there."""
     (folder / "test_inner.py").write_text(source)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {HERE}\n")
-    # What fails here is looked at for how it fails: a second look at each would only take time.
+    # The tests read the first report; localizing the faulty code would only take time.
     quick = ("--trainsafe-dtype=float64", "--trainsafe-localize=off")
     plugins = ("-p", "no:hypothesispytest", "-p", "no:cacheprovider")
     base = (*plugins, f"--basetemp={folder}/base", *quick)
@@ -39,5 +39,5 @@ def captured(command: list[str], folder: Path) -> subprocess.CompletedProcess[st
 
 
 def flat(text: str) -> str:
-    """Text with its line breaks and pytest's margins gone."""
+    """Text on one line, without the margin `E` of pytest's failures."""
     return re.sub(r"\s+(E\s+)?", " ", text)

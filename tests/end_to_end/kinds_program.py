@@ -1,4 +1,4 @@
-"""Small programs with a fault in what is clipped, kept in buffers, or given to the model."""
+"""Small programs with optional faults in gradient clipping, buffers, input data or masks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-# Bound before anything is recorded, as in most programs.
+# Imported by name before recording starts, as in most programs.
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_trainsafe.reference_models import gpt
@@ -26,10 +26,10 @@ def clipped(
     function: str = "norm",
     declared: bool = True,
 ) -> None:
-    """Data parallel, hand-written or FSDP2, with clipping that acts.
+    """Data parallel, hand-written or FSDP2, with clipping that changes the gradients.
 
-    `halved` divides every gradient by 2 before the clip, which the clip hides; `declared` says
-    that gradients are means over dp.
+    `halved` divides every gradient by 2 before clipping, which hides it; `declared` annotates
+    gradients as means over dp.
     """
     model = nn.Sequential(nn.Linear(WIDTH, 8), nn.Tanh(), nn.Linear(8, WIDTH))
     model.to(ctx.device, ctx.dtype)
@@ -106,10 +106,14 @@ class Normed(nn.Module):
 
 
 def normed(ctx: Any, momentum: float = 0.1, fault: str = "") -> None:
-    """Train over dp or tp, all of it replicated; buffers have no part in what is trained."""
+    """Train over dp or tp with every tensor replicated.
+
+    `forward` adds `table`, so the fault `drift` also changes later steps.  The other buffers do not
+    affect the parameters.
+    """
     model = Normed(momentum).to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    model.rank.fill_(ctx.rank)  # a rank's own from the start
+    model.rank.fill_(ctx.rank)  # different on each rank from the start
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
     ctx.watch(model, optimizer, annotations=MEAN)
     own = ctx.microbatches(TOTAL)
@@ -133,7 +137,7 @@ def normed(ctx: Any, momentum: float = 0.1, fault: str = "") -> None:
 
 
 class Reader(nn.Module):
-    """Tokens and labels to a loss; positions may be of the rank's own part of the sequence."""
+    """Computes a loss; with `local`, positions count from the start of the rank's cp shard."""
 
     def __init__(self, local: bool, first: int) -> None:
         super().__init__()
@@ -162,7 +166,10 @@ CUT = {
 
 
 def read(ctx: Any, fault: str = "", local: bool = False) -> None:
-    """Train over dp and cp on batches that may be wrong; `local` positions begin at 0 on each."""
+    """Train over dp and cp on batches that may be wrong.
+
+    With `local`, positions begin at 0 on each cp rank.
+    """
     length, cp, at = 8, ctx.point.size("cp"), ctx.coordinates["cp"]
     own_part = slice(at * length // cp, (at + 1) * length // cp)
     model = Reader(local, own_part.start).to(ctx.device, ctx.dtype)
@@ -203,7 +210,11 @@ def drawn(ctx: Any, step: int, index: int) -> Tensor:
 
 
 def at_the_boundary(ctx: Any, wrong: bool = False, **arguments: Any) -> None:
-    """The GPT; `wrong` leaves the first row after a shard to nobody (`>` in the place of `>=`)."""
+    """The GPT; `wrong` has `>` instead of `>=` in the mask of the vocabulary shards.
+
+    The earlier rank then also looks up the first token of the next shard, so two ranks' vectors
+    are summed for it.
+    """
     if wrong:
         VocabParallelEmbedding.forward = _forward_wrong_by_one  # type: ignore[method-assign]
     gpt.train(ctx, **arguments)

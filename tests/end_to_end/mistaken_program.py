@@ -1,4 +1,4 @@
-"""A small program that can be asked to make any of the mistakes that users make."""
+"""A small program that makes one of the mistakes of users, which its argument selects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 def train(ctx: Any, steps: int = 1, mistake: str = "") -> None:
-    """Train two linear layers over dp, or go wrong as `mistake` says."""
+    """Train two linear layers over dp, with the mistake that `mistake` names, if any."""
     import torch
     import torch.distributed as dist
     from torch import nn

@@ -1,4 +1,4 @@
-"""A model of everything that is unusual to record, in which any of it can be wrong on rank 1."""
+"""A model with many parts that are unusual to record, each of which can be made wrong."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Own:
 
 
 class Made(nn.Module):
-    """Whatever a function makes of its input, wrong if asked for."""
+    """Applies the function `make` to its input, or `wrong` if `broken` is set."""
 
     def __init__(self, make: Any, wrong: Any) -> None:
         super().__init__()
@@ -87,7 +87,10 @@ class Odd(nn.Module):
 
 
 def train(ctx: Any, fault: str = "") -> None:
-    """Train over dp, two micro-batches; `fault` is one of STARTS, on rank 1."""
+    """Train over dp, two micro-batches; `fault` is one of STARTS.
+
+    The fault `tied` acts on every rank, all others on rank 1 only.
+    """
     model = Odd().to(ctx.device, ctx.dtype)
     ctx.initialize(model)
     if fault == "tied":
@@ -119,7 +122,7 @@ def train(ctx: Any, fault: str = "") -> None:
                 loss = model(ids).square().mean() / 2
                 ctx.loss(loss)
                 loss.backward()
-        if odd == "skipped":  # what it lacks is then no collective that the ranks disagree on
+        if odd == "skipped":  # so that all ranks call the same all-reduces
             for parameter in model.skipped.parameters():
                 parameter.grad = torch.zeros_like(parameter)
         for parameter in model.parameters():

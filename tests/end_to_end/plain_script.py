@@ -1,4 +1,4 @@
-"""A training script that takes no context: it asks for one, and also runs by itself."""
+"""A training script that gets its context from `context()`, and also runs without pytest."""
 
 import argparse
 

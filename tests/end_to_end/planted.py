@@ -1,4 +1,4 @@
-"""A marker for tests of one planted bug, and what is expected of them at any Point."""
+"""The marker of tests of a planted bug, and the assertion that they make at each Point."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def planted(name, **axes):
 
 
 def judge(name, case, candidate, reference):
-    """Expect a failure that tells the bug's story at Points that trigger it, a pass elsewhere."""
+    """Expect a failure that matches the bug's entry at Points that trigger it, a pass elsewhere."""
     bug = bugs.find(name)
     if not bug.triggers(case.point):
         assert_trainsafe(candidate, reference)
@@ -50,7 +50,7 @@ def judge(name, case, candidate, reference):
     when = when if bug.step >= 0 else "before the first step"
     starts = f"{bug.module}.{bug.tensor} · {bug.kind} · {when} · float64"
     assert f"starts at {starts}" in text
-    # Of another rank's terms for this rank's shard of the sequence, nothing is recorded.
+    # With sp, the other ranks' terms of this rank's shard of the sequence are not recorded.
     terms_are_lost = name == "tp-overlap-dgrad" and case.point.get("sp", False)
     if not terms_are_lost:
         assert SAYS[name] in text

@@ -1,4 +1,4 @@
-"""Trains over dp for several steps; each mistake leaves the first steps right."""
+"""Trains over dp for several steps; each mistake begins in a later step than the first."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ HIDDEN, BATCH = 16, 4
 
 
 class Block(nn.Module):
-    """A residual block that is scaled by the root mean square of what it is given."""
+    """A residual block whose linear layer gets the input divided by its root mean square.
+
+    From call `stale` on, the divisor is not computed again.
+    """
 
     def __init__(self, stale: int) -> None:
         super().__init__()
@@ -57,7 +60,7 @@ def train(ctx: Any, steps: int = 4, mistake: str = "", first: int = 1) -> None:
             for parameter in model.parameters():
                 assert parameter.grad is not None
                 if mistake == "buffer" and step >= first and parameter.ndim == 1:
-                    parameter.grad.copy_(buffers[parameter])  # as the step before left it
+                    parameter.grad.copy_(buffers[parameter])  # the previous step's gradient
                 else:
                     dist.all_reduce(parameter.grad, group=ctx.group("dp"))
                     buffers[parameter] = parameter.grad.clone()
@@ -72,7 +75,7 @@ def train(ctx: Any, steps: int = 4, mistake: str = "", first: int = 1) -> None:
 
 
 def without_amax_history(ctx: Any, steps: int = 3, **arguments: Any) -> None:
-    """The reference GPT in FP8, whose largest values are remembered on a single device alone."""
+    """The reference GPT in FP8, whose amax history is updated on a single device only."""
     from pytest_trainsafe.reference_models import gpt
     from pytest_trainsafe.reference_models.parallel import fp8
 

@@ -1,6 +1,6 @@
-"""A correct program with awkward numerics is neither accused nor waved through.
+"""Correct programs with unusual numerics pass, or are inconclusive where no error could show.
 
-`benchmarks/bench_adversarial.py` has all variants, Points and dtypes; here are the nearest ones.
+`benchmarks/bench_adversarial.py` has all variants, Points and dtypes; here are some of them.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
-# Appended: the benchmarks' modules must hide nobody else's.
+# Appended, so that modules of the benchmarks do not shadow other modules.
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 from adversarial_program import VARIANTS, train
@@ -21,17 +21,17 @@ RANKS = {"dp": 2, "tp": 2}
 
 
 @pytest.mark.trainsafe(train, **RANKS, dtype="float64", seed=4, args=VARIANTS["0-dim gain"])
-def test_a_parameter_without_dimensions_is_not_accused(candidate_trace, reference_trace):
+def test_a_model_with_a_zero_dimensional_parameter_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, **RANKS, dtype="bfloat16", args=VARIANTS["lr 1e4"])
-def test_a_huge_learning_rate_is_not_accused(candidate_trace, reference_trace):
+def test_a_huge_learning_rate_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, **RANKS, dtype="bfloat16", args=VARIANTS["log|h|"])
-def test_a_logarithm_near_its_pole_is_not_accused(candidate_trace, reference_trace):
+def test_a_logarithm_near_its_pole_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
@@ -42,11 +42,11 @@ def test_a_logarithm_near_its_pole_is_not_accused(candidate_trace, reference_tra
     args=VARIANTS["width 1"],
     accept=["coverage", "sensitive"],  # one element leaves little to compare
 )
-def test_a_width_of_one_is_not_accused(candidate_trace, reference_trace):
+def test_a_model_of_width_one_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, **RANKS, dtype="float64", args=VARIANTS["all parameters zero"])
-def test_parameters_that_are_all_zero_are_no_pass(candidate_trace, reference_trace):
+def test_a_model_whose_parameters_are_all_zero_is_inconclusive(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure, match="inconclusive"):
         assert_trainsafe(candidate_trace, reference_trace)

@@ -1,4 +1,4 @@
-"""Stripped of its annotations, the GPT is told them again; adopted, they make the test pass."""
+"""Annotations that the GPT lacks are suggested, or written to its file, and let the test pass."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def source(more: str = "", **args: str) -> str:
 
 
 def equivalent(file: Path, point: Point) -> None:
-    """The annotations of a file say of the GPT's outputs what its own do."""
+    """Assert that a file gives the GPT's outputs and loss the layouts of the GPT's own file."""
     found = Annotations.read(file)
     for name, ndim in OUTPUTS.items():
         expected = WHOLE.module(name, "output", point, ndim)
@@ -51,7 +51,7 @@ def equivalent(file: Path, point: Point) -> None:
 
 
 @pytest.mark.slow
-def test_the_annotations_of_the_gpt_are_found_written_and_right(tmp_path: Path) -> None:
+def test_annotate_writes_annotations_equivalent_to_those_of_the_gpt(tmp_path: Path) -> None:
     only = ("--trainsafe-sweep", "cp=2", "sp=true")
     done = inner_pytest.run(tmp_path, source(), *only, "--trainsafe-annotate")
     assert done.returncode == 1
@@ -67,12 +67,12 @@ def test_the_annotations_of_the_gpt_are_found_written_and_right(tmp_path: Path) 
     equivalent(file, SP)
     adopted = source(annotations=str(file))
     passed = inner_pytest.run(tmp_path, adopted)
-    # Sequence and width are told apart at the Point with sp: all others pass with it.
+    # At the Point with sp, sequence and width differ in layout: its annotations fit all Points.
     assert passed.returncode == 0, passed.stdout
 
 
 @pytest.mark.slow
-def test_a_file_grows_until_every_point_of_the_sweep_passes(tmp_path: Path) -> None:
+def test_annotate_extends_a_file_until_every_point_of_the_sweep_passes(tmp_path: Path) -> None:
     file = tmp_path / "gpt.yaml"
     file.write_text("# mine\nmodules:\n  output_layer: {output: {tp_dim: -1}}  # the logits\n")
     only = ("--trainsafe-sweep", "cp=2", "--trainsafe-annotate")
@@ -88,7 +88,7 @@ def test_a_file_grows_until_every_point_of_the_sweep_passes(tmp_path: Path) -> N
         equivalent(file, point)
 
 
-def test_without_the_option_nothing_is_written(tmp_path: Path) -> None:
+def test_without_the_annotate_option_suggested_annotations_are_not_written(tmp_path: Path) -> None:
     file = tmp_path / "gpt.yaml"
     shutil.copy(str(WHOLE.file), file)
     read = yaml.safe_load(file.read_text())
@@ -107,7 +107,7 @@ def test_without_the_option_nothing_is_written(tmp_path: Path) -> None:
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix == ".yaml") == ["gpt.yaml"]
 
 
-def test_a_bug_is_not_explained_by_a_layout(tmp_path: Path) -> None:
+def test_a_bug_is_not_explained_by_a_suggested_layout(tmp_path: Path) -> None:
     more = 'candidate_args={"bug": "tp-embedding-mask"}'
     only = ("--trainsafe-sweep", "cp=2", "sp=true", "--trainsafe-annotate")
     done = inner_pytest.run(tmp_path, source(more), *only)

@@ -1,4 +1,4 @@
-"""Programs under torch's data parallel wrappers pass as they are, and their mistakes are found."""
+"""Programs under torch's data parallel wrappers pass unannotated, and their faults are found."""
 
 from __future__ import annotations
 
@@ -30,16 +30,21 @@ def test_clean_programs_pass_without_annotations(candidate_trace, reference_trac
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
-def test_a_loss_that_undoes_the_mean_is_right(candidate_trace, reference_trace):
-    """Each rank's loss is its part of the whole step's, times dp or summed by the wrapper."""
+def test_a_loss_scaled_to_match_the_wrappers_reduction_passes(candidate_trace, reference_trace):
+    """Each rank divides its loss by the number of micro-batches of all ranks.
+
+    The loss is multiplied by dp where the wrapper averages gradients, and is not where it sums.
+    """
     judge(candidate_trace, reference_trace, norm=False, share=False, times=2)
     for way in ("hook", "fsdp sums"):
         judge(candidate_trace, reference_trace, norm=False, way=way, share=False)
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
-def test_a_wrong_scale_is_found_behind_clipping(candidate_trace, reference_trace):
-    """Nobody reports the norm, so only gradients from before the reduction show it."""
+def test_a_wrong_loss_scale_is_found_although_gradients_are_clipped(
+    candidate_trace, reference_trace
+):
+    """No gradient norm is reported: only activation gradients show the scale, before clipping."""
     for way, share, times in (
         ("ddp", False, "0.5"),
         ("fsdp", False, "0.5"),
@@ -51,18 +56,20 @@ def test_a_wrong_scale_is_found_behind_clipping(candidate_trace, reference_trace
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64")
-def test_a_mean_by_hand_is_offered_where_the_norm_shows_it(candidate_trace, reference_trace):
-    offered = "gradients: {mean: [dp]}"
-    assert offered in report(candidate_trace, reference_trace, way="by hand")
+def test_a_mean_annotation_is_suggested_only_if_gradients_are_averaged_by_hand(
+    candidate_trace, reference_trace
+):
+    suggestion = "gradients: {mean: [dp]}"
+    assert suggestion in report(candidate_trace, reference_trace, way="by hand")
     annotations = {"gradients": {"mean": ["dp"]}}
     judge(candidate_trace, reference_trace, way="by hand", annotations=annotations)
     text = report(candidate_trace, reference_trace, way="by hand, undivided")
-    assert offered not in text
+    assert suggestion not in text
     assert "a division by dp is missing" in text
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="float64", args={"norm": False})
-def test_a_mean_by_hand_shows_before_clipping_though_no_norm_is_reported(
+def test_a_mean_annotation_is_suggested_even_if_no_gradient_norm_is_reported(
     candidate_trace, reference_trace
 ):
     text = report(candidate_trace, reference_trace, norm=False, way="by hand")

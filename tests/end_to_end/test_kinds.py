@@ -1,4 +1,4 @@
-"""Faults that clipping, buffers or data hide from other tensors are found where they begin."""
+"""Faults in gradient clipping, buffers and input data are found at the first tensor they change."""
 
 from __future__ import annotations
 
@@ -23,18 +23,20 @@ def notes(request) -> str:
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64")
-def test_a_program_that_clips_passes(candidate_trace, reference_trace, request):
+def test_a_program_that_clips_gradients_passes(candidate_trace, reference_trace, request):
     assert_trainsafe(candidate_trace, reference_trace)
     assert "not compared" not in notes(request)
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"sharded": True})
-def test_fsdp2_that_clips_passes(candidate_trace, reference_trace):
+def test_an_fsdp2_program_that_clips_gradients_passes(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", candidate_args={"halved": True})
-def test_gradients_divided_once_too_often_show_before_clipping(candidate_trace, reference_trace):
+def test_gradients_divided_once_too_often_are_found_before_clipping(
+    candidate_trace, reference_trace
+):
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · unclipped_grad · step 0" in text
     assert "the value is 0.5 times the reference, a factor of 1/dp" in text
@@ -47,14 +49,16 @@ def test_gradients_divided_once_too_often_show_before_clipping(candidate_trace, 
     args={"sharded": True},
     candidate_args={"sharded": True, "halved": True},
 )
-def test_fsdp2_with_gradients_divided_once_too_often_fails(candidate_trace, reference_trace):
+def test_fsdp2_gradients_divided_once_too_often_are_found_before_clipping(
+    candidate_trace, reference_trace
+):
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · unclipped_grad · step 0" in text
     assert "the value is 0.5 times the reference, a factor of 1/dp" in text
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"declared": False})
-def test_an_undeclared_mean_is_offered_though_gradients_are_clipped(
+def test_a_mean_annotation_is_suggested_although_gradients_are_clipped(
     candidate_trace, reference_trace
 ):
     text = failure(candidate_trace, reference_trace)
@@ -63,7 +67,7 @@ def test_an_undeclared_mean_is_offered_though_gradients_are_clipped(
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", candidate_args={"function": "value"})
-def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
+def test_different_clipping_functions_of_candidate_and_reference_are_reported(
     candidate_trace, reference_trace
 ):
     text = failure(candidate_trace, reference_trace)
@@ -75,7 +79,7 @@ def test_a_candidate_that_clips_otherwise_is_told_from_one_that_lacks_tensors(
 
 
 @pytest.mark.trainsafe(late, dp=2, dtype="float64", candidate_args={"fault": True})
-def test_a_backward_outside_of_micro_batches_starts_at_its_own_fault(
+def test_a_fault_in_a_backward_outside_of_micro_batches_is_found_at_its_module(
     candidate_trace, reference_trace
 ):
     text = failure(candidate_trace, reference_trace)
@@ -83,17 +87,21 @@ def test_a_backward_outside_of_micro_batches_starts_at_its_own_fault(
 
 
 @pytest.mark.trainsafe(normed, dp=2, dtype="float64")
-def test_statistics_of_each_dp_rank_are_no_fault(candidate_trace, reference_trace, request):
+def test_batch_norm_statistics_may_differ_between_dp_ranks(
+    candidate_trace, reference_trace, request
+):
     assert_trainsafe(candidate_trace, reference_trace)
-    told = notes(request)
-    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in told
-    assert "buffer rank: its initial values on rank 1 differ from the reference's" in told
-    assert "average" not in told
-    assert "table" not in told
+    noted = notes(request)
+    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in noted
+    assert "buffer rank: its initial values on rank 1 differ from the reference's" in noted
+    assert "average" not in noted
+    assert "table" not in noted
 
 
 @pytest.mark.trainsafe(normed, tp=2, dtype="float64", accept=["in-effect"])
-def test_statistics_of_tp_ranks_are_compared(candidate_trace, reference_trace, request):
+def test_batch_norm_statistics_of_tp_ranks_are_not_noted_as_uncompared(
+    candidate_trace, reference_trace, request
+):
     assert_trainsafe(candidate_trace, reference_trace)
     assert "norm.running_mean" not in notes(request)
 
@@ -101,21 +109,21 @@ def test_statistics_of_tp_ranks_are_compared(candidate_trace, reference_trace, r
 @pytest.mark.trainsafe(
     normed, tp=2, dtype="float64", candidate_args={"momentum": 0.9}, accept=["in-effect"]
 )
-def test_another_momentum_is_found(candidate_trace, reference_trace):
+def test_a_different_batch_norm_momentum_is_found_under_tp(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
     assert "starts at norm.running_mean · buffer · step 0 · micro-batch 0" in text
-    assert "norm.running_mean, " not in text  # it is compared everywhere
+    assert "norm.running_mean, " not in text  # no note says that it was not compared
 
 
 @pytest.mark.trainsafe(normed, dp=2, dtype="float64", candidate_args={"momentum": 0.9})
-def test_another_momentum_is_found_on_the_first_dp_rank(candidate_trace, reference_trace):
+def test_a_different_batch_norm_momentum_is_found_under_dp(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
     assert "starts at norm.running_mean · buffer · step 0 · micro-batch 0" in text
 
 
 @pytest.mark.parametrize("fault", ["drift", "average"])
 @pytest.mark.trainsafe(normed, dp=2, dtype="float64")
-def test_a_buffer_that_every_rank_owes_is_found_where_one_differs(
+def test_a_replicated_buffer_that_differs_on_one_rank_is_found(
     trainsafe, candidate_trace, reference_trace, fault
 ):
     candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
@@ -126,13 +134,15 @@ def test_a_buffer_that_every_rank_owes_is_found_where_one_differs(
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64")
-def test_batches_that_agree_leave_nothing_to_say(candidate_trace, reference_trace, request):
+def test_equal_batches_add_no_note_on_uncompared_tensors(candidate_trace, reference_trace, request):
     assert_trainsafe(candidate_trace, reference_trace)
     assert "not compared" not in notes(request)
 
 
 @pytest.mark.trainsafe(read, cp=2, dtype="float64", args={"local": True})
-def test_positions_of_a_ranks_own_part_are_no_fault(candidate_trace, reference_trace, request):
+def test_positions_counted_within_a_cp_shard_pass_with_a_note(
+    candidate_trace, reference_trace, request
+):
     assert_trainsafe(candidate_trace, reference_trace)
     assert "the model's inputs input.1" in notes(request)
 
@@ -145,19 +155,21 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", list(FAULTS))
 @pytest.mark.trainsafe(read, dp=2, dtype="float64")
-def test_a_wrong_batch_starts_at_the_models_input(
+def test_a_wrong_batch_is_found_at_the_models_input(
     trainsafe, candidate_trace, reference_trace, fault
 ):
     candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
     text = failure(candidate_trace, reference_trace)
-    place, what = FAULTS[fault]
-    assert f"starts at {place} · input · step 0 · micro-batch 0" in text
-    assert what in text
+    tensor, difference = FAULTS[fault]
+    assert f"starts at {tensor} · input · step 0 · micro-batch 0" in text
+    assert difference in text
     assert "so the program passes different data to its model" in text
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "same batch"})
-def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trace, localizing):
+def test_the_same_batch_on_all_dp_ranks_is_found_at_the_models_input(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace)
     assert "starts at input.0 · input · step 0 · micro-batch 2" in text
     assert "it equals the reference's input of micro-batch 0" in text
@@ -169,13 +181,15 @@ def test_the_same_batch_on_all_dp_ranks_is_named(candidate_trace, reference_trac
     read, cp=2, dtype="float64", args={"local": True},
     candidate_args={"local": True, "fault": "tokens"},
 )  # fmt: skip
-def test_wrong_tokens_are_found_though_a_sequence_is_cut(candidate_trace, reference_trace):
+def test_wrong_tokens_are_found_although_sequences_are_sharded_over_cp(
+    candidate_trace, reference_trace
+):
     text = failure(candidate_trace, reference_trace)
     assert "starts at input.0 · input · step 0 · micro-batch 0" in text
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "model"})
-def test_a_fault_of_the_loss_is_not_blamed_on_the_data(candidate_trace, reference_trace):
+def test_a_fault_in_the_loss_is_not_attributed_to_the_input_data(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
     assert "starts at loss · loss · step 0 · micro-batch 0" in text
     assert "input" not in text.replace("inputs of the model", "")
@@ -188,7 +202,7 @@ def test_a_fault_of_the_loss_is_not_blamed_on_the_data(candidate_trace, referenc
     args={"steps": 1},
     candidate_args={"steps": 1, "wrong": True},
 )
-def test_a_mask_wrong_by_one_at_a_shards_boundary_is_found(candidate_trace, reference_trace):
+def test_an_off_by_one_vocabulary_mask_is_found_at_the_embedding(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
     assert (
         "starts at embedding.word_embeddings.output · activation · step 0 · micro-batch 0" in text

@@ -124,7 +124,7 @@ def test_without_a_healthy_test_no_pack_is_written(pytester: pytest.Pytester) ->
         (["--trainsafe-packs=a b"], "*--trainsafe-packs takes names of packs*not 'a b'*"),
     ],
 )
-def test_a_word_that_is_no_name_is_refused(
+def test_an_invalid_pack_name_is_a_usage_error(
     pytester: pytest.Pytester, given: list[str], message: str
 ) -> None:
     result = pytester.runpytest(*given)

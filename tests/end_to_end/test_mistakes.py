@@ -1,6 +1,6 @@
-"""Mistakes of users end as ordinary failures of the tests that made them, each with its message.
+"""Each mistake of a user is a failure of its own test, with a message that explains it.
 
-One inner pytest run makes all of them, so that it is also seen that none disturbs the others.
+One inner pytest run makes all of them, which also shows that none disturbs the other tests.
 """
 
 from __future__ import annotations
@@ -58,36 +58,36 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
-def told(messages: dict[str, str], name: str) -> str:
+def message_of(messages: dict[str, str], name: str) -> str:
     """The message of a test on one line."""
     return inner_pytest.flat(messages[name])
 
 
-def test_a_clean_program_passes_among_them(messages: dict[str, str]) -> None:
+def test_a_correct_program_passes_in_the_same_run(messages: dict[str, str]) -> None:
     assert "clean" not in messages
 
 
-def test_a_program_that_never_steps_is_told_to_call_ctx_step(messages: dict[str, str]) -> None:
-    text = told(messages, "no_step")
+def test_a_program_without_ctx_step_is_advised_to_call_it(messages: dict[str, str]) -> None:
+    text = message_of(messages, "no_step")
     assert "never called ctx.step" in text
     assert "with ctx.step():" in text
 
 
-def test_an_annotation_that_matches_nothing_is_named(messages: dict[str, str]) -> None:
-    text = told(messages, "annotation")
+def test_an_annotation_that_matches_nothing_is_reported(messages: dict[str, str]) -> None:
+    text = message_of(messages, "annotation")
     assert "no_such_layer" in text
     assert "matches nothing" in text
 
 
-def test_an_annotation_file_is_named_with_what_is_wrong(messages: dict[str, str]) -> None:
-    text = told(messages, "annotation_file")
+def test_an_invalid_annotation_file_is_reported_with_its_error(messages: dict[str, str]) -> None:
+    text = message_of(messages, "annotation_file")
     assert "broken.yaml: `loss: partial` is [['dp']]; it must be a list of tp, cp, dp" in text
     assert "mistaken_program.py" in text
     assert "annotation_entries.py" not in text
 
 
-def test_dp_ranks_that_saw_the_same_data_are_inconclusive(messages: dict[str, str]) -> None:
-    text = told(messages, "same_data")
+def test_the_same_data_on_all_dp_ranks_is_inconclusive(messages: dict[str, str]) -> None:
+    text = message_of(messages, "same_data")
     assert "inconclusive" in text
     assert "saw the same data" in text
     assert "accept=['dp-inputs']" in text
@@ -97,45 +97,45 @@ def test_an_inconclusive_check_can_be_accepted_by_name(messages: dict[str, str])
     assert "same_data_accepted" not in messages
 
 
-def test_gradients_that_were_not_reduced_are_partial_sums(messages: dict[str, str]) -> None:
-    text = told(messages, "not_reduced")
+def test_unreduced_gradients_are_reported_as_partial_sums(messages: dict[str, str]) -> None:
+    text = message_of(messages, "not_reduced")
     assert "starts at 0.weight · main_grad · step 0 · float64" in text
     assert "the ranks of dp hold partial sums: rank0 + rank1 equals the reference" in text
     assert "an all-reduce over dp is missing for this gradient" in text
 
 
-def test_different_numbers_of_steps_are_named(messages: dict[str, str]) -> None:
-    assert "the candidate recorded 2 steps on rank 0, but the reference recorded 1" in told(
+def test_different_numbers_of_steps_are_reported(messages: dict[str, str]) -> None:
+    assert "the candidate recorded 2 steps on rank 0, but the reference recorded 1" in message_of(
         messages, "other_steps"
     )
 
 
-def test_a_reference_that_is_not_finite_is_inconclusive(messages: dict[str, str]) -> None:
-    text = told(messages, "nan")
+def test_a_reference_with_nan_values_is_inconclusive(messages: dict[str, str]) -> None:
+    text = message_of(messages, "nan")
     assert "inconclusive" in text
     assert "values of the reference are not finite" in text
     assert "2.output" in text
 
 
-def test_an_exception_in_a_rank_is_the_tests_failure(messages: dict[str, str]) -> None:
-    text = told(messages, "raise")
+def test_an_exception_in_a_rank_is_reported_as_a_test_failure(messages: dict[str, str]) -> None:
+    text = message_of(messages, "raise")
     assert "ValueError: rank 1 does not like step 0" in text
     assert "mistaken_program.py" in text
 
 
-def test_a_killed_rank_is_named_with_its_signal(messages: dict[str, str]) -> None:
-    text = told(messages, "kill")
+def test_a_killed_rank_is_reported_with_its_signal(messages: dict[str, str]) -> None:
+    text = message_of(messages, "kill")
     assert "rank 1" in text
     assert "SIGKILL" in text
 
 
-def test_a_rank_that_never_returns_is_found_by_its_stack(messages: dict[str, str]) -> None:
-    text = told(messages, "hang")
+def test_a_rank_that_hangs_is_reported_with_its_stack(messages: dict[str, str]) -> None:
+    text = message_of(messages, "hang")
     assert "5 s" in text
     assert "_go_wrong" in text
 
 
-def test_ranks_that_disagree_on_the_operation_are_named(messages: dict[str, str]) -> None:
-    text = told(messages, "operation")
+def test_different_reduce_operations_of_ranks_are_reported(messages: dict[str, str]) -> None:
+    text = message_of(messages, "operation")
     assert "SUM" in text
     assert "MAX" in text

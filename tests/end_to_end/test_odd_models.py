@@ -1,4 +1,4 @@
-"""What is unusual in a model is compared or named, and none of it silently dropped."""
+"""Unusual modules, outputs and parameters are compared, or noted as not compared."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.assertions import TrainsafeFailure
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="bfloat16")
-def test_a_correct_one_passes_and_what_was_not_looked_at_is_named(
+def test_a_correct_unusual_model_passes_and_its_uncompared_outputs_are_noted(
     candidate_trace, reference_trace, request
 ):
     assert_trainsafe(candidate_trace, reference_trace)
@@ -26,7 +26,9 @@ def test_a_correct_one_passes_and_what_was_not_looked_at_is_named(
 
 @pytest.mark.parametrize("fault", list(STARTS))
 @pytest.mark.trainsafe(train, dp=2, dtype="float64")
-def test_a_fault_in_any_of_it_is_found_there(trainsafe, candidate_trace, reference_trace, fault):
+def test_a_fault_in_each_unusual_part_of_the_model_is_found_at_that_part(
+    trainsafe, candidate_trace, reference_trace, fault
+):
     candidate_trace.case = replace(trainsafe, candidate_arguments={"fault": fault})
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
@@ -38,7 +40,9 @@ def test_a_fault_in_any_of_it_is_found_there(trainsafe, candidate_trace, referen
 @pytest.mark.trainsafe(
     train, tp=2, candidate_args={"fault": "skipped"}, dtype="float64", accept=["in-effect"]
 )
-def test_a_module_that_one_replica_skips_is_named_with_the_rank(candidate_trace, reference_trace):
+def test_a_module_that_one_replica_skips_is_reported_with_its_rank(
+    candidate_trace, reference_trace
+):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
 

@@ -1,4 +1,4 @@
-"""Relations in real ranks: micro-batches move between dp ranks."""
+"""The metamorphic relation `order`, which moves micro-batches between dp ranks."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ SMALL = {"hidden": 8, "vocabulary": 16, "steps": 1, "microbatches": 4}
 
 
 @pytest.mark.trainsafe(masked.train, dp=[2], dtype=["float64"], args=SMALL)
-def test_samples_that_move_between_ranks_give_the_same_step(candidate_trace):
+def test_moving_samples_between_dp_ranks_does_not_change_the_step(candidate_trace):
     assert_same_by("order", candidate_trace)
 
 
 @pytest.mark.trainsafe(
     masked.train, dp=[2], dtype=["float64"], args={**SMALL, "fault": "mean-per-rank"}
 )
-def test_a_mean_over_each_ranks_own_tokens_is_found(candidate_trace):
+def test_a_loss_averaged_over_each_ranks_own_tokens_is_found(candidate_trace):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_same_by("order", candidate_trace)
 

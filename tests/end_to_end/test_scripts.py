@@ -1,4 +1,4 @@
-"""A Script is a program: swept, compared, and runnable by itself."""
+"""A `Script` can be the program of a test, and still runs without pytest."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ def test_a_script_trains_like_one_device(candidate_trace, reference_trace):
 
 
 @pytest.mark.trainsafe(Script(str(SCRIPT), args=("--forget-reduction",)), dp=2, dtype="float64")
-def test_a_script_without_its_reduction_is_caught(candidate_trace, reference_trace):
+def test_a_missing_all_reduce_in_a_script_is_found(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure, match="an all-reduce over dp is missing"):
         assert_trainsafe(candidate_trace, reference_trace)
 
 
-def test_a_script_runs_by_itself():
+def test_a_script_runs_without_pytest():
     done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=True)
 
     assert done.stdout == "trained on rank 0\n"

@@ -1,4 +1,4 @@
-"""Training is compared over several steps: rounding may grow, and what a step leaves is judged."""
+"""Training is compared over several steps: tolerances grow, and faults of later steps are found."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pytest_trainsafe.reference_models import gpt
 
 SMALL = {"layers": 1, "hidden": 32, "batch_size": 1}
 
-#: The first wrong tensor of each mistake.  Under rates of their own, ranks only drift apart.
+#: The first wrong tensor of each mistake.  With `schedule`, ranks have different learning rates.
 STARTS = {
     "scale": "1.linear.output · activation",
     "buffer": "0.bias · main_grad",
@@ -41,7 +41,7 @@ def test_four_correct_steps_of_a_transformer_pass(candidate_trace, reference_tra
 @pytest.mark.parametrize("mistake", list(STARTS))
 @pytest.mark.parametrize("first", [1, 2])
 @pytest.mark.trainsafe(train, dp=2, steps=4, dtype="float64")
-def test_a_mistake_of_a_later_step_is_found_in_it(
+def test_a_mistake_that_begins_in_a_later_step_is_found_in_that_step(
     trainsafe, candidate_trace, reference_trace, mistake, first
 ):
     arguments = {"steps": 4, "mistake": mistake, "first": first}
@@ -54,7 +54,7 @@ def test_a_mistake_of_a_later_step_is_found_in_it(
 
 
 @pytest.mark.trainsafe(without_amax_history, tp=2, args=SMALL, dtype="float64")
-def test_an_amax_history_that_is_never_kept_is_found_in_the_second_step(
+def test_an_amax_history_that_is_never_updated_is_found_in_the_second_step(
     candidate_trace, reference_trace
 ):
     with pytest.raises(TrainsafeFailure) as failure:
@@ -66,7 +66,7 @@ def test_an_amax_history_that_is_never_kept_is_found_in_the_second_step(
 
 
 @pytest.mark.trainsafe(gpt.train, tp=2, steps=2, args={**SMALL, "learning_rate": 1e-2})
-def test_what_is_allowed_grows_as_the_reference_itself_responds_to_rounding(reference_trace):
+def test_tolerances_grow_over_steps_in_proportion_to_the_references_rounding_error(reference_trace):
     dtype = "bfloat16"
     reference, perturbed = reference_trace.at(dtype), reference_trace.perturbed(dtype)
     tolerances = ReferenceTolerances(Rung(dtype, reference, reference, perturbed))
@@ -82,5 +82,5 @@ def test_what_is_allowed_grows_as_the_reference_itself_responds_to_rounding(refe
             measured.append(float((other - own).norm() / own.norm()))
     first, second = allowed
     assert second > 1.5 * first
-    # By one factor in both steps: nothing is allowed that was not measured.
+    # Both tolerances are the same multiple of the rounding error measured in their step.
     assert second / measured[1] == pytest.approx(first / measured[0], rel=0.05)

@@ -1,4 +1,4 @@
-"""A small network under torch's data parallel wrappers, with clipping, as most programs have it."""
+"""A small network under torch's data parallel wrappers, trained with gradient clipping."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ def batch(step: int, index: int) -> Tensor:
     return torch.randn((BATCH, WIDTH), generator=generator, dtype=torch.float64)
 
 
-def sums(state, bucket):  # DDP reads annotations, as classes
+def sums(state, bucket):  # no type hints: DDP wants classes, not strings
     work = dist.all_reduce(bucket.buffer(), async_op=True)
     return work.get_future().then(lambda done: done.value()[0])
 
 
 class ByHand(nn.Module):
-    """Averages gradients when it is told to, in a way that nobody can know."""
+    """Reduces gradients in its own method `reduce`, which pytest-trainsafe does not recognize."""
 
     def __init__(self, inside: nn.Module, group: dist.ProcessGroup, divide: bool) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class ByHand(nn.Module):
 
 
 def wrap(ctx: Any, model: nn.Module, way: str) -> tuple[nn.Module, nn.Module]:
-    """What is called, and what is watched."""
+    """The module that is called, and the module that is watched."""
     if way.startswith("fsdp"):
         from torch.distributed.fsdp import fully_shard
 
@@ -70,7 +70,10 @@ def train(
     norm: bool = True,
     annotations: Any = None,
 ) -> None:
-    """With `share` the loss is a mean over this rank's micro-batches, else over the step's."""
+    """With `share` the loss is a mean over this rank's micro-batches, else over those of all ranks.
+
+    The loss is multiplied by `times`; `norm` reports the gradient norm.
+    """
     model: nn.Module = nn.Sequential(
         nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)
     ).to(ctx.dtype)

@@ -30,13 +30,13 @@ def root() -> Path:
 
 @pytest.fixture(scope="session")
 def pyproject() -> dict[str, Any]:
-    """What pyproject.toml says."""
+    """The content of pyproject.toml."""
     return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 
 
 @pytest.fixture(scope="session")
 def shipped() -> set[str]:
-    """The files that an installation must have, by their path in it."""
+    """The files that an installation must have, as paths relative to it."""
     found = set()
     for source in SOURCES:
         inside = "" if source == "pytest_trainsafe" else "pytest_trainsafe/"
@@ -50,7 +50,7 @@ def shipped() -> set[str]:
 def run() -> Run:
     """Run a command: `run(*command, cwd=folder, NAME=value)` returns what it prints.
 
-    The test fails, with all that the command said, when it fails.
+    If the command fails, the test fails with its output.
     """
 
     def run(*command: str, cwd: Path, **environment: str) -> str:
@@ -72,7 +72,7 @@ def run() -> Run:
 
 @pytest.fixture(scope="session")
 def wheel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel, built from a copy: a build leaves files behind that the next one picks up."""
+    """A wheel, built from a copy: a build leaves files behind that the next build would include."""
     copy = tmp_path_factory.mktemp("source")
     for name in SOURCES:
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))

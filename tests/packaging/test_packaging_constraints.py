@@ -1,4 +1,4 @@
-"""The oldest releases tested are the oldest allowed, and those pinned are allowed."""
+"""The oldest tested releases are the oldest allowed, and the pinned releases are allowed."""
 
 from __future__ import annotations
 
@@ -23,33 +23,35 @@ def pins(file: Path) -> dict[str, Version]:
 
 @pytest.fixture
 def required(pyproject: dict[str, Any]) -> dict[str, Requirement]:
-    """What an installation for the tests of the oldest releases requires, by name."""
+    """The requirements of an installation that tests the oldest releases, by name."""
     extras = pyproject["project"]["optional-dependencies"]
     lines = [*pyproject["project"]["dependencies"], *extras["xdist"]]
     lines += [line for line in extras["dev"] if line.startswith(("hypothesis", "syrupy"))]
     return {canonicalize_name(each.name): each for each in map(Requirement, lines)}
 
 
-def test_the_oldest_tested_is_the_oldest_allowed(
+def test_the_oldest_tested_releases_are_the_lower_bounds_of_pyproject(
     root: Path, required: dict[str, Requirement]
 ) -> None:
     floors = {}
     for name, requirement in required.items():
-        (floor,) = requirement.specifier  # a floor alone: nothing is known against newer releases
+        (floor,) = requirement.specifier  # only a lower bound: no newer release is known to fail
         assert floor.operator == ">=", requirement
         floors[name] = Version(floor.version)
 
     assert pins(root / "constraints-oldest.txt") == floors
 
 
-def test_what_make_setup_installs_is_allowed(root: Path, required: dict[str, Requirement]) -> None:
+def test_pinned_releases_satisfy_the_requirements_of_pyproject(
+    root: Path, required: dict[str, Requirement]
+) -> None:
     pinned = pins(root / "constraints.txt")
 
     for name, requirement in required.items():
         assert pinned[name] in requirement.specifier, name
 
 
-def test_the_oldest_pytest_is_also_pytests_own_minimum(
+def test_the_oldest_tested_pytest_is_the_minversion_of_pytest_ini_options(
     root: Path, pyproject: dict[str, Any]
 ) -> None:
     minimum = Version(pyproject["tool"]["pytest"]["ini_options"]["minversion"])
@@ -57,7 +59,7 @@ def test_the_oldest_pytest_is_also_pytests_own_minimum(
     assert pins(root / "constraints-oldest.txt")["pytest"] == minimum
 
 
-def test_the_documentation_states_the_same_floors(
+def test_the_usage_page_states_the_oldest_supported_releases(
     root: Path, pyproject: dict[str, Any], required: dict[str, Requirement]
 ) -> None:
     page = (root / "docs" / "usage.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What the documents tell people to type exists."""
+"""Commands and links of the documents exist; no file has paths of one machine."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-#: Places of one machine, which mean nothing on another.  In examples, /home/me is anybody's.
+#: Paths that exist on one machine only.  /home/me is the folder of the user in examples.
 ELSEWHERE = re.compile(r"(?<![\w.$}])(?:/(?:root|home(?!/me)|Users|tmp|mnt)/|~/)")
 
 
@@ -57,7 +57,7 @@ def test_the_readme_has_the_command_that_ci_runs(root: Path) -> None:
     assert {"test", "demo"} <= make_targets(root)
 
 
-def test_every_relative_link_of_a_document_leads_somewhere(root: Path) -> None:
+def test_every_relative_link_of_a_document_points_to_an_existing_file(root: Path) -> None:
     broken = [
         f"{document.relative_to(root)}: {target}"
         for document in [*root.glob("*.md"), *root.glob("docs/**/*.md")]
@@ -68,7 +68,7 @@ def test_every_relative_link_of_a_document_leads_somewhere(root: Path) -> None:
     assert broken == []
 
 
-def test_no_file_speaks_of_a_place_outside_the_repository(root: Path, tracked: list[Path]) -> None:
+def test_no_file_contains_a_machine_specific_path(root: Path, tracked: list[Path]) -> None:
     found = []
     for file in tracked:
         if file == Path(__file__):
@@ -84,12 +84,12 @@ def test_no_file_speaks_of_a_place_outside_the_repository(root: Path, tracked: l
 
 
 @pytest.mark.parametrize("place", ["see /home/ada/traces", "(/tmp/x)", "'/root/main'", "~/venv"])
-def test_such_a_place_would_be_found(place: str) -> None:
+def test_machine_specific_paths_are_recognized(place: str) -> None:
     assert ELSEWHERE.search(place)
 
 
 @pytest.mark.parametrize(
     "place", ["docs/home/x", "/home/me/train.py", "https://a.org/home/x", "$HOME/tmp/x", "a~/b"]
 )
-def test_other_paths_are_left_alone(place: str) -> None:
+def test_other_paths_are_not_recognized_as_machine_specific(place: str) -> None:
     assert not ELSEWHERE.search(place)

@@ -1,4 +1,4 @@
-"""Every exception of the package has one base, so that users can catch all of them."""
+"""Every exception of the package has one base class, so that users can catch all of them."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def is_exception(value: object) -> bool:
     return isinstance(value, type) and issubclass(value, BaseException)
 
 
-def test_every_public_exception_derives_from_the_one_base(root: Path) -> None:
+def test_every_public_exception_derives_from_trainsafe_error(root: Path) -> None:
     found = exceptions(root)
     ours = {"TrainsafeError", *derived(found, {"TrainsafeError"})}
     others = {name for name in found if not name.startswith("_")} - ours
@@ -63,7 +63,7 @@ def test_every_public_exception_derives_from_the_one_base(root: Path) -> None:
         ("TraceError", Exception),
     ],
 )
-def test_what_users_catch_is_public(name: str, also: type) -> None:
+def test_exceptions_that_users_catch_are_public(name: str, also: type) -> None:
     public = getattr(pytest_trainsafe, name)
 
     assert issubclass(public, pytest_trainsafe.TrainsafeError)
@@ -73,7 +73,7 @@ def test_what_users_catch_is_public(name: str, also: type) -> None:
 @pytest.mark.parametrize(
     "name", ["SweepError", "InvalidProgramError", "SettingError", "UnknownCheckError"]
 )
-def test_a_wrong_declaration_has_a_class_of_its_own(name: str) -> None:
+def test_exceptions_of_declarations_derive_from_declaration_error(name: str) -> None:
     assert issubclass(getattr(errors, name), errors.DeclarationError)
 
 
@@ -81,7 +81,7 @@ def test_a_wrong_type_is_a_type_error_and_an_argument_error() -> None:
     assert issubclass(errors.ArgumentTypeError, (TypeError, errors.ArgumentError))
 
 
-def test_each_cause_raises_its_class() -> None:
+def test_each_invalid_input_raises_its_own_exception_class() -> None:
     from pytest_trainsafe.config.checks import require_known
     from pytest_trainsafe.config.values import parse_seed
     from pytest_trainsafe.core.axes import AXES
@@ -100,7 +100,7 @@ def test_each_cause_raises_its_class() -> None:
         check_keys({"gradient_cliping": 1.0}, "the config")
 
 
-def test_a_filter_of_the_category_finds_its_warnings() -> None:
+def test_a_filter_for_trainsafe_warning_ignores_its_warnings() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         warnings.filterwarnings("ignore", category=pytest_trainsafe.TrainsafeWarning)

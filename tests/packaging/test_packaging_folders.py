@@ -22,7 +22,7 @@ def folders_with_tests(tests: Path) -> set[Path]:
 
 
 def too_large(folder: Path, root: Path) -> Iterator[str]:
-    """What is larger than allowed in a folder of the source and those below it.
+    """Folders with too many files, and files with too many lines, in a source folder.
 
     The number of files of the package's own top folder is not limited: users import from there.
     """
@@ -50,7 +50,7 @@ def without_source(root: Path) -> list[str]:
 
 @pytest.fixture
 def planted(tmp_path: Path) -> Path:
-    """A small repository of the same shape, in which nothing is wrong."""
+    """A small repository with the same layout, which violates no limit."""
     for file in (
         *("pytest_trainsafe/plugin.py", "pytest_trainsafe/judge/compare/judge.py"),
         *("fixtures/core.py", "invariants/__init__.py", "reference_models/parallel/axes.py"),
@@ -69,12 +69,12 @@ def test_a_folder_has_at_most_twelve_files_of_at_most_450_lines(root: Path, fold
     assert list(too_large(root / folder, root)) == []
 
 
-def test_every_folder_of_tests_mirrors_one_of_the_source(root: Path) -> None:
+def test_every_folder_of_tests_mirrors_a_source_folder_or_module(root: Path) -> None:
     assert len(folders_with_tests(root / "tests")) > len(NO_MIRROR)
     assert without_source(root) == []
 
 
-def test_every_folder_that_needs_no_mirror_exists(root: Path) -> None:
+def test_every_folder_exempt_from_mirroring_exists(root: Path) -> None:
     assert {Path(name) for name in NO_MIRROR} <= folders_with_tests(root / "tests")
 
 
@@ -100,7 +100,7 @@ def test_a_folder_of_thirteen_files_and_a_file_of_451_lines_are_found(
 @pytest.mark.parametrize(
     "folder", ["compare", "judge/localize", "fixtures/deepspeed", "reference_models/data"]
 )
-def test_a_folder_of_tests_without_its_source_is_found(planted: Path, folder: str) -> None:
+def test_a_folder_of_tests_without_a_source_folder_is_found(planted: Path, folder: str) -> None:
     assert without_source(planted) == []
     (planted / "tests" / folder).mkdir(parents=True)
     (planted / "tests" / folder / "test_it.py").write_text("")

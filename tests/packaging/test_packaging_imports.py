@@ -1,4 +1,4 @@
-"""Imports point downwards through the layers of pyproject.toml; one that points up is found."""
+"""The import contract of pyproject.toml reports imports from a higher layer."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ SOURCES = ("fixtures", "invariants", "reference_models")
 
 @pytest.fixture
 def installed(root: Path, tmp_path: Path) -> Path:
-    """A folder with the package laid out as an installation has it, to be changed."""
+    """A copy of the package in the layout of an installation, which tests may change."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "pytest_trainsafe", tmp_path / "pytest_trainsafe", ignore=ignored)
     for name in SOURCES:
@@ -57,7 +57,7 @@ def lint(folder: Path, root: Path) -> subprocess.CompletedProcess[str]:
         ),
     ],
 )
-def test_an_import_that_points_up_is_found(
+def test_an_import_from_a_higher_layer_is_found(
     installed: Path, root: Path, file: str, planted: str, found: str
 ) -> None:
     changed = installed / "pytest_trainsafe" / file

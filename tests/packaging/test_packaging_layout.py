@@ -1,4 +1,4 @@
-"""pyproject.toml names every folder that holds code, and where it goes."""
+"""pyproject.toml lists every folder with code, and its place in the package."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_every_folder_with_code_is_a_listed_package(
     assert len(listed) == len(set(listed))
 
 
-def test_every_package_says_what_it_is_with_an_init_file(
+def test_every_listed_package_has_an_init_file(
     pyproject: dict[str, Any], shipped: set[str]
 ) -> None:
     inits = {f"{name.replace('.', '/')}/__init__.py" for name in listed_packages(pyproject)}
@@ -43,7 +43,7 @@ def test_top_level_folders_other_than_the_package_are_mapped_into_it(
     assert set(mapped.values()) == {"fixtures", "invariants", "reference_models"}
 
 
-def test_this_installation_has_every_package(pyproject: dict[str, Any]) -> None:
+def test_every_listed_package_can_be_imported(pyproject: dict[str, Any]) -> None:
     for name in listed_packages(pyproject):
         assert import_module(name).__name__ == name
 
@@ -61,7 +61,7 @@ def test_an_editable_installation_imports_the_repository(
         assert Path(file).is_relative_to(root)
 
 
-def test_an_installation_claims_no_name_but_its_own(run: Run, tmp_path: Path) -> None:
+def test_source_folders_are_not_importable_as_top_level_packages(run: Run, tmp_path: Path) -> None:
     script = "from importlib.util import find_spec; print([find_spec(n) for n in {names}])"
     names = ["fixtures", "invariants", "reference_models"]
 

@@ -1,4 +1,4 @@
-"""What the package exports resolves, imports no torch, and is what the documentation says."""
+"""Exported names resolve without importing torch, and match the documentation."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ assert not hasattr(Traces, "__test__")
 heavy = {{"torch", "numpy"}} & set(sys.modules)
 assert not heavy, heavy
 
-# Used, each stands for the object itself.
+# When used, each name resolves to the object itself.
 import torch
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.reader import Trace as Recorded
@@ -56,7 +56,7 @@ print("done")
     assert run(sys.executable, "-c", script, cwd=tmp_path).strip() == "done"
 
 
-def test_once_torch_is_imported_a_name_is_the_object_itself() -> None:
+def test_an_exported_name_is_the_object_itself_once_torch_is_imported() -> None:
     import torch  # noqa: F401
 
     from pytest_trainsafe.trace.reader import Trace
@@ -64,7 +64,7 @@ def test_once_torch_is_imported_a_name_is_the_object_itself() -> None:
     assert pytest_trainsafe.__getattr__("Trace") is Trace
 
 
-def test_the_page_on_stability_names_the_schema_of_traces(root: Path) -> None:
+def test_the_stability_page_states_the_current_trace_schema_version(root: Path) -> None:
     from pytest_trainsafe.trace.schema import SCHEMA_VERSION
 
     page = (root / "docs" / "stability.md").read_text(encoding="utf-8")
@@ -72,7 +72,7 @@ def test_the_page_on_stability_names_the_schema_of_traces(root: Path) -> None:
     assert f"| a trace (`manifest.json`) | `schema`, now {SCHEMA_VERSION} |" in page
 
 
-def test_the_page_on_stability_names_what_exists(root: Path) -> None:
+def test_the_stability_page_lists_only_existing_attributes(root: Path) -> None:
     import dataclasses
     import re
 

@@ -1,4 +1,4 @@
-"""A wheel holds what the repository holds, and works away from it."""
+"""A wheel contains the files of the package, and works outside of the repository."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_it_holds_every_file_of_the_package_and_no_other(
+def test_a_wheel_contains_exactly_the_files_of_the_package(
     names: set[str], shipped: set[str]
 ) -> None:
     code = {name for name in names if ".dist-info/" not in name}
@@ -34,13 +34,13 @@ def test_it_holds_every_file_of_the_package_and_no_other(
     assert "pytest_trainsafe/invariants/pytorch.pack" in code
 
 
-def test_it_claims_one_top_level_name(names: set[str]) -> None:
+def test_a_wheel_has_one_top_level_package(names: set[str]) -> None:
     top = {name.partition("/")[0] for name in names}
 
     assert {name for name in top if not name.endswith(".dist-info")} == {"pytest_trainsafe"}
 
 
-def test_it_registers_the_plugin_and_carries_its_licence(wheel: Path) -> None:
+def test_a_wheel_registers_the_plugin_and_contains_its_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [entry_points] = (n for n in archive.namelist() if n.endswith("/entry_points.txt"))
         [metadata] = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
@@ -53,7 +53,7 @@ def test_it_registers_the_plugin_and_carries_its_licence(wheel: Path) -> None:
     assert described["Description-Content-Type"] == "text/markdown"
 
 
-def test_every_package_is_imported_from_where_it_is_installed(
+def test_every_package_is_imported_from_the_installed_wheel(
     run: Run, site: Path, tmp_path: Path, pyproject: dict[str, Any]
 ) -> None:
     packages = pyproject["tool"]["setuptools"]["packages"]
@@ -63,8 +63,8 @@ def test_every_package_is_imported_from_where_it_is_installed(
         "print(json.dumps([importlib.import_module(n).__file__ for n in sys.argv[1:]]))"
     )
 
-    # -P: the folder it runs in is not searched.  An editable installation of this Python would
-    # supply what the wheel lacks, so where each file lies is asked, not whether it is found.
+    # -P: the working directory is not searched.  An editable installation in this environment would
+    # supply modules that the wheel lacks, so the test compares paths.
     printed = run(sys.executable, "-P", "-c", script, *modules, cwd=tmp_path, PYTHONPATH=str(site))
 
     files = [Path(file) for file in json.loads(printed)]
@@ -72,7 +72,9 @@ def test_every_package_is_imported_from_where_it_is_installed(
     assert [file for file in files if not file.is_relative_to(site)] == []
 
 
-def test_its_plugin_collects_a_sweep(run: Run, site: Path, tmp_path: Path) -> None:
+def test_the_plugin_of_an_installed_wheel_collects_a_sweep(
+    run: Run, site: Path, tmp_path: Path
+) -> None:
     (tmp_path / "pytest.ini").write_text("[pytest]\naddopts = -p no:hypothesispytest\n")
     (tmp_path / "conftest.py").write_text(
         "import pytest_trainsafe\n"

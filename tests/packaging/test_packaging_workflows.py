@@ -1,4 +1,4 @@
-"""The workflows hold to what keeps them safe, and test what pyproject.toml promises."""
+"""The CI workflows follow security rules, and test what pyproject.toml promises."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_every_action_is_pinned_by_commit_with_its_version(path: Path) -> None:
 
 
 @each_workflow
-def test_a_job_may_only_read_and_does_not_run_for_ever(path: Path) -> None:
+def test_every_job_has_read_only_permissions_and_a_time_limit(path: Path) -> None:
     workflow = read(path)
 
     assert workflow["permissions"] == {}
@@ -53,7 +53,7 @@ def test_a_job_may_only_read_and_does_not_run_for_ever(path: Path) -> None:
 
 
 @each_workflow
-def test_pull_requests_run_on_machines_of_github_alone(path: Path) -> None:
+def test_pull_requests_run_only_on_github_hosted_runners(path: Path) -> None:
     workflow = read(path)
     triggers = set(workflow[True])  # YAML 1.1 reads the key `on` as true
 
@@ -65,7 +65,7 @@ def test_pull_requests_run_on_machines_of_github_alone(path: Path) -> None:
 
 
 @each_workflow
-def test_no_expression_is_part_of_a_script(path: Path) -> None:
+def test_no_script_contains_a_workflow_expression(path: Path) -> None:
     for job in read(path)["jobs"].values():
         assert [s["run"] for s in job["steps"] if "${{" in s.get("run", "")] == []
 
@@ -86,7 +86,7 @@ def test_the_required_check_waits_for_every_other_job() -> None:
     assert jobs["required-checks"]["if"] == "always()"
 
 
-def test_every_python_that_is_promised_is_tested(pyproject: dict[str, Any]) -> None:
+def test_every_python_version_of_the_classifiers_is_tested(pyproject: dict[str, Any]) -> None:
     promised = [
         version
         for line in pyproject["project"]["classifiers"]
@@ -98,7 +98,7 @@ def test_every_python_that_is_promised_is_tested(pyproject: dict[str, Any]) -> N
 
 
 def commands(job: str) -> str:
-    """What a job of ci.yml runs."""
+    """The scripts of a job of ci.yml."""
     steps = read(WORKFLOWS / "ci.yml")["jobs"][job]["steps"]
     return "\n".join(step.get("run", "") for step in steps)
 
@@ -110,7 +110,7 @@ def test_every_job_and_every_step_has_a_name(path: Path) -> None:
         assert [step for step in job["steps"] if not step.get("name")] == [], name
 
 
-def test_both_ends_of_the_dependencies_are_tested_on_both_ends_of_python(
+def test_oldest_and_newest_dependencies_are_tested_on_oldest_and_newest_python(
     pyproject: dict[str, Any],
 ) -> None:
     jobs = read(WORKFLOWS / "ci.yml")["jobs"]
@@ -128,7 +128,7 @@ def test_both_ends_of_the_dependencies_are_tested_on_both_ends_of_python(
     assert "make test-newest " in commands("newest")
 
 
-def test_two_ways_of_rounding_are_tested() -> None:
+def test_two_cpu_capabilities_which_round_differently_are_tested() -> None:
     job = read(WORKFLOWS / "ci.yml")["jobs"]["numerics"]
     (step,) = [step for step in job["steps"] if "make test-numerics " in step.get("run", "")]
 
@@ -136,11 +136,11 @@ def test_two_ways_of_rounding_are_tested() -> None:
     assert step["env"] == {"ATEN_CPU_CAPABILITY": "${{ matrix.capability }}"}
 
 
-def test_a_build_uses_nothing_that_is_not_pinned() -> None:
-    said = commands("build-wheel")
+def test_a_wheel_is_built_with_pinned_tools_without_isolation() -> None:
+    scripts = commands("build-wheel")
 
-    assert "pip install -c constraints.txt build setuptools" in said
-    assert "python -m build --no-isolation" in said
+    assert "pip install -c constraints.txt build setuptools" in scripts
+    assert "python -m build --no-isolation" in scripts
 
 
 def step(path: Path, name: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ def step(path: Path, name: str) -> dict[str, Any]:
 
 
 def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProcess[str]:
-    """Runs a step's script as a runner does."""
+    """Run a step's script as a runner of GitHub does."""
     return subprocess.run(
         ["bash", "--noprofile", "--norc", "-eo", "pipefail", "-c", script],
         cwd=folder,
@@ -177,7 +177,7 @@ def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProce
         ('["self-hosted", "gpu"]', "pull_request", "gpu", "true", ""),
     ],
 )
-def test_the_reusable_workflow_guards_runners_of_a_projects_own(
+def test_the_reusable_workflow_guards_self_hosted_runners(
     labels: str, event: str, environment: str, ephemeral: str, refused: str, tmp_path: Path
 ) -> None:
     guard = step(WORKFLOWS / "trainsafe.yml", "Refuse pull requests on runners of your own")
@@ -223,7 +223,7 @@ def test_the_seconds_of_all_shards_are_merged_and_a_missing_shard_is_an_error(
     )
 
 
-def test_the_action_runs_a_shard_with_arguments_as_a_shell_splits_them(tmp_path: Path) -> None:
+def test_the_action_runs_a_shard_with_arguments_split_as_by_a_shell(tmp_path: Path) -> None:
     (tmp_path / "bin").mkdir()
     fake = tmp_path / "bin" / "python"
     fake.write_text(
@@ -255,7 +255,7 @@ def test_the_action_runs_a_shard_with_arguments_as_a_shell_splits_them(tmp_path:
     ]
 
 
-def test_the_actions_of_the_composite_action_are_pinned() -> None:
+def test_the_composite_action_pins_actions_and_has_no_expression_in_scripts() -> None:
     used = re.findall(r"uses: (.*)", ACTION.read_text(encoding="utf-8"))
 
     assert used

@@ -13,17 +13,17 @@ from pytest_trainsafe.reference_models.bugs import BUGS
 
 @pytest.fixture(scope="session")
 def parallel(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Outcome]:
-    """What the parallel models did in each of JOBS."""
+    """The outcomes of the parallel models in JOBS, by name."""
     folder = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
-        folder = folder.parent  # of all workers: the first to come starts the group
+        folder = folder.parent  # shared by all workers: the first of them starts the group
     outcomes = run_in_ranks(4, list(JOBS.values()), folder / "ranks")
     return dict(zip(JOBS, outcomes, strict=True))
 
 
 @pytest.fixture(scope="session")
 def single() -> dict[str, Outcome]:
-    """What one device does: at the default sizes, with clipping, and small."""
+    """The outcomes of runs on a single device, by name."""
     return {
         **{bug.name: run_here(Job(arguments=arguments(bug), program=bug.program)) for bug in BUGS},
         "default": run_here(Job()),

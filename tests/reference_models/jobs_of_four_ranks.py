@@ -1,4 +1,4 @@
-"""The runs of the parallel models that their tests look at; each takes four ranks."""
+"""The runs of the parallel models that the tests share; each takes four ranks."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SMALL = {"layers": 1, "steps": 1}
 DROPPING = {"capacity_factor": 1.0}
 ALL_OVER = Point.of(tp=2, cp=2, sp=True)
 
-#: Where each bug is planted and shows, if not at ALL_OVER.
+#: The Point at which each bug is planted and has an effect, if not ALL_OVER.
 PLANTED = {
     "cp-layernorm-grads": Point.of(tp=2, cp=2),
     "pp-stage-division": Point.of(pp=2, tp=2),
@@ -23,7 +23,7 @@ PLANTED = {
     "fp8-stale-weight": Point.of(tp=2, cp=2, sp=True, recompute="full"),
 }
 
-#: A Point at which each bug would do nothing.
+#: A Point at which each bug has no effect.
 SILENT = {
     "tp-embedding-mask": Point.of(dp=2, cp=2),
     "tp-overlap-dgrad": Point.of(dp=2, cp=2),
@@ -41,13 +41,13 @@ SILENT = {
     "fp8-stale-weight": Point.of(dp=2, tp=2, recompute="selective"),
 }
 
-#: What pipelines of any shape are given: layers that no number of stages divides, and time enough.
+#: Arguments of pipelines: 5 layers, which 2 or 4 stages cannot share equally.
 DEEP = {"layers": 5, "microbatches": 4, "clip": 0.5}
 TIED = {**DEEP, "tied": True}
 
 
 def arguments(bug: Bug) -> dict[str, object]:
-    """What the single device trains with, for comparison with a run that has the bug."""
+    """The arguments of the single-device run that is compared with a run that has the bug."""
     return {**SMALL, "steps": max(bug.step, 0) + 1, **bug.arguments}
 
 

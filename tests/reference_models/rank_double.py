@@ -1,7 +1,7 @@
-"""A stand-in for the recording Context, and real ranks to use it in.
+"""A test double of the recording Context, and real ranks that run programs with it.
 
-It keeps what the real one writes: activations, their gradients, gradients before and after the
-reduction, parameters, losses and norms, each with its layout.  Merging is the project's own.
+It keeps the tensors that the Context records: activations, their gradients, gradients before and
+after the reduction, parameters, losses and norms, each with its layout.  The package merges them.
 """
 
 from __future__ import annotations
@@ -47,13 +47,13 @@ PROGRAMS: dict[str, Callable[..., None]] = {
 }
 
 
-#: Modules of which every stage of a pipeline has a part.
+#: Modules that are divided among the stages of a pipeline.
 CUT_BY_PP = ("", "decoder")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One run of a reference program: where, with what, in which dtype."""
+    """One run of a reference program: its Point, arguments and dtype."""
 
     point: Point = field(default_factory=Point)
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -63,7 +63,7 @@ class Job:
 
 @dataclass
 class Outcome:
-    """Logical tensors by key, in the order recorded, and what did not fit when merging them."""
+    """Logical tensors by key, in recorded order, and the findings of merging them."""
 
     tensors: dict[str, Tensor]
     findings: dict[str, list[str]]
@@ -103,7 +103,7 @@ class Double:
         self.parts: dict[str, Part] = {}
         self.number = -1
         self.index: int | None = None
-        # Of wide parameters there are none on one device; with ZeRO they are parts of these.
+        # With wider dtypes a single device has no master weights, so ZeRO's are not kept.
         self._keeps_masters = job.dtype == "bfloat16"
 
     def steps(self, total: int) -> range:
@@ -137,7 +137,7 @@ class Double:
         modules = named_modules(parts_of(model))
         self.unmatched = self.annotations.unmatched(self.parameters, modules.values())
         for module, name in modules.items():
-            # What a stage of a pipeline returns is no output of the model.
+            # The output of a pipeline stage is not the output of the whole model.
             if self.point.size("pp") == 1 or name not in CUT_BY_PP:
                 module.register_forward_hook(self._on_output(name))
         for name, parameter in self.parameters.items():
@@ -203,7 +203,7 @@ class Double:
         axes = gradient_partial_axes(name, parameter, self.point, Annotations.empty())
         layout = self._layout(name, parameter) + tuple(Partial(axis) for axis in axes)
         if any(isinstance(placement, Owned) for placement in layout):
-            return lambda grad: None  # of several ranks' micro-batches
+            return lambda grad: None  # it sums micro-batches of several ranks
         layout += self.annotations.unreduced(self.point)
         return lambda grad: self._keep("param_grad", name, grad, layout)
 
@@ -241,7 +241,7 @@ def run_here(job: Job) -> Outcome:
 def run_in_ranks(world_size: int, jobs: list[Job], folder: Path) -> list[Outcome]:
     """Run every job, one after the other, in one fresh group of processes.
 
-    Who comes later with the same folder waits, and takes what is there.
+    A later call with the same folder waits for the first one, and reads its outcomes.
     """
     folder.mkdir(exist_ok=True)
     with wait_lock(folder / "lock", threading.Event()):
@@ -282,13 +282,13 @@ def _rank(rank: int, world_size: int, jobs: list[Job], folder: Path) -> None:
         if rank == 0:
             outcome = _outcome(job, [_loaded(each) for each in gathered])
             save_file(outcome.tensors, folder / f"{number}.safetensors")
-            said = msgspec.json.encode((list(outcome.tensors), outcome.findings))
-            (folder / f"{number}.json").write_bytes(said)
+            encoded = msgspec.json.encode((list(outcome.tensors), outcome.findings))
+            (folder / f"{number}.json").write_bytes(encoded)
     dist.destroy_process_group()
 
 
 def _loaded(content: bytes) -> dict[str, Part]:
-    """What a rank of this group saved."""
+    """The parts that a rank of this group saved."""
     parts: dict[str, Part] = torch.load(io.BytesIO(content), weights_only=False)
     return parts
 

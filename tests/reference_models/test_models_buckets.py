@@ -1,4 +1,4 @@
-"""Buckets and shares: where gradients lie, when they travel, and who updates what."""
+"""Gradient buckets, their overlapped reduction, and the sharded updates of ZeRO."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def parameters(*sizes: int, dtype: torch.dtype = torch.float32) -> list[nn.Param
     ]
 
 
-def test_buckets_hold_every_parameter_once_the_last_first() -> None:
+def test_buckets_hold_every_parameter_once_in_reverse_order() -> None:
     made = parameters(7, 5, 4, 3)
     buckets = fill_buckets(made, size=8, axis=lambda _: Axis(4))
     assert [[each.numel() for each in bucket.places] for bucket in buckets] == [[3, 4, 5], [7]]
@@ -33,7 +33,7 @@ def test_buckets_hold_every_parameter_once_the_last_first() -> None:
             assert bool((bucket.gradients[start:end] == end).all())
 
 
-def test_parameters_of_different_dtypes_have_buckets_of_their_own() -> None:
+def test_parameters_of_different_dtypes_have_separate_buckets() -> None:
     made = [*parameters(3), *parameters(3, dtype=torch.bfloat16), *parameters(3)]
     buckets = fill_buckets(made, size=100, axis=lambda _: Axis(1))
     assert [next(iter(bucket.places)).dtype for bucket in buckets] == [
@@ -42,9 +42,7 @@ def test_parameters_of_different_dtypes_have_buckets_of_their_own() -> None:
     assert {bucket.gradients.dtype for bucket in buckets} == {torch.float32}
 
 
-def test_gradients_add_up_in_the_bucket_and_the_next_starts_when_the_last_addition_is_there() -> (
-    None
-):
+def test_the_reduction_of_a_bucket_starts_after_the_gradients_of_the_last_micro_batch() -> None:
     layer = nn.Linear(3, 2).bfloat16()
     axes = Axes(techniques=Techniques(overlap_grad_reduce=True, bucket=2))
     reduction = BucketedReduction(list(layer.parameters()), axes, backwards=2)
@@ -63,7 +61,7 @@ def test_gradients_add_up_in_the_bucket_and_the_next_starts_when_the_last_additi
     assert bias.main_grad.dtype == torch.float32
 
 
-def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
+def test_a_gradient_beyond_the_expected_number_of_backwards_is_refused() -> None:
     layer = nn.Linear(3, 2)
     axes = Axes(techniques=Techniques(overlap_grad_reduce=True))
     BucketedReduction(list(layer.parameters()), axes, backwards=1)
@@ -73,7 +71,7 @@ def test_a_gradient_that_comes_after_the_last_is_refused() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_every_element_is_one_ranks_to_update(dtype: torch.dtype) -> None:
+def test_every_element_is_updated_by_exactly_one_rank(dtype: torch.dtype) -> None:
     held = torch.zeros(4, 7)
     for rank in range(4):
         model = nn.Linear(3, 2, bias=True).to(dtype)
@@ -92,7 +90,7 @@ def test_every_element_is_one_ranks_to_update(dtype: torch.dtype) -> None:
     assert held[:, :8].sum(dim=0).tolist() == [1.0] * 7
 
 
-def test_a_module_waits_for_its_parameters_and_settling_for_the_rest() -> None:
+def test_a_module_waits_for_its_own_parameters_and_settle_waits_for_the_others() -> None:
     model = nn.Sequential(nn.Linear(1, 1, bias=False), nn.Linear(1, 1, bias=False))
     axes = Axes(zero=1, techniques=Techniques(overlap_param_gather=True, bucket=1))
     reduction = BucketedReduction(list(model.parameters()), axes, backwards=1)

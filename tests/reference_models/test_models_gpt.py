@@ -1,4 +1,4 @@
-"""The single-device GPT: it learns, repeats itself exactly, and keeps the precision it is given."""
+"""The single-device GPT learns, is deterministic, and computes in the dtype of its parameters."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_it_learns(dtype) -> None:
+def test_the_gpt_learns(dtype) -> None:
     run = run_here(Job(arguments={"steps": 20, "learning_rate": 1e-2}, dtype=dtype))
 
-    assert 5.3 < run.loss(0) < 6.2  # knows nothing: ln 256 is 5.55, and a little worse
+    assert 5.3 < run.loss(0) < 6.2  # untrained, so near ln 256 = 5.55
     assert run.loss(19) < run.loss(0) - 1.0
 
 
@@ -35,7 +35,7 @@ def test_two_runs_are_bitwise_equal(single) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
-def test_no_output_is_narrower_than_the_parameters_and_losses_are_wide(dtype) -> None:
+def test_outputs_have_the_dtype_of_the_parameters_and_losses_at_least_float32(dtype) -> None:
     model = GPT(GPTConfig(layers=1)).to(dtype)
     seen = {}
     for name, module in model.named_modules():
@@ -48,7 +48,7 @@ def test_no_output_is_narrower_than_the_parameters_and_losses_are_wide(dtype) ->
     assert all(seen[name] == dtype for name in seen if name not in ("", "cross_entropy"))
 
 
-def test_a_token_does_not_see_later_ones() -> None:
+def test_losses_do_not_depend_on_later_tokens() -> None:
     model = GPT(GPTConfig(layers=1)).double()
     tokens = torch.arange(8)[None]
     changed = tokens.clone()
@@ -61,7 +61,7 @@ def test_a_token_does_not_see_later_ones() -> None:
     assert not torch.equal(before[0, 5:], after[0, 5:])
 
 
-def test_on_one_rank_no_module_is_a_parallel_one() -> None:
+def test_the_parallel_gpt_has_no_parallel_modules_on_one_rank() -> None:
     plain, swapped = (
         [type(module) for module in model.modules()]
         for model in (GPT(GPTConfig()), parallel_gpt(GPTConfig(), Axes()))
@@ -70,7 +70,7 @@ def test_on_one_rank_no_module_is_a_parallel_one() -> None:
     assert swapped == plain
 
 
-def test_all_annotations_match_something() -> None:
+def test_all_annotations_of_the_gpt_match_a_module_or_parameter() -> None:
     double: Any = Double(Job(arguments={"steps": 0}))
 
     gpt.train(double, steps=0, hidden=96)
@@ -86,7 +86,7 @@ def test_importing_the_program_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
-def test_sizes_that_cannot_be_cut_are_refused_by_name() -> None:
+def test_sizes_that_cannot_be_divided_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"hidden=64.*heads=5"):
         GPTConfig(heads=5)
     with pytest.raises(ValueError, match=r"heads=4 must be a multiple of 3"):
@@ -97,7 +97,7 @@ def test_sizes_that_cannot_be_cut_are_refused_by_name() -> None:
         parallel_gpt(GPTConfig(seq_len=4), Axes(cp=Axis(2), tp=Axis(4), sp=True))
 
 
-def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
+def test_unsupported_values_of_zero_and_ep_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"does not support zero=2"):
         Axes.of(Double(Job(Point.of(zero=2))))  # type: ignore[arg-type]
     with pytest.raises(ValueError, match=r"does not support ep=2"):
@@ -137,7 +137,7 @@ def test_an_axis_it_does_not_have_is_refused_by_name() -> None:
         (Point.of(pp=2), {"schedule": "torch-1f1b"}, None),
     ],
 )
-def test_it_declares_which_points_make_sense(point, arguments, reason) -> None:
+def test_the_rules_of_the_gpt_refuse_invalid_points_with_a_reason(point, arguments, reason) -> None:
     parameters = list(inspect.signature(gpt.train).parameters.values())[1:]
     defaults = {parameter.name: parameter.default for parameter in parameters}
 

@@ -1,4 +1,4 @@
-"""The healthy programs train, in every configuration; there are enough of each class."""
+"""The healthy programs train in both of their variants; there are enough of each class."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_healthy_program_learns(each) -> None:
 
 
 @pytest.mark.parametrize("each", ALONE, ids=lambda each: each.name)
-def test_a_healthy_program_is_the_same_each_time_in_every_configuration(each) -> None:
+def test_a_healthy_program_is_deterministic_and_its_second_variant_has_finite_losses(each) -> None:
     train = healthy.program(each)
     first = train(seed=2, **each.variants[0])
 
@@ -42,7 +42,7 @@ def test_every_class_has_at_least_seven_programs() -> None:
 
 
 @pytest.mark.parametrize("each", PROGRAMS, ids=lambda each: each.name)
-def test_a_variant_sets_arguments_that_the_program_has(each) -> None:
+def test_variants_of_a_program_set_only_its_arguments(each) -> None:
     parameters = inspect.signature(healthy.program(each)).parameters
 
     assert len(each.variants) == 2
@@ -50,12 +50,12 @@ def test_a_variant_sets_arguments_that_the_program_has(each) -> None:
         assert {*variant} <= {*parameters} - {"seed", "steps", "ctx"}
 
 
-def test_an_unknown_name_is_refused_with_the_names_there_are() -> None:
+def test_an_unknown_program_is_refused_with_the_known_names() -> None:
     with pytest.raises(ValueError, match=r"no healthy program 'vea'; choose one of digits, .*vae"):
         healthy.find("vea")
 
 
-def test_neither_catalogue_imports_torch() -> None:
+def test_the_catalogues_of_programs_do_not_import_torch() -> None:
     code = (
         "import sys\n"
         "import pytest_trainsafe.reference_models.healthy\n"

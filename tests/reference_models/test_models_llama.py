@@ -1,4 +1,4 @@
-"""The single-device Llama: it learns, and its parts are what their names say."""
+"""The single-device Llama learns, and its parts compute rotary positions, norms and attention."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 
 
-def test_it_learns() -> None:
+def test_the_llama_learns() -> None:
     job = Job(arguments={"steps": 20, "learning_rate": 1e-2}, dtype="bfloat16", program="llama")
     run = run_here(job)
 
@@ -26,7 +26,7 @@ def test_it_learns() -> None:
     assert run.loss(19) < run.loss(0) - 1.0
 
 
-def test_rotary_products_depend_on_the_distance_alone() -> None:
+def test_rotary_products_depend_only_on_the_distance() -> None:
     torch.manual_seed(0)
     query, key = torch.randn(2, 1, 1, 16, dtype=torch.float64)
     tables = RotaryTables(LlamaConfig())
@@ -42,14 +42,14 @@ def test_rotary_products_depend_on_the_distance_alone() -> None:
     assert product(5, 2) != pytest.approx(product(5, 3), rel=1e-3)
 
 
-def test_rotary_tables_keep_their_precision_in_a_narrow_model() -> None:
+def test_rotary_tables_stay_float64_in_a_bfloat16_model() -> None:
     cosine, _ = Llama(LlamaConfig()).bfloat16().rotary_tables(torch.tensor([[3001]]))
 
     assert cosine.dtype == torch.float64
     assert float(cosine[0, 0, 0]) == pytest.approx(float(torch.tensor(3001.0).double().cos()))
 
 
-def test_a_head_of_keys_serves_consecutive_heads_of_queries() -> None:
+def test_consecutive_query_heads_share_a_key_head() -> None:
     torch.manual_seed(0)
     query = torch.randn(1, 6, 4 * 8)
     key, value = torch.randn(2, 1, 6, 2 * 8)
@@ -70,7 +70,7 @@ def test_a_head_of_keys_serves_consecutive_heads_of_queries() -> None:
     torch.testing.assert_close(grouped, torch.cat(alone, dim=-1))
 
 
-def test_rms_norm_is_torchs() -> None:
+def test_rms_norm_equals_that_of_torch() -> None:
     torch.manual_seed(0)
     hidden = torch.randn(3, 5, 8, dtype=torch.float64)
     norm = RMSNorm(8).double()
@@ -81,7 +81,7 @@ def test_rms_norm_is_torchs() -> None:
     torch.testing.assert_close(norm(hidden), expected)
 
 
-def test_on_one_rank_no_module_is_a_parallel_one() -> None:
+def test_the_parallel_llama_has_no_parallel_modules_on_one_rank() -> None:
     plain, swapped = (
         [type(module) for module in model.modules()]
         for model in (Llama(LlamaConfig()), parallel_llama(LlamaConfig(), Axes()))
@@ -90,7 +90,7 @@ def test_on_one_rank_no_module_is_a_parallel_one() -> None:
     assert swapped == plain
 
 
-def test_all_annotations_match_something() -> None:
+def test_all_annotations_of_the_llama_match_a_module_or_parameter() -> None:
     double: Any = Double(Job(program="llama"))
 
     llama.train(double, steps=0, hidden=96)
@@ -98,7 +98,7 @@ def test_all_annotations_match_something() -> None:
     assert double.unmatched == []
 
 
-def test_sizes_that_do_not_fit_are_refused_by_name() -> None:
+def test_incompatible_sizes_of_the_llama_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"heads=4 cannot share kv_heads=3"):
         LlamaConfig(kv_heads=3)
     with pytest.raises(ValueError, match=r"gives heads of width 3"):

@@ -1,4 +1,4 @@
-"""Narrow parameters: sums and updates too small for them are not lost."""
+"""Gradients and updates below the resolution of bfloat16 parameters are not lost."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pytest_trainsafe.reference_models.training import main_gradients
 from pytest_trainsafe.reference_models.training.optimizer import adamw
 
 
-def test_updates_below_a_bfloat16_step_add_up() -> None:
+def test_updates_below_the_resolution_of_bfloat16_accumulate() -> None:
     weight: Any = nn.Parameter(torch.ones(4, dtype=torch.bfloat16))
     optimizer = adamw([weight], learning_rate=1e-3)
 
@@ -29,7 +29,7 @@ def test_updates_below_a_bfloat16_step_add_up() -> None:
     assert torch.equal(weight, weight.main_param.bfloat16())
 
 
-def test_small_micro_batches_add_up_in_the_main_gradient() -> None:
+def test_small_gradients_accumulate_in_the_float32_main_gradient() -> None:
     weight: Any = nn.Parameter(torch.ones(1, dtype=torch.bfloat16))
     adamw([weight], learning_rate=1e-3)
 
@@ -43,7 +43,7 @@ def test_small_micro_batches_add_up_in_the_main_gradient() -> None:
     assert weight.main_grad.item() == 0.0
 
 
-def test_wide_parameters_have_no_copies() -> None:
+def test_float64_parameters_have_no_master_copies() -> None:
     weight = nn.Parameter(torch.ones(1, dtype=torch.float64))
     optimizer = adamw([weight], learning_rate=1e-3)
     (weight * 3).sum().backward()

@@ -10,10 +10,11 @@ ROUNDING = 1e-13
 
 
 def key_bias_drifts(key: str) -> bool:
-    """A key's bias shifts all scores of a query alike, so its gradient is rounding and no more.
+    """Whether a tensor depends on the bias of attention keys, which drifts only by rounding.
 
-    Adam divides that by its own size.  It reaches the bias and, a step later, the projection's
-    output; the softmax takes it out again.
+    The bias shifts all scores of a query equally, so its gradient is only rounding error, which
+    Adam divides by its own magnitude.  The bias and, a step later, the projection's output differ
+    by it; the softmax cancels it.
     """
     return (key.startswith("param ") and "linear_qkv.bias" in key) or (
         key.startswith("activation ") and "linear_qkv" in key and key.endswith(" 1")
@@ -60,7 +61,7 @@ def test_every_tensor_equals_the_single_device_one_in_float64(
     assert max((error for k, error in errors.items() if key_bias_drifts(k)), default=0) < 1e-9
 
 
-def test_clipping_is_in_effect(single) -> None:
+def test_clipping_changes_the_gradients_of_the_reference(single) -> None:
     assert float(single["clip"].tensors["grad_norm . - 0"]) > 0.5
     assert single["clip"].errors(single["default"])["main_grad output_layer.weight - 0"] > 0.01
 
@@ -75,7 +76,9 @@ def test_clipping_is_in_effect(single) -> None:
         ("zero bfloat16", "small bfloat16"),
     ],
 )
-def test_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single, run, reference) -> None:
+def test_bfloat16_tensors_differ_from_the_single_device_ones_by_at_most_5_percent(
+    parallel, single, run, reference
+) -> None:
     errors = parallel[run].errors(single[reference])
 
     assert {k: e for k, e in errors.items() if e > 0.05 and not key_bias_drifts(k)} == {}

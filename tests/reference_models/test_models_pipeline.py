@@ -1,4 +1,4 @@
-"""Pipelines: every layer in one stage, every schedule possible, a single device's tensors."""
+"""Pipelines: division into stages, schedules without deadlock, tensors of a single device."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from pytest_trainsafe.reference_models.parallel.pipeline.schedules import (
 from pytest_trainsafe.reference_models.parallel.pipeline.stages import stage_layers
 
 
-def of_the_whole(key: str) -> bool:
-    """Whether a key is of something that a pipeline has too."""
+def exists_in_a_pipeline(key: str) -> bool:
+    """Whether a key also exists in a pipeline: it is no output of a module in CUT_BY_PP."""
     kind, path, *_ = key.split(" ")
     return not kind.startswith("activation") or path.replace(".", "", 1) not in CUT_BY_PP
 
@@ -37,18 +37,20 @@ def of_the_whole(key: str) -> bool:
         ("fp8 pipeline", "fp8"),
     ],
 )
-def test_a_pipeline_computes_what_a_single_device_does(parallel, single, run, reference) -> None:
+def test_every_tensor_of_a_pipeline_equals_the_single_device_one(
+    parallel, single, run, reference
+) -> None:
     errors = parallel[run].errors(single[reference])
-    errors = {key: error for key, error in errors.items() if of_the_whole(key)}
+    errors = {key: error for key, error in errors.items() if exists_in_a_pipeline(key)}
 
     assert len(errors) > 400
     assert {k: e for k, e in errors.items() if e > ROUNDING and not key_bias_drifts(k)} == {}
     assert max((e for key, e in errors.items() if key_bias_drifts(key)), default=0.0) < 1e-9
 
 
-def test_a_pipeline_in_bfloat16_is_as_near_as_bfloat16_can_be(parallel, single) -> None:
+def test_bfloat16_tensors_of_a_pipeline_differ_by_at_most_10_percent(parallel, single) -> None:
     errors = parallel["pipeline bfloat16"].errors(single["tied bfloat16"])
-    far = {k: e for k, e in errors.items() if e > 0.1 and of_the_whole(k)}
+    far = {k: e for k, e in errors.items() if e > 0.1 and exists_in_a_pipeline(k)}
 
     assert {k: e for k, e in far.items() if not key_bias_drifts(k)} == {}
 
@@ -58,13 +60,15 @@ def test_tied_weights_have_gradients_of_both_uses(single) -> None:
 
     assert "param output_layer.weight - 0" not in tied
     name = "param_grad embedding.word_embeddings.weight 0 0"
-    # The output layer gives every token's row a gradient, the embedding those that were fed.
+    # The output layer gives every row a gradient, the embedding only the rows of the batch.
     assert not (apart[name].norm(dim=1) > 0).all()
     assert (tied[name].norm(dim=1) > 0).all()
 
 
 @pytest.mark.parametrize(("layers", "stages"), [(4, 2), (5, 2), (7, 4), (3, 3)])
-def test_every_layer_is_in_one_stage_and_stages_are_even(layers: int, stages: int) -> None:
+def test_every_layer_is_in_one_stage_and_stages_differ_by_at_most_one_layer(
+    layers: int, stages: int
+) -> None:
     cut = [stage_layers(layers, stages, stage, Axes()) for stage in range(stages)]
 
     assert list(itertools.chain(*cut)) == list(range(layers))
@@ -82,10 +86,8 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("schedule", "pp", "vpp", "microbatches"), SHAPES)
-def test_a_schedule_never_waits_for_ever(
-    schedule: str, pp: int, vpp: int, microbatches: int
-) -> None:
-    """Run with messages that take no time: each rank does its next action once it may."""
+def test_no_schedule_deadlocks(schedule: str, pp: int, vpp: int, microbatches: int) -> None:
+    """A simulation in which each rank does its next action as soon as its inputs exist."""
     left = [actions(schedule, rank, pp, vpp, microbatches) for rank in range(pp)]
     last, done = pp * vpp - 1, set[Any]()
     while any(left):
@@ -107,7 +109,7 @@ def test_a_schedule_never_waits_for_ever(
     assert len(done) == 2 * pp * vpp * microbatches
 
 
-def test_1f1b_keeps_few_micro_batches_waiting() -> None:
+def test_1f1b_holds_at_most_pp_minus_rank_micro_batches() -> None:
     for rank in range(4):
         waiting = most = 0
         for action in actions("1f1b", rank, 4, 1, 12):
@@ -116,7 +118,7 @@ def test_1f1b_keeps_few_micro_batches_waiting() -> None:
         assert most == 4 - rank
 
 
-def test_an_impossible_schedule_is_refused() -> None:
+def test_an_unknown_or_impossible_schedule_is_refused() -> None:
     with pytest.raises(ValueError, match="6 micro-batches per rank are not a multiple of pp=4"):
         actions("1f1b", 0, 4, 2, 6)
     with pytest.raises(ValueError, match="no schedule 'zigzag'; choose one of 1f1b, gpipe, torch"):

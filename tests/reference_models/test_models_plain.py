@@ -1,7 +1,6 @@
-"""What a single device has of its own agrees with the parallel models, and not with wrong ones.
+"""Single-device loss scale, clipping and FP8 agree with the parallel ones, but not with wrong ones.
 
-Loss scale, clipping and FP8 scales were once written for both sides, and an error in one of them
-was in the reference as well.
+Both sides once shared the code of these three, so that an error in it was in the reference as well.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ CLIP = 0.25
 
 
 class Reports:
-    """Takes the place of a context: keeps the gradient norm."""
+    """A stand-in for the context, which keeps the gradient norm."""
 
     def before_clip(self, norm: Tensor, max_norm: float) -> None:
         """Nothing is recorded here."""
@@ -56,7 +55,7 @@ def updated(kind: str, clip: float) -> list[Tensor]:
     return [*(p.detach() for p in linear.parameters()), *seen, reports.norm]
 
 
-def lost(kind: str) -> float:
+def loss_gradient(kind: str) -> float:
     """The gradient that a loss scale gives to the first of several losses."""
     losses = torch.arange(1.0, 9, dtype=torch.float64, requires_grad=True)
     total = (
@@ -92,15 +91,15 @@ def agree(one: list[Tensor], other: list[Tensor]) -> bool:
 
 
 @pytest.mark.parametrize("clip", [0.0, CLIP, 1000.0])
-def test_a_plain_update_is_that_of_the_parallel_models(clip: float) -> None:
+def test_the_plain_update_equals_that_of_the_parallel_models(clip: float) -> None:
     assert agree(updated("plain", clip), updated("parallel", clip))
 
 
-def test_the_plain_loss_scale_is_that_of_the_parallel_models() -> None:
-    assert lost("plain") == lost("parallel") == 1 / 32
+def test_the_plain_loss_scale_equals_that_of_the_parallel_models() -> None:
+    assert loss_gradient("plain") == loss_gradient("parallel") == 1 / 32
 
 
-def test_plain_fp8_is_that_of_the_parallel_models() -> None:
+def test_plain_fp8_training_equals_that_of_the_parallel_models() -> None:
     assert agree(in_fp8("plain"), in_fp8("parallel"))
 
 
@@ -121,11 +120,12 @@ def _wrong_scale(self: Any, tensor: Tensor) -> Tensor:
     return self.largest * tensor.abs().amax()
 
 
-def _clip_the_norm_of_no_squares(parameters: Any) -> Tensor:
+def _norm_without_squares(parameters: Any) -> Tensor:
     return torch.stack([own_gradient(each).sum() for each in parameters]).sum()
 
 
-#: What was once wrong on both sides: where it is written, the wrong writing, and what shows it.
+#: Errors in code that both sides once shared: owner and name of the function, a wrong version of
+#: it, and a run that shows the error.
 SHARED: dict[str, tuple[Any, str, Any, Callable[[str], Any]]] = {
     "the factor of clipping": (
         gradients,
@@ -142,14 +142,14 @@ SHARED: dict[str, tuple[Any, str, Any, Callable[[str], Any]]] = {
     "the gradient norm": (
         gradients,
         "_sum_of_squares",
-        _clip_the_norm_of_no_squares,
+        _norm_without_squares,
         lambda kind: updated(kind, CLIP),
     ),
     "a loss that is not divided": (
         loss,
         "loss_to_differentiate",
         _not_divided,
-        lambda kind: [torch.tensor(lost(kind))],
+        lambda kind: [torch.tensor(loss_gradient(kind))],
     ),
     "the scale of FP8": (scaling.Quantizer, "_scale", _wrong_scale, in_fp8),
     "the history of FP8's scales": (fp8, "finish_step", lambda *_: None, in_fp8),
@@ -157,7 +157,7 @@ SHARED: dict[str, tuple[Any, str, Any, Callable[[str], Any]]] = {
 
 
 @pytest.mark.parametrize("what", SHARED)
-def test_an_error_of_the_parallel_models_is_not_in_the_plain_ones(
+def test_an_error_of_the_parallel_models_does_not_affect_the_plain_models(
     what: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     owner, name, wrong, shows = SHARED[what]

@@ -1,6 +1,6 @@
-"""Every silent error of one process has the consequence that its report describes.
+"""Every silent error of one process has the effect that its report describes.
 
-The healthy twin does not have it, and both train without a sign of it in the first losses.
+The healthy version of the program does not have it; before the error acts, both have equal losses.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pytest_trainsafe.reference_models import silent_errors
 from pytest_trainsafe.reference_models.silent_errors import ERRORS, NEW, REPRODUCED
 from pytest_trainsafe.reference_models.training.outcome import Outcome
 
-#: What shows that an error happened, from what the program returned.
+#: Whether the error happened, from the outcome of the program.
 HAPPENED: dict[str, Callable[[Outcome], bool]] = {
     "pt-f84911": lambda run: run.facts["moved"] == 0 < run.facts["statistics"],
     "pt-84803": lambda run: run.facts["arrived"] == [0.0] * len(run.losses),
@@ -37,7 +37,7 @@ HAPPENED: dict[str, Callable[[Outcome], bool]] = {
     "ds-6772": lambda run: len({*run.facts["places"]}) < len(run.facts["places"]),
 }
 
-#: What holds instead where the program is healthy.
+#: Whether the program is healthy, from its outcome.
 HEALTHY: dict[str, Callable[[Outcome], bool]] = {
     "pt-f84911": lambda run: run.facts["moved"] > 0,
     "pt-84803": lambda run: min(run.facts["arrived"]) > 1,
@@ -64,7 +64,7 @@ ALONE = [error for error in ERRORS if not error.axis]
 
 
 @pytest.mark.parametrize("error", ALONE, ids=lambda error: error.name)
-def test_a_faulty_program_has_the_consequence_and_its_healthy_twin_does_not(error) -> None:
+def test_a_faulty_program_shows_the_reported_effect_and_its_healthy_version_does_not(error) -> None:
     train = silent_errors.program(error)
 
     healthy = train(faulty=False, seed=1)
@@ -83,7 +83,7 @@ def test_a_faulty_program_has_the_consequence_and_its_healthy_twin_does_not(erro
         assert faulty.losses[: error.trigger] == healthy.losses[: error.trigger]
 
 
-def test_the_catalogue_has_both_tables_of_the_paper() -> None:
+def test_the_catalogue_contains_both_tables_of_the_paper() -> None:
     assert [error.number for error in REPRODUCED] == [f"B{n}" for n in range(1, 21)]
     assert {error.name for error in NEW} == {
         *("ac-2665", "ds-6770", "ds-5489", "ds-6714", "ds-6772", "ds-6089")
@@ -92,7 +92,7 @@ def test_the_catalogue_has_both_tables_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("error", ERRORS, ids=lambda error: error.name)
-def test_an_entry_cites_what_its_program_cites(error) -> None:
+def test_the_docstring_of_a_program_cites_the_first_source_of_its_entry(error) -> None:
     module = silent_errors.program(error).__module__
     cited = __import__(module, fromlist=["train"]).__doc__ or ""
 
@@ -101,13 +101,13 @@ def test_an_entry_cites_what_its_program_cites(error) -> None:
     assert "learn" in error.judges
 
 
-def test_no_program_says_to_a_function_that_it_is_faulty() -> None:
+def test_shared_functions_of_programs_do_not_mention_the_faulty_switch() -> None:
     # An observer would see such an argument, and find the error by the name of its switch.
     folder = Path(silent_errors.__file__).parent.parent / "toolkit"
     assert not [path.name for path in folder.glob("*.py") if "faulty" in path.read_text()]
 
 
-def test_a_cause_is_named_by_a_pattern() -> None:
+def test_causes_are_recognized_by_pattern_and_unknown_errors_are_refused() -> None:
     error = silent_errors.find("so-60335387")
     assert error.named("torch.optim.Adam.zero_grad")
     assert not error.named("torch.optim.Adam.step")

@@ -1,4 +1,4 @@
-"""The CNN and the LSTM: they learn, from the same data in every dtype; dp is all they have."""
+"""The CNN and the LSTM learn, from the same data in every dtype; dp is their only mesh axis."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from pytest_trainsafe.reference_models.datasets import images
 
 @pytest.mark.parametrize(("program", "chance"), [("cnn", 1.39), ("lstm", 5.55)])
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_they_learn(program, chance, dtype) -> None:
+def test_the_cnn_and_the_lstm_learn(program, chance, dtype) -> None:
     run = run_here(
         Job(arguments={"steps": 25, "learning_rate": 1e-2}, dtype=dtype, program=program)
     )
 
-    assert abs(run.loss(0) - chance) < 1.0  # knows nothing yet
+    assert abs(run.loss(0) - chance) < 1.0  # untrained
     assert run.loss(24) < run.loss(0) - 0.2
 
 
-def test_all_that_an_lstm_returns_is_recorded(single) -> None:
+def test_the_output_and_the_final_states_of_an_lstm_are_recorded(single) -> None:
     tensors = single["lstm"].tensors
 
     shapes = {
@@ -40,7 +40,7 @@ def test_all_that_an_lstm_returns_is_recorded(single) -> None:
     )
 
 
-def test_pictures_are_the_same_whatever_the_default_dtype() -> None:
+def test_images_do_not_depend_on_the_default_dtype() -> None:
     first, kinds = images.batch(5, 8, 16)
     torch.set_default_dtype(torch.float64)
     try:
@@ -56,7 +56,7 @@ def test_pictures_are_the_same_whatever_the_default_dtype() -> None:
     assert not torch.equal(first, images.batch(5, 8, 16, seed=1)[0])
 
 
-def test_every_kind_of_picture_comes_up_and_has_a_shape_in_it() -> None:
+def test_images_of_every_class_occur_and_contain_a_shape() -> None:
     pictures, kinds = images.batch(0, 200, 16)
 
     assert set(kinds.tolist()) == {0, 1, 2, 3}
@@ -74,7 +74,9 @@ def test_every_kind_of_picture_comes_up_and_has_a_shape_in_it() -> None:
         (Point.of(dp=2, tp=1, sp=False, zero=1), None),
     ],
 )
-def test_they_declare_which_points_make_sense(program, point, reason) -> None:
+def test_the_rules_of_the_cnn_and_the_lstm_refuse_invalid_points_with_a_reason(
+    program, point, reason
+) -> None:
     parameters = list(inspect.signature(program.train).parameters.values())[1:]
     arguments = {parameter.name: parameter.default for parameter in parameters}
 
@@ -99,7 +101,9 @@ def test_they_declare_which_points_make_sense(program, point, reason) -> None:
         (lstm, {"vocabulary": 1}, None),
     ],
 )
-def test_they_declare_which_sizes_make_sense(program, arguments, reason) -> None:
+def test_the_rules_of_the_cnn_and_the_lstm_refuse_invalid_sizes_with_a_reason(
+    program, arguments, reason
+) -> None:
     parameters = list(inspect.signature(program.train).parameters.values())[1:]
     given = {parameter.name: parameter.default for parameter in parameters} | arguments
 

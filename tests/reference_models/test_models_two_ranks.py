@@ -1,4 +1,4 @@
-"""Programs of two ranks: healthy ones train alike on both, silent errors part the ranks."""
+"""Programs of two ranks: healthy ones train; silent errors make ranks differ or mismatch."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pytest_trainsafe.reference_models import healthy, silent_errors
 PARTED = ("pt-96600", "ds-1801", "pt-104336", "x-ddp")
 STUCK = ("ds-5794", "ds-6089", "ds-6714")
 
-#: What must be equal on both ranks.
+#: The fact that is equal on both ranks unless the error happens.
 SHARED = {
     "pt-96600": "weights",
     "ds-1801": "replicated",
@@ -26,7 +26,7 @@ def _module(name: str) -> str:
     return silent_errors.program(silent_errors.find(name)).__module__
 
 
-def test_two_ranks_stay_together_but_for_the_errors_that_part_them(torchrun_group) -> None:
+def test_two_ranks_hold_different_values_only_with_a_silent_error(torchrun_group) -> None:
     programs = [each for each in healthy.PROGRAMS if each.axis]
     modules = [healthy.program(each).__module__ for each in programs]
     jobs = [
@@ -67,7 +67,7 @@ def test_two_ranks_stay_together_but_for_the_errors_that_part_them(torchrun_grou
     assert [*first] == [*second] == []
 
 
-def test_the_other_errors_make_the_ranks_call_different_collectives(torchrun_group) -> None:
+def test_the_other_silent_errors_are_reported_as_collective_mismatches(torchrun_group) -> None:
     jobs = [(_module(name), {"faulty": True, "patience": 0.5}) for name in STUCK]
 
     with pytest.raises(GroupFailure) as failure:

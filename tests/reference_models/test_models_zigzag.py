@@ -1,4 +1,4 @@
-"""The zig-zag order, there and back."""
+"""The zig-zag order of sequences over cp: the part of a rank, and the order of the whole."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pytest_trainsafe.reference_models.parallel.context.zigzag import put_in_ord
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
-def test_the_ranks_parts_put_in_order_are_the_whole(ranks) -> None:
+def test_concatenated_parts_of_all_ranks_can_be_put_in_the_original_order(ranks) -> None:
     whole = torch.arange(2 * 24 * 3).view(2, 24, 3)
 
     parts = torch.cat([take_part(whole, Axis(ranks, rank)) for rank in range(ranks)], dim=1)
@@ -20,8 +20,8 @@ def test_the_ranks_parts_put_in_order_are_the_whole(ranks) -> None:
     assert torch.equal(put_in_order(parts, Axis(ranks)), whole)
 
 
-def test_a_rank_holds_what_the_layout_says() -> None:
+def test_a_ranks_part_has_the_indices_of_the_zigzag_layout() -> None:
     for rank in range(4):
         held = take_part(torch.arange(16), Axis(4, rank), dim=0)
-        (said,) = index_arrays((ZigZag(0, "cp"),), {"cp": rank}, {"cp": 4}, (16,))
-        assert held.tolist() == said.tolist()
+        (expected,) = index_arrays((ZigZag(0, "cp"),), {"cp": rank}, {"cp": 4}, (16,))
+        assert held.tolist() == expected.tolist()

@@ -34,7 +34,7 @@ class Bare:
 
 
 def run_all(jobs: list[tuple[str, dict[str, Any]]]) -> list[tuple[list[float], Any, str]]:
-    """For every job, a module and arguments: the losses, the facts, and what it raised."""
+    """The losses, the facts and the error of every job, which is a module and its arguments."""
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     outcomes: list[tuple[list[float], Any, str]] = []

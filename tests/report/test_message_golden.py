@@ -1,4 +1,4 @@
-"""Whole reports as their snapshots, in `__snapshots__`; each within 100 columns."""
+"""Whole reports equal their snapshots in `__snapshots__`, with at most 100 columns."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_failure_with_a_pattern(snapshot: SnapshotAssertion) -> None:
     assert text == snapshot
 
 
-def test_failure_without_a_pattern_says_where_it_lies_and_what_follows(
+def test_failure_without_a_pattern_shows_its_position_and_later_failures(
     snapshot: SnapshotAssertion,
 ) -> None:
     confined = Pattern("confined", "wrong only in row 7 of 24 in dimension 0")
@@ -135,7 +135,7 @@ def test_inconclusive_names_each_doubt_once_with_its_dtypes(snapshot: SnapshotAs
     assert text == snapshot
 
 
-def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
+def test_accepted_checks_and_loosened_tolerances_are_listed_in_a_failure() -> None:
     routers = Loosen("*.router.weight", 100, "top-k routing flips in low precision")
     accepted = doubt("dropout", "dropout 0.1 is on, but drew no random numbers on rank 0")
     text = report(
@@ -159,7 +159,7 @@ def test_accepted_and_loosened_are_shown_with_what_failed() -> None:
     )
 
 
-def test_float64_judged_by_a_narrower_rounding_says_where_the_program_casts() -> None:
+def test_a_report_says_where_the_program_casts_float64_to_a_narrower_dtype() -> None:
     cast = f"float32 {Path.cwd() / 'models' / 'loss.py'}:12"
     text = report(judged(difference(), dtype="float64", rounding="float32", cast=cast))
     assert (
@@ -169,18 +169,18 @@ def test_float64_judged_by_a_narrower_rounding_says_where_the_program_casts() ->
     unknown = judged(
         difference(), dtype="float64", rounding="float32", cast="float32 the backward pass"
     )
-    told = " ".join(report(unknown).split())
-    assert "the program casts to float32 at the backward pass" in told
+    message = " ".join(report(unknown).split())
+    assert "the program casts to float32 at the backward pass" in message
 
 
-def test_failure_of_no_tensor_says_what() -> None:
+def test_a_failure_without_a_tensor_shows_its_message() -> None:
     steps = difference(None, check="steps", message="the candidate recorded 2 steps", source="")
     lines = report(judged(steps)).splitlines()
     assert lines[2] == "  what          the candidate recorded 2 steps"
     assert not any(line.startswith("  starts at") for line in lines)
 
 
-def test_a_failure_further_down_outweighs_a_doubt_above() -> None:
+def test_a_failure_in_float32_outweighs_a_doubt_in_float64() -> None:
     doubtful = judged(dtype="float64", doubts=(doubt("dropout", "drew nothing"),))
     text = report(doubtful, judged(difference(pattern=SUM)))
     assert "differs from its single-device reference" in text

@@ -1,4 +1,4 @@
-"""The parts of a report hold for any finding: sizes, counts, paths, names that are long."""
+"""The parts of a report: sizes of errors, counts, paths, quoted and long names."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def report(*findings: Finding, node: str = "t.py::t", **compared: int) -> str:
         (float("inf"), 1e-6, "no rounding explains this"),
     ],
 )
-def test_size_of_an_error_is_told_as_a_multiple(
+def test_an_error_is_shown_as_a_multiple_of_the_allowed_rounding(
     error: float, allowed: float | None, words: str
 ) -> None:
     assert words in report(failure(error=error, allowed=allowed))
@@ -70,23 +70,23 @@ def test_not_affected_counts_each_wrong_tensor_once() -> None:
     ) in line
 
 
-def test_finding_that_explains_leads_its_tensor() -> None:
+def test_a_replica_finding_follows_a_numerical_error_and_leads_if_it_is_alone() -> None:
     replicas = failure(judge="align", check="replicas", message="replicas differ")
     plain = failure(error=1.0, allowed=1e-6)
-    told = failure(
+    explained = failure(
         judge="align",
         check="replicas",
         message="replicas differ",
         pattern=Pattern("stale", "on tp rank 1: the value is old", cause="it is not refreshed"),
     )
     assert "  also          replicas differ" in report(replicas, plain)
-    alone = report(told)
+    alone = report(explained)
     assert "  detail        replicas differ" in alone
     assert "  pattern       on tp rank 1: the value is old" in alone
     assert "  so            it is not refreshed" in alone
 
 
-def test_many_findings_of_one_tensor_are_cut() -> None:
+def test_many_findings_of_one_tensor_are_truncated() -> None:
     found = [failure(judge="align", check="hole", message=f"hole {n}") for n in range(8)]
     text = report(*found)
     assert text.count("  also") == 4
@@ -101,13 +101,13 @@ def test_paths_are_relative_where_that_is_shorter(monkeypatch, tmp_path: Path) -
     assert "/x.py:3 (module class Norm)" in report(failure(source="/x.py:3", module_class="Norm"))
 
 
-def test_node_ids_are_quoted_for_a_shell_and_never_broken() -> None:
+def test_node_ids_are_quoted_for_a_shell_and_never_wrapped() -> None:
     node = "tests/" + "long-directory/" * 8 + "test_gpt.py::test[tp2-sp-float32]"
     assert f"\n  rerun         pytest '{node}'" in report(failure(), node=node)
     assert """rerun         pytest 't.py::t[it'"'"'s]'""" in report(failure(), node="t.py::t[it's]")
 
 
-def test_long_names_are_never_broken() -> None:
+def test_long_names_are_never_wrapped() -> None:
     module = "model." + "transformer_block." * 8 + "attention-norm"
     where = TensorId(3, 12, "activation_grad", module, "output.logits", call=2)
     text = report(failure(where, message="a detail with a-hyphen " * 9))
@@ -128,7 +128,7 @@ def test_long_headline_wraps() -> None:
     assert lines[2] == ""
 
 
-def test_the_elements_that_differ_have_a_row_of_the_first_tensor_alone() -> None:
+def test_differing_elements_are_shown_only_for_the_first_wrong_tensor() -> None:
     mismatch = Mismatch(
         elements=8,
         differing=3,
@@ -149,7 +149,7 @@ def test_the_elements_that_differ_have_a_row_of_the_first_tensor_alone() -> None
     assert "elements" not in report(failure())
 
 
-def test_the_command_that_runs_a_test_again_names_the_profile() -> None:
+def test_the_rerun_command_contains_the_profile_and_the_seed() -> None:
     comparison = Comparison("float32", [failure()])
     case = Case(
         Point.of(tp=2), Program("m:train"), Settings(profile="ci", seed=3), nodeid="t.py::t"

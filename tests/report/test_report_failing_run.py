@@ -1,4 +1,4 @@
-"""A real failing run: its terminal, annotations, job summary, JUnit file and seconds."""
+"""A real failing run: its terminal output, annotations, job summary, JUnit file and seconds."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_of_another_error(candidate_trace, reference_trace):
 """
 
 
-def test_a_failing_run_reports_its_cause_wherever_people_read(
+def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     pytester: pytest.Pytester,
     monkeypatch: pytest.MonkeyPatch,
     without_hypothesis: None,
@@ -93,7 +93,7 @@ def test_a_failing_run_reports_its_cause_wherever_people_read(
         ]
     )
 
-    # There is no terminal, so that lines of a log say what runs.
+    # Without a terminal, running Points are reported in plain lines.
     running = [line for line in result.outlines if line.startswith("trainsafe: dp=2 layers=")]
     assert any(", 2 ranks, " in line for line in running)
 

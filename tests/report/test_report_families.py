@@ -1,4 +1,4 @@
-"""Failures with one cause are one family, which names the axis values that they need."""
+"""Failures with one cause form one family, which names the axis values that cause them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def grid(wrong: Callable[[int, int, bool], bool]) -> list[Outcome]:
     ]
 
 
-def test_twelve_points_of_one_cause_are_one_block() -> None:
+def test_failing_points_with_one_cause_are_one_family_with_one_block() -> None:
     found = [outcome(f"tp={tp} cp={cp}", "fail", "w") for tp in (2, 4, 8) for cp in (1, 2, 4, 8)]
     found += [outcome("tp=1 cp=1"), outcome("tp=1 cp=2")]
 
@@ -51,7 +51,7 @@ def test_twelve_points_of_one_cause_are_one_block() -> None:
     assert "12: tp=2 cp=1, tp=2 cp=2, tp=2 cp=4" in text
 
 
-def test_a_condition_of_two_axes_names_both_and_no_other() -> None:
+def test_a_condition_on_two_axes_names_both_and_no_other_axis() -> None:
     found = grid(lambda tp, cp, sp: cp > 1 and sp)
 
     (family,) = families(found)
@@ -61,7 +61,7 @@ def test_a_condition_of_two_axes_names_both_and_no_other() -> None:
     assert family.passing == 8
 
 
-def test_points_that_start_at_other_tensors_belong_together_if_the_code_is_the_same() -> None:
+def test_points_with_different_first_tensors_are_one_family_if_the_code_is_the_same() -> None:
     same = {"source": "/a.py:3", "what": "Norm", "located": True}
     found = [
         outcome("tp=2", "fail", "w", **same),
@@ -73,7 +73,7 @@ def test_points_that_start_at_other_tensors_belong_together_if_the_code_is_the_s
     assert [len(family.members) for family in families(found)] == [3, 1]
 
 
-def test_another_line_that_is_named_beside_the_code_does_not_divide_a_family() -> None:
+def test_different_details_about_the_same_faulty_code_do_not_split_a_family() -> None:
     found = [
         outcome(
             f"tp={tp}",
@@ -99,13 +99,13 @@ def test_no_condition_is_claimed_that_a_passing_point_meets() -> None:
     assert condition(found[:2], []) == ""
 
 
-def test_a_point_that_a_test_expects_to_fail_is_no_failure() -> None:
+def test_an_expected_failure_is_in_no_family() -> None:
     expected = outcome("tp=2", "fail", "w")
 
     assert families([Outcome("t", "fail", failed=False, first=expected.first)]) == []
 
 
-def test_wrong_points_come_before_errors_and_doubts() -> None:
+def test_failures_come_before_errors_and_inconclusive_points() -> None:
     found = [
         *(outcome(f"dp={n}", "inconclusive", "a") for n in (1, 2, 4)),
         outcome("tp=2", "error", "b"),
@@ -115,7 +115,7 @@ def test_wrong_points_come_before_errors_and_doubts() -> None:
     assert [f.lead.verdict for f in families(found)] == ["fail", "error", "inconclusive"]
 
 
-def test_the_block_escapes_names_and_has_at_most_80_columns() -> None:
+def test_the_block_of_a_family_escapes_names_and_has_at_most_80_columns() -> None:
     hostile = "w\x1b[31m " + "x " * 2000
     found = [outcome(f"tp={n}", "fail", hostile, pattern=hostile, cause=hostile) for n in (2, 4)]
 

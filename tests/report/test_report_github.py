@@ -1,4 +1,4 @@
-"""Annotations and job summaries: limits of GitHub, and nothing that a program can smuggle in."""
+"""Annotations and job summaries keep GitHub's limits; text of a program injects no commands."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_code_outside_of_the_repository_is_annotated_at_the_test(source: str) ->
     assert line.startswith("::error file=tests/test_1.py,line=7,")
 
 
-def test_a_step_has_at_most_ten_annotations_and_says_how_many_there_would_be() -> None:
+def test_a_step_has_at_most_ten_annotations_and_says_how_many_are_left_out() -> None:
     ten = commands([failure(number) for number in range(10)])
     many = commands([failure(number) for number in range(30)])
 
@@ -86,7 +86,7 @@ def test_a_step_has_at_most_ten_annotations_and_says_how_many_there_would_be() -
     assert many[-1].endswith("::21 more causes of failures: see the summary of the job")
 
 
-def test_no_text_of_a_program_ends_a_command_or_begins_another() -> None:
+def test_text_of_a_program_cannot_end_or_begin_a_workflow_command() -> None:
     (line,) = commands([failure(1, HOSTILE, source=f"/w/{HOSTILE}.py:3")])
 
     assert line.count("::") == line.partition("::")[2].count("::") + 1
@@ -96,7 +96,7 @@ def test_no_text_of_a_program_ends_a_command_or_begins_another() -> None:
 
 
 @given(st.text())
-def test_escaped_text_of_a_command_is_one_line_and_can_be_read_back(text: str) -> None:
+def test_escaped_text_of_a_command_is_one_line_without_separators(text: str) -> None:
     data, value = command_data(text), command_property(text)
 
     assert len((data + value).splitlines()) <= 1
@@ -117,7 +117,7 @@ class _Tags(HTMLParser):
 
 
 @given(st.text() | st.text("&#x27;<>'\"|`*_\\ ab"))
-def test_escaped_text_of_markdown_has_no_markup(text: str) -> None:
+def test_escaped_markdown_text_has_no_markup(text: str) -> None:
     made = markdown(text)
 
     assert _Tags(made).tags == []
@@ -140,7 +140,7 @@ def test_the_summary_of_hostile_names_is_a_table_of_plain_cells() -> None:
     assert "\x1b" not in text
 
 
-def test_a_summary_stays_below_the_limit_and_says_that_it_is_cut() -> None:
+def test_a_summary_stays_below_the_limit_and_says_that_it_is_truncated() -> None:
     found = [failure(number, "é" * 300) for number in range(400)]
 
     text = job_summary(found, families(found), Path("/w"), "", 50_000)
@@ -161,13 +161,13 @@ def test_a_summary_stays_below_the_limit_and_says_that_it_is_cut() -> None:
         ("on", {}, True),
     ],
 )
-def test_reports_are_written_in_github_actions(
+def test_github_reports_are_written_by_default_only_in_github_actions(
     when: str, environ: dict[str, str], expected: bool
 ) -> None:
     assert is_wanted(Settings(github=when), environ) is expected
 
 
-def test_a_place_is_a_file_in_the_workspace() -> None:
+def test_only_lines_of_files_in_the_workspace_can_be_annotated() -> None:
     workspace = Path("/w")
 
     assert place_of("/w/a/../b.py:0", workspace) == ("b.py", "1")

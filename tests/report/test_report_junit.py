@@ -1,4 +1,4 @@
-"""JUnit files of several shards make one report, whatever they contain."""
+"""JUnit files of several shards make one report; invalid files are errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def junit(path: Path, *cases: str) -> Path:
     return path
 
 
-def test_the_shards_of_a_run_show_together_which_axes_a_cause_needs(
+def test_the_merged_report_of_all_shards_narrows_the_failing_condition(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     one = junit(tmp_path / "1.xml", case("tp=2 cp=2", "fail"), case("tp=1 cp=1", "pass"))
@@ -66,7 +66,7 @@ def test_the_shards_of_a_run_show_together_which_axes_a_cause_needs(
     assert "axes: fails where cp >= 2; 1 other point passes" in capsys.readouterr().out
 
 
-def test_a_test_of_another_plugin_is_left_out(tmp_path: Path) -> None:
+def test_tests_without_trainsafe_properties_are_left_out(tmp_path: Path) -> None:
     path = junit(tmp_path / "1.xml", '<testcase name="t" time="nan"/>', case("tp=2", "pass"))
 
     (report,) = read_junit(path, tmp_path)
@@ -85,7 +85,7 @@ def test_a_test_of_another_plugin_is_left_out(tmp_path: Path) -> None:
         ('<!DOCTYPE a [<!ENTITY b "c">]><a>&b;</a>'.encode("utf-16"), "has an XML declaration"),
     ],
 )
-def test_a_file_that_is_no_junit_file_is_an_error_and_the_others_are_reported(
+def test_an_invalid_junit_file_is_an_error_and_other_files_are_reported(
     content: bytes, words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "1.xml").write_bytes(content)

@@ -1,4 +1,4 @@
-"""Live lines: what running Points do, below pytest's own output, which stays as it is."""
+"""Live lines show the running Points below pytest's own output, which they do not change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_it(trainsafe, request):
 
 
 class Screen:
-    """A terminal of so many columns and rows: text, newlines and the sequences of `frame`."""
+    """An emulated terminal, which reads text, newlines and the escape sequences of `frame`."""
 
     def __init__(self, columns: int = 80, rows: int = 24) -> None:
         self.columns, self.rows = columns, rows
@@ -93,7 +93,7 @@ def test_a_point_has_one_line_for_all_of_its_runs() -> None:
     ]
 
 
-def test_many_points_are_counted() -> None:
+def test_points_beyond_the_maximum_number_of_lines_are_counted() -> None:
     lines = point_lines([row(f"tp={n}") for n in range(live.MAX_LINES + 3)], 0.0)
 
     assert len(lines) == live.MAX_LINES + 1
@@ -101,7 +101,7 @@ def test_many_points_are_counted() -> None:
 
 
 @pytest.mark.parametrize("width", [20, 79])
-def test_lines_are_as_wide_as_the_terminal_and_have_no_colour_unless_asked(width: int) -> None:
+def test_lines_fit_the_terminal_and_are_coloured_only_if_asked(width: int) -> None:
     lines = point_lines([row("axis=" + "v" * 100 + "\x1b[31m")], 0.0)
 
     made = rendered(lines, width, color=False)
@@ -111,7 +111,7 @@ def test_lines_are_as_wide_as_the_terminal_and_have_no_colour_unless_asked(width
     assert "\x1b[" in "".join(rendered(lines, width, color=True))
 
 
-def test_frames_leave_the_screen_as_it_was_even_at_its_end() -> None:
+def test_frames_restore_the_screen_even_at_its_last_row() -> None:
     before = "\n".join(f"line {n}" for n in range(30)) + "\ntest_it.py .."
     screen = Screen().write(before)
 
@@ -123,7 +123,7 @@ def test_frames_leave_the_screen_as_it_was_even_at_its_end() -> None:
     assert screen.text == before + "."
 
 
-def test_a_log_has_plain_lines_only_while_something_runs() -> None:
+def test_a_log_gets_plain_lines_only_while_points_run() -> None:
     board, file = Board(clock=lambda: 0.0), io.StringIO()
     shown = Live(board.rows, board.clock, file, lambda: 5, terminal=False, color=False)
 
@@ -162,7 +162,7 @@ def test_a_terminal_shows_running_points_and_keeps_pytests_own_lines(
 
 
 def seen_points(terminal: int, folder: Path) -> str:
-    """What a terminal shows until it closes; tells the tests when their Points are shown."""
+    """The output of a terminal until it closes; creates a file when a Point's line is shown."""
     data = b""
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:

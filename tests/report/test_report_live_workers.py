@@ -1,4 +1,4 @@
-"""What the workers of pytest-xdist say of their Runs, as their controller reads it."""
+"""The controller of pytest-xdist reads the progress of its workers' Runs from files."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Controller:
         return folder
 
 
-def said(folder: Path) -> list[tuple[str, str, int, str]]:
+def progress_in(folder: Path) -> list[tuple[str, str, int, str]]:
     return [(row.point, row.run, row.ranks, row.stage) for row in shared_rows(folder)]
 
 
@@ -60,11 +60,11 @@ def test_the_stages_of_a_workers_runs_reach_the_controller(controller: Controlle
     second = controller.worker("gw10")
     announce(controller.worker("gw2"))
     publish(second, board)
-    assert said(controller.folder) == []
+    assert progress_in(controller.folder) == []
 
     with board.running("tp=2", "float64 run", 2) as enter:
         enter(WAITING)
-        assert said(controller.folder) == [("gw10 tp=2", "float64 run", 2, WAITING)]
+        assert progress_in(controller.folder) == [("gw10 tp=2", "float64 run", 2, WAITING)]
         enter(TRAINING)
         now += 5
         with board.running("tp=1", "float64 reference", 1):
@@ -73,16 +73,16 @@ def test_the_stages_of_a_workers_runs_reach_the_controller(controller: Controlle
             assert first.since <= -5
             assert other.point == "gw10 tp=1"
 
-    assert said(controller.folder) == []
+    assert progress_in(controller.folder) == []
 
 
-def test_a_worker_that_has_ended_has_no_lines(controller: Controller) -> None:
+def test_a_worker_that_has_ended_shows_no_runs(controller: Controller) -> None:
     board = Board()
     publish(controller.worker("gw0"), board)
     with board.running("tp=2", "float64 run", 2):
         forget(controller.config, "gw0")
 
-        assert said(controller.folder) == []
+        assert progress_in(controller.folder) == []
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_worker_that_has_ended_has_no_lines(controller: Controller) -> None:
         json.dumps([["x" * MAX_BYTES, "run", 1, TRAINING, 1.0]]),
     ],
 )
-def test_a_damaged_file_is_left_out(text: str, controller: Controller) -> None:
+def test_a_damaged_progress_file_is_ignored(text: str, controller: Controller) -> None:
     board = Board()
     publish(controller.worker("gw1"), board)
     (controller.folder / "gw0.json").write_text(text)
@@ -110,7 +110,7 @@ def test_a_damaged_file_is_left_out(text: str, controller: Controller) -> None:
         assert [row.point for row in shared_rows(controller.folder)] == ["gw1 tp=2"]
 
 
-def test_a_worker_without_the_folder_writes_nothing(tmp_path: Path) -> None:
+def test_a_worker_whose_progress_folder_is_missing_writes_nothing(tmp_path: Path) -> None:
     worker: Any = SimpleNamespace(
         workerinput={"workerid": "gw0", WORKER_PROGRESS: str(tmp_path / "elsewhere")}
     )

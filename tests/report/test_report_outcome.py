@@ -1,4 +1,4 @@
-"""Outcomes are made from any reports: of workers, of tests that record anything, of dead ranks."""
+"""Outcomes are made from the reports of pytest, with or without valid summaries."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def summary(**values: object) -> tuple[str, object]:
     return "trainsafe", json.dumps({"point": "tp=2 cp=1", "verdict": "pass", **values})
 
 
-def test_ranks_that_died_are_an_error_of_the_point_with_its_first_line() -> None:
+def test_a_failed_test_without_a_verdict_is_an_error_with_its_first_line() -> None:
     reports = [report(when="setup"), report("failed", text="\nrank 1 died\nmore")]
 
     (outcome,) = outcomes(reports)
@@ -58,7 +58,7 @@ def test_ranks_that_died_are_an_error_of_the_point_with_its_first_line() -> None
     assert seconds_of(reports) == {outcome.nodeid: 2.0}
 
 
-def test_a_point_that_passes_in_a_test_that_fails_is_an_error_with_its_figures() -> None:
+def test_a_passing_point_in_a_failing_test_is_an_error_with_its_figures() -> None:
     rung = {"dtype": "float64", "tensors": 3, "worst": 0.5, "worst_name": "w"}
     (outcome,) = outcomes([report("failed", properties=[summary(rungs=[rung])], text="other")])
 
@@ -66,14 +66,14 @@ def test_a_point_that_passes_in_a_test_that_fails_is_an_error_with_its_figures()
     assert len(families([outcome])) == 1
 
 
-def test_a_test_that_expects_the_failure_is_no_failure() -> None:
+def test_a_failing_verdict_in_a_passing_test_is_in_no_family() -> None:
     found = outcomes([report(properties=[summary(verdict="fail")])])
 
     assert [outcome.verdict for outcome in found] == ["fail"]
     assert families(found) == []
 
 
-def test_a_skipped_point_has_no_seconds() -> None:
+def test_a_skipped_point_has_a_reason_and_no_seconds() -> None:
     reports = [report("skipped", "setup", [summary(verdict="skipped", reason="sp needs tp > 1")])]
 
     assert seconds_of(reports) == {}
@@ -92,7 +92,7 @@ FIELDS = ("rungs", "seconds", "axes", "first", "look_at", "reason", "notes", "re
     st.sampled_from(("pass", "fail", "inconclusive", "skipped", "other", 3)),
     st.dictionaries(st.sampled_from(FIELDS), ANYTHING),
 )
-def test_whatever_a_test_records_can_be_shown_and_escapes_nothing(
+def test_any_recorded_property_is_rendered_as_printable_lines(
     verdict: object, values: dict[str, object]
 ) -> None:
     from pathlib import Path
@@ -114,12 +114,12 @@ def test_whatever_a_test_records_can_be_shown_and_escapes_nothing(
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "null", '{"verdict": "pass"' + "[" * 10_000])
-def test_a_property_that_is_no_summary_is_left_out(text: str) -> None:
+def test_an_invalid_summary_property_is_ignored(text: str) -> None:
     assert outcomes([report(properties=[("trainsafe", text)])]) == []
     assert summaries([report(properties=[("trainsafe", text)])]) == []
 
 
-def test_an_error_that_is_not_finite_is_shown() -> None:
+def test_an_infinite_error_is_shown() -> None:
     rung = {"dtype": "float64", "tensors": 3, "worst": math.inf, "worst_name": "w"}
     found = outcomes([report("failed", properties=[summary(verdict="fail", rungs=[rung])])])
 

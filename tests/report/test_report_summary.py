@@ -1,4 +1,4 @@
-"""The terminal summary: what tests attach, as a table."""
+"""The terminal summary shows the summaries that tests attach as a table."""
 
 import json
 
@@ -51,7 +51,7 @@ def test_the_summary_has_a_row_per_judged_point_and_counts_the_skipped(judging):
     judging.runpytest_inprocess("-W", "default").stdout.fnmatch_lines(EXPECTED, consecutive=True)
 
 
-def test_the_summary_crosses_from_xdist_workers(judging):
+def test_the_summary_includes_points_of_xdist_workers(judging):
     pytest.importorskip("xdist")
 
     judging.runpytest_subprocess("-n", "2").stdout.fnmatch_lines(EXPECTED, consecutive=True)
@@ -76,7 +76,7 @@ def outcome(nodeid, verdict="pass", worst=0.5, **more):
     return Outcome(nodeid, verdict, worst=worst, tensors=(1,), axes=axes, **more)
 
 
-def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted(monkeypatch):
+def test_failures_are_listed_before_the_largest_errors_and_the_rest_is_counted(monkeypatch):
     monkeypatch.setattr(summary, "MAX_ROWS", 3)
     judged = [
         outcome("a.py::t[tp1]", worst=0.1, point="tp=1"),
@@ -100,7 +100,7 @@ def test_failures_lead_then_the_largest_errors_and_the_rest_is_counted(monkeypat
     assert lines[-1] == "... and 1 more (-v shows all)"
 
 
-def test_axes_that_do_not_vary_are_named_once():
+def test_axes_that_do_not_vary_are_shown_once_in_the_heading():
     judged = [outcome(f"a.py::t[{n}]", point=f"tp={n} dtype=bfloat16") for n in (1, 2)]
 
     lines = table_lines(tables(judged), detailed=False)
@@ -109,14 +109,14 @@ def test_axes_that_do_not_vary_are_named_once():
     assert lines[1].split()[0] == "tp"
 
 
-def test_the_worst_tensors_are_for_the_curious():
+def test_the_worst_tensor_is_shown_only_in_detailed_tables():
     judged = [outcome("folder/c.py::t", "fail", 2.0, worst_name="w (float32)")]
 
     assert "    worst: w (float32)" in table_lines(tables(judged), detailed=True)
     assert "    worst: w (float32)" not in table_lines(tables(judged), detailed=False)
 
 
-def test_no_row_is_wider_than_80_columns_whatever_the_axes_are_called():
+def test_no_row_is_wider_than_80_columns_with_long_or_many_axes():
     axes = " ".join(f"axis_number_{n}={'v' * 60}{n}" for n in range(9))
     judged = [outcome(f"t[{n}]", point=f"{axes} tp={n}") for n in (1, 2)]
 

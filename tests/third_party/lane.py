@@ -1,4 +1,4 @@
-"""What the tests of the lane share: the packages that they need, and how candidates are judged."""
+"""Helpers of the third-party tests: the required packages, and functions that judge and report."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ needs_packages = pytest.mark.skipif(
 
 
 def judge(candidate: Any, reference: Any, **arguments: Any) -> None:
-    """Judge the candidate with further arguments, which the reference is not given."""
+    """Judge the candidate with additional arguments, which the reference does not get."""
     given = {**candidate.case.candidate_arguments, **arguments}
     candidate.case = replace(candidate.case, candidate_arguments=given)
     assert_trainsafe(candidate, reference)
@@ -55,17 +55,17 @@ def line_of(program: ModuleType, text: str) -> str:
     return f"{file.name}:{lines.index(text) + 1}"
 
 
-def starts(report: str, first: str, *said: str) -> str:
-    """Check the first tensor of a report and what it says; return the line that it looks at."""
+def starts(report: str, first: str, *phrases: str) -> str:
+    """Check a report's first wrong tensor and phrases; return the line named in `look at`."""
     text = flat(report)
     assert f"starts at {first} " in text, report
-    for each in said:
+    for each in phrases:
         assert each in text, report
     return Path(_place(report)).name
 
 
 def code_at(report: str) -> tuple[str, str]:
-    """The name of the file that a report looks at, and the line, as the file has it."""
+    """The file name and the source line that a report names in `look at`."""
     file, _, number = _place(report).rpartition(":")
     lines = Path(file).read_text(encoding="utf-8").splitlines()
     return Path(file).name, lines[int(number) - 1].strip()
@@ -77,8 +77,8 @@ def _place(report: str) -> str:
     return rows[0].split()[2]
 
 
-def offered(report: str) -> dict[str, Any]:
-    """The annotations that a report offers, as a user would copy them."""
+def suggested(report: str) -> dict[str, Any]:
+    """The annotations that a report suggests, as a user would copy them."""
     assert "with the following annotations, every tensor matches its reference" in flat(report), (
         report
     )

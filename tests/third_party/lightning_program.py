@@ -15,7 +15,7 @@ MEANS = {"gradients": {"mean": ["dp"]}}
 
 
 class Examples(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
-    """Vectors and classes, each drawn from its number."""
+    """Vectors and classes; the index of a pair is its seed."""
 
     def __init__(self, dtype: torch.dtype) -> None:
         self.dtype = dtype
@@ -30,7 +30,7 @@ class Examples(torch.utils.data.Dataset[tuple[torch.Tensor, torch.Tensor]]):
 
 
 class WholeBatches(torch.utils.data.Sampler[list[int]]):
-    """Deals whole batches out to dp ranks in turn."""
+    """A sampler that distributes whole batches to dp ranks in turn."""
 
     def __init__(self, rank: int, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks
@@ -65,7 +65,7 @@ def train(ctx: Any, microbatches: int = 4, level: str = "step", fault: str = "")
     module = Lit().to(ctx.dtype)
     ctx.initialize(module)
     examples = Examples(ctx.dtype)
-    # Lightning's own sampler shuffles, by a seed of its own that one device does not use.
+    # Lightning's own sampler would shuffle by a seed that a single device does not use.
     deal: Any = torch.utils.data.DistributedSampler(examples, ranks, rank, shuffle=False)
     loader = (
         torch.utils.data.DataLoader(examples, batch_sampler=WholeBatches(rank, ranks))

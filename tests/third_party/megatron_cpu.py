@@ -50,7 +50,7 @@ def _on_cpu(make: Callable[..., torch.Tensor]) -> Callable[..., torch.Tensor]:
 
 
 def _generators() -> None:
-    """On a CPU dropout draws from the CPU's generator, so that one stands in for CUDA's."""
+    """On a CPU, dropout draws from the CPU's generator, so it replaces that of CUDA."""
     from megatron.core.tensor_parallel import random
 
     def get(*args: Any, **kwargs: Any) -> torch.Tensor:
@@ -78,7 +78,7 @@ def _tensor_type() -> None:
 
 
 def _norm_with_sequence_parallelism() -> None:
-    """The local norm rejects sequence parallelism, for which it lacks only the parameters' mark."""
+    """The local norm rejects sequence parallelism, which needs only an attribute of parameters."""
     from megatron.core.transformer.torch_norm import WrappedTorchNorm
 
     make = WrappedTorchNorm.__new__

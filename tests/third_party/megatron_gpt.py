@@ -41,7 +41,7 @@ ANNOTATIONS: dict[str, Any] = {
 
 #: Planted in the candidate; each is a mistake that megatron-core or a user of it has made.
 BUGS = (
-    "norm_without_mark",  # the last norm lacks `sequence_parallel`: its gradient stays a term
+    "norm_without_mark",  # the last norm lacks `sequence_parallel`: its gradient is a partial sum
     "input_gradient",  # the second layer's QKV projection does not reduce its input's gradient
     "mean_over_dp",  # the reduction sums over dp and does not divide
 )
@@ -165,7 +165,7 @@ def _plant(bug: str, model: Any, wrapped: Any) -> None:
 
 
 def _parts(model: Any) -> dict[str, nn.Module]:
-    """What this stage has of the model, by the names that the whole model gives its modules."""
+    """The modules of this pipeline stage, by their names in the whole model."""
     parts = {"embedding": model.embedding} if hasattr(model, "embedding") else {}
     for layer in model.decoder.layers:
         parts[f"decoder.layers.{layer.layer_number - 1}"] = layer
@@ -194,7 +194,7 @@ def _wrapped(ctx: Context, model: Any, config: Any) -> tuple[Any, Any]:
 
 
 def _mark_runs(optimizer: Any, model: nn.Module) -> None:
-    """Which run of each parameter this rank's distributed optimizer holds."""
+    """Set the range of each parameter that this rank's distributed optimizer holds."""
     for parameter in model.parameters():
         parameter.main_param_range = (0, 0)  # type: ignore[attr-defined]
     groups = zip(optimizer.model_fp32_groups, optimizer.shard_fp32_groups, strict=True)

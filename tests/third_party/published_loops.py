@@ -1,6 +1,6 @@
-"""Training as other projects publish it, in one process and on synthetic data.
+"""Training loops that other projects publish, in one process and on synthetic data.
 
-None of these knows of pytest-trainsafe: what runs is the projects' own loops and models.
+The loops and models do not use pytest-trainsafe.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def fine_tuned_bert() -> None:
 
 
 def frozen_resnet() -> None:
-    """Transfer learning: the head of a ResNet of transformers alone is trained."""
+    """Transfer learning: only the head of a ResNet of transformers is trained."""
     from transformers import ResNetConfig, ResNetForImageClassification
 
     config = ResNetConfig(
@@ -118,7 +118,7 @@ def accelerated() -> None:
     from accelerate.state import AcceleratorState
     from accelerate.utils import set_seed
 
-    # There is one state for the process, and `transformers.Trainer` has one of float32.
+    # The process has one state, which `transformers.Trainer` has set to float32.
     AcceleratorState._reset_state(reset_partial_state=True)
     set_seed(7)
     accelerator = Accelerator(cpu=True, mixed_precision="bf16", gradient_accumulation_steps=2)

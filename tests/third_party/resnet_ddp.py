@@ -1,5 +1,4 @@
-"""A residual network with batch normalisation under DistributedDataParallel, and one whose
-statistics are of all ranks' samples."""
+"""A residual network with batch normalisation under DistributedDataParallel."""
 
 from __future__ import annotations
 

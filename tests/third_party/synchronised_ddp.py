@@ -1,7 +1,7 @@
-"""A network whose batch normalisation takes its statistics over all dp ranks, by small all-reduces.
+"""A network whose batch normalisation computes its statistics over all dp ranks by all-reduces.
 
-torch's own SyncBatchNorm needs a GPU.  Every micro-batch is cut over dp: a rank has its part of
-the samples, and all ranks work on the same micro-batch.
+torch's own SyncBatchNorm needs a GPU.  Every micro-batch is sharded over dp: all ranks work on the
+same micro-batch, each on its own samples.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 
 class Synchronised(nn.BatchNorm2d):
-    """Means and variances of the samples of all ranks."""
+    """Batch normalisation by the means and variances of all ranks' samples, if `reduces`."""
 
     group: dist.ProcessGroup
     reduces = True

@@ -1,4 +1,4 @@
-"""megatron-core on a CPU: clean programs pass, planted bugs are found where they are."""
+"""megatron-core on a CPU: clean programs pass, planted bugs are located in their code."""
 
 from __future__ import annotations
 
@@ -27,8 +27,10 @@ SUMS = "the ranks of tp hold partial sums: rank0 + rank1 equals the reference"
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, tp=2, sp=True, args=ONE)
-def test_a_norm_without_its_mark(candidate_trace, reference_trace, localizing):
-    """megatron-core sums over tp the gradients of parameters that are marked, and no others."""
+def test_a_layer_norm_without_its_sequence_parallel_attribute_is_located(
+    candidate_trace, reference_trace, localizing
+):
+    """megatron-core sums over tp only gradients of parameters with this attribute."""
     text = failure(candidate_trace, reference_trace, bug="norm_without_mark")
     first = "decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0"
     starts(text, first, SUMS, "decoder.final_layernorm.weight are wrong: they are not summed over")
@@ -38,7 +40,7 @@ def test_a_norm_without_its_mark(candidate_trace, reference_trace, localizing):
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, tp=2, args=ONE)
-def test_an_input_gradient_that_is_not_reduced(candidate_trace, reference_trace, localizing):
+def test_an_unreduced_input_gradient_is_located(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, bug="input_gradient")
     first = "decoder.layers.1.input_layernorm.output · activation_grad · step 0 · micro-batch 0"
     backward = "the backward of decoder.layers.1.self_attention.linear_qkv"
@@ -47,8 +49,10 @@ def test_an_input_gradient_that_is_not_reduced(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, dp=2, args=ONE)
-def test_a_reduction_that_does_not_divide(candidate_trace, reference_trace, localizing):
-    """Clipping takes the factor out of main gradients."""
+def test_a_gradient_reduction_that_does_not_average_is_located(
+    candidate_trace, reference_trace, localizing
+):
+    """Clipping hides the factor in the main gradients, so the gradient norm shows it first."""
     text = failure(candidate_trace, reference_trace, bug="mean_over_dp")
     twice = "the value is 2 times the reference, a factor of dp so a division by dp is missing"
     starts(text, "grad_norm · grad_norm · step 0", twice)

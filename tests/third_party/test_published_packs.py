@@ -1,4 +1,4 @@
-"""The shipped packs raise no alarm on programs that others wrote, and say what they checked."""
+"""The shipped packs of invariants report no violation in training loops of other projects."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from pytest_trainsafe.judge.learn.use.deploy import load_packs
 pytestmark = needs_packages
 
 
-@pytest.mark.filterwarnings("default")  # the projects' own
+@pytest.mark.filterwarnings("default")  # the projects emit warnings
 @pytest.mark.parametrize("loop", LOOPS, ids=lambda loop: loop.__name__)
-def test_a_published_loop_keeps_the_packs(loop: Callable[[], None]) -> None:
+def test_a_published_loop_keeps_the_invariants_of_the_packs(loop: Callable[[], None]) -> None:
     torch.manual_seed(11)
     with observe() as observation:
         loop()
@@ -39,29 +39,29 @@ def test_a_published_loop_keeps_the_packs(loop: Callable[[], None]) -> None:
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32")
-def test_gpt2_under_ddp_keeps_the_packs(candidate_trace) -> None:
+def test_gpt2_under_ddp_keeps_the_invariants_of_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "ddp")
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(accelerate_ddp.train, dp=2, dtype="float32")
-def test_accelerate_under_ddp_keeps_the_packs(candidate_trace) -> None:
+def test_accelerate_under_ddp_keeps_the_invariants_of_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "ddp")
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(lightning_ddp.train, dp=2, dtype="float32")
-def test_lightning_under_ddp_keeps_the_packs(candidate_trace) -> None:
+def test_lightning_under_ddp_keeps_the_invariants_of_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "ddp")
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float32")
-def test_llama_under_fsdp_keeps_the_packs(candidate_trace) -> None:
+def test_llama_under_fsdp_keeps_the_invariants_of_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "fsdp")
 
 
 @pytest.mark.slow
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32")
-def test_transformers_tensor_parallelism_keeps_the_packs(candidate_trace) -> None:
+def test_transformers_tensor_parallelism_keeps_the_invariants_of_the_packs(candidate_trace) -> None:
     assert_invariants(candidate_trace, "pytorch", "tensor_parallel")

@@ -1,7 +1,7 @@
-"""Programs under DistributedDataParallel, by hand and by the frameworks that wrap it.
+"""Programs under DistributedDataParallel, used directly and by the frameworks that wrap it.
 
-Each program passes as it is.  Of each planted fault the first tensor, what it is, and the line to
-look at are asserted together: a localisation takes longer than the test's own Runs.
+Each program passes without a fault.  A fault is located if its report names the first wrong tensor,
+the cause and the source line.  One test asserts all three, because localization is slow.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ MOE = {"model": "qwen2_moe"}
 GROUPED = {"model": "qwen2_moe, grouped"}
 ONE = {"steps": 1}
 
-#: The samples of a batch are cut over dp, and so is what every module makes of them.
+#: The samples of a batch are sharded over dp, and so are the outputs of every module.
 CUT = {"modules": {"*": {"output": {"dp_dim": 0}}}}
 
-#: What is said of a loss that is divided for the whole step, where the wrapper averages too.
+#: The report on a loss that is divided for the whole step, though the wrapper averages as well.
 TWICE = (
     "the value is 0.5 times the reference, a factor of 1/dp so it is divided by dp once too often"
 )
 
-#: What is said of gradients that a wrapper does not reduce.
+#: The report on gradients that a wrapper does not reduce.
 UNREDUCED = "so an average over dp is missing for this gradient"
 
 BACKWARD = "(loss / divisor).backward()"
@@ -45,12 +45,12 @@ def differentiated(program: str) -> str:
     dtype="float32",
     wrapper=["DistributedDataParallel", "replicate", "replicate_with_fsdp"],
 )
-def test_gpt2_passes(candidate_trace, reference_trace):
+def test_gpt2_passes_under_each_data_parallel_wrapper(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_gpt2_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_twice_is_located_in_gpt2(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("transformers_ddp"))
@@ -58,24 +58,26 @@ def test_gpt2_with_a_loss_divided_twice(candidate_trace, reference_trace, locali
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_gpt2_that_is_never_synchronised(candidate_trace, reference_trace, localizing):
+def test_missing_gradient_synchronisation_is_located_in_gpt2(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="never synchronised")
     at = starts(text, "transformer.wte.weight · unclipped_grad · step 0", UNREDUCED)
     assert at == line_of(transformers_ddp, WRAPPER)
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args=MOE)
-def test_qwen2_moe_passes(candidate_trace, reference_trace):
+def test_qwen2_moe_passes_under_ddp(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args=GROUPED)
-def test_qwen2_moe_with_grouped_matrix_products_passes(candidate_trace, reference_trace):
+def test_qwen2_moe_with_grouped_matrix_products_passes_under_ddp(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args={**MOE, **ONE})
-def test_qwen2_moe_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_twice_is_located_in_qwen2_moe(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("transformers_ddp"))
@@ -83,19 +85,23 @@ def test_qwen2_moe_with_a_loss_divided_twice(candidate_trace, reference_trace, l
 
 
 @pytest.mark.trainsafe(transformers_ddp.train, dp=2, dtype="float32", args={**MOE, **ONE})
-def test_qwen2_moe_that_is_never_synchronised(candidate_trace, reference_trace, localizing):
+def test_missing_gradient_synchronisation_is_located_in_qwen2_moe(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="never synchronised")
     at = starts(text, "model.embed_tokens.weight · unclipped_grad · step 0", UNREDUCED)
     assert at == line_of(transformers_ddp, WRAPPER)
 
 
 @pytest.mark.trainsafe(accelerate_ddp.train, dp=2, dtype="float32")
-def test_accelerate_passes(candidate_trace, reference_trace):
+def test_a_program_of_accelerate_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(accelerate_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_accelerate_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_twice_is_located_under_accelerate(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("accelerate_ddp"))
@@ -103,8 +109,10 @@ def test_accelerate_with_a_loss_divided_twice(candidate_trace, reference_trace, 
 
 
 @pytest.mark.trainsafe(accelerate_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_accelerate_with_a_step_in_every_microbatch(candidate_trace, reference_trace, localizing):
-    """The second micro-batch of rank 0 is number 2: it sees parameters that have moved."""
+def test_an_optimizer_step_per_micro_batch_is_located_under_accelerate(
+    candidate_trace, reference_trace, localizing
+):
+    """The second micro-batch of rank 0 has number 2, and is computed with updated parameters."""
     text = failure(candidate_trace, reference_trace, fault="every micro-batch")
     first = "transformer.wte.output · activation · step 0 · micro-batch 2"
     moved = "their parameters have changed since the step began, while the reference's have not"
@@ -113,13 +121,15 @@ def test_accelerate_with_a_step_in_every_microbatch(candidate_trace, reference_t
 
 
 @pytest.mark.trainsafe(lightning_ddp.train, dp=2, dtype="float32")
-def test_lightning_passes(candidate_trace, reference_trace):
+def test_a_program_of_lightning_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(lightning_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_lightning_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
-    """Lightning starts the backward itself, wherever the user calls its Trainer."""
+def test_a_loss_divided_twice_is_located_under_lightning(
+    candidate_trace, reference_trace, localizing
+):
+    """Lightning calls `backward` itself, so the reported line is the call of `trainer.fit`."""
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "network.output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("lightning_ddp"))
@@ -127,7 +137,9 @@ def test_lightning_with_a_loss_divided_twice(candidate_trace, reference_trace, l
 
 
 @pytest.mark.trainsafe(lightning_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_lightning_with_the_same_data_on_all_ranks(candidate_trace, reference_trace, localizing):
+def test_the_same_data_on_all_ranks_is_located_under_lightning(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="same data")
     first = "network.transformer.wte.output · activation · step 0 · micro-batch 1"
     same = "ranks 0 and 1 of dp saw the same data"
@@ -136,12 +148,12 @@ def test_lightning_with_the_same_data_on_all_ranks(candidate_trace, reference_tr
 
 
 @pytest.mark.trainsafe(resnet_ddp.train, dp=2, dtype="float32")
-def test_a_residual_network_passes(candidate_trace, reference_trace):
+def test_a_resnet_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(resnet_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_a_residual_network_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_twice_is_located_in_a_resnet(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "classifier.1.output · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("resnet_ddp"))
@@ -149,7 +161,9 @@ def test_a_residual_network_with_a_loss_divided_twice(candidate_trace, reference
 
 
 @pytest.mark.trainsafe(resnet_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_a_residual_network_with_a_scaled_rate(candidate_trace, reference_trace, localizing):
+def test_a_learning_rate_multiplied_by_dp_is_located_in_a_resnet(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="rate")
     first = "resnet.embedder.embedder.convolution.weight · update · step 0"
     twice = "the value is 2 times the reference, a factor of dp"
@@ -158,7 +172,7 @@ def test_a_residual_network_with_a_scaled_rate(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(resnet_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_a_residual_network_with_a_stage_in_evaluation(
+def test_a_stage_in_evaluation_mode_is_located_in_a_resnet(
     candidate_trace, reference_trace, localizing
 ):
     text = failure(candidate_trace, reference_trace, fault="evaluation")
@@ -172,12 +186,12 @@ def test_a_residual_network_with_a_stage_in_evaluation(
 
 
 @pytest.mark.trainsafe(synchronised_ddp.train, dp=2, dtype="float32")
-def test_statistics_of_all_ranks_pass(candidate_trace, reference_trace):
+def test_batch_norm_synchronised_over_dp_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace, annotations=CUT)
 
 
 @pytest.mark.trainsafe(synchronised_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_statistics_of_all_ranks_with_a_loss_divided_twice(
+def test_a_loss_divided_twice_is_located_with_synchronised_batch_norm(
     candidate_trace, reference_trace, localizing
 ):
     arguments = {"annotations": CUT, "fault": "divided twice"}
@@ -188,7 +202,9 @@ def test_statistics_of_all_ranks_with_a_loss_divided_twice(
 
 
 @pytest.mark.trainsafe(synchronised_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_statistics_of_each_ranks_own_samples(candidate_trace, reference_trace, localizing):
+def test_batch_norm_without_synchronisation_is_located(
+    candidate_trace, reference_trace, localizing
+):
     arguments = {"annotations": CUT, "fault": "own statistics"}
     text = failure(candidate_trace, reference_trace, **arguments)
     faulty = "the forward of 1 (class Synchronised): its inputs agree, its output does not"
@@ -197,7 +213,9 @@ def test_statistics_of_each_ranks_own_samples(candidate_trace, reference_trace, 
 
 
 @pytest.mark.trainsafe(synchronised_ddp.train, dp=2, dtype="float64", args=ONE)
-def test_the_same_part_of_every_batch_on_all_ranks(candidate_trace, reference_trace, localizing):
+def test_the_same_part_of_every_batch_on_all_ranks_is_located(
+    candidate_trace, reference_trace, localizing
+):
     arguments = {"annotations": CUT, "fault": "same part"}
     text = failure(candidate_trace, reference_trace, **arguments)
     part = "rank 1 holds the part of dp rank 0 instead of dp rank 1"

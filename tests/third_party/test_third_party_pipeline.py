@@ -10,12 +10,14 @@ pytestmark = [needs_packages, pytest.mark.slow]
 
 
 @pytest.mark.trainsafe(titan_pipeline.train, pp=2, dtype="float32")
-def test_a_pipeline_passes(candidate_trace, reference_trace):
+def test_a_torchtitan_pipeline_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(titan_pipeline.train, pp=2, dtype="float64", args={"steps": 1})
-def test_gradients_that_the_schedule_divides_again(candidate_trace, reference_trace, localizing):
+def test_gradients_that_the_schedule_divides_again_are_located(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="scaled")
     quarter = "the value is 0.25 times the reference, a factor of 1/micro-batches"
     at = starts(text, "tok_embeddings.weight · main_grad · step 0", quarter, "by the same factor")
@@ -23,7 +25,9 @@ def test_gradients_that_the_schedule_divides_again(candidate_trace, reference_tr
 
 
 @pytest.mark.trainsafe(titan_pipeline.train, pp=2, dtype="float64", args={"steps": 1})
-def test_a_block_without_its_residual_connections(candidate_trace, reference_trace, localizing):
+def test_a_block_without_its_residual_connections_is_located(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="no residual")
     first = "layers.1.ffn_norm.output · activation · step 0 · micro-batch 0"
     never = "layers.1.ffn_norm (class RMSNorm) is never called; the reference calls it"

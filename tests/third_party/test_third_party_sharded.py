@@ -1,4 +1,4 @@
-"""FSDP2 and tensor parallelism: transformers' own plans, and torchtitan's."""
+"""FSDP2, and tensor parallelism by the plans of transformers and of torchtitan."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import fsdp_llama
 import pytest
 import titan
 import transformers_tp
-from lane import code_at, failure, judge, line_of, needs_packages, offered, starts
+from lane import code_at, failure, judge, line_of, needs_packages, starts, suggested
 
 pytestmark = [needs_packages, pytest.mark.slow]
 
-#: What the report on a program without annotations offers.
+#: The annotations that the report on a program without annotations suggests.
 LLAMA = {
     "modules": {
         name: {"output": {"tp_dim": -1}}
@@ -30,11 +30,11 @@ TITAN = {
 }
 
 
-#: The same of a mixture of experts, whose experts are cut over tp too.
+#: The same for a mixture of experts, whose experts are sharded over tp as well.
 MOE = {"modules": {name: {"output": {"tp_dim": -1}} for name in ("q_proj", "k_proj", "v_proj")}}
 MOE["modules"]["experts.act_fn"] = {"output": {"tp_dim": -1}}
 
-#: Where torchtitan is asked to apply `fully_shard`.
+#: The line that calls torchtitan to apply `fully_shard`.
 APPLIED = 'apply_fsdp(network, ctx.mesh["dp"], ctx.dtype, ctx.dtype, pp_enabled=False)'
 
 ONE = {"steps": 1}
@@ -49,13 +49,15 @@ TWICE = "the value is 2 times the reference, a factor of "
 
 
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float32")
-def test_fsdp2_passes(candidate_trace, reference_trace):
+def test_llama_under_fsdp2_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64", args=ONE)
-def test_fsdp2_that_sums_though_the_loss_is_a_mean(candidate_trace, reference_trace, localizing):
-    """Clipping hides it from the optimizer, and no norm is reported."""
+def test_gradients_summed_instead_of_averaged_are_located_under_fsdp2(
+    candidate_trace, reference_trace, localizing
+):
+    """Clipping hides the factor from the optimizer, and no gradient norm is reported."""
     text = failure(candidate_trace, reference_trace, fault="summed")
     first = "output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, f"{TWICE}dp so a division by dp is missing")
@@ -63,7 +65,7 @@ def test_fsdp2_that_sums_though_the_loss_is_a_mean(candidate_trace, reference_tr
 
 
 @pytest.mark.trainsafe(fsdp_llama.train, dp=2, dtype="float64", args=ONE)
-def test_fsdp2_with_a_loss_divided_twice(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_twice_is_located_under_fsdp2(candidate_trace, reference_trace, localizing):
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, f"{HALF}dp", "fsdp_llama.train differentiates is wrong")
@@ -71,15 +73,17 @@ def test_fsdp2_with_a_loss_divided_twice(candidate_trace, reference_trace, local
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32")
-def test_llama_passes_with_the_annotations_that_its_first_report_offers(
+def test_tensor_parallel_llama_passes_with_the_suggested_annotations(
     candidate_trace, reference_trace
 ):
-    annotations = offered(failure(candidate_trace, reference_trace))
+    annotations = suggested(failure(candidate_trace, reference_trace))
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
-def test_llama_with_a_sum_that_counts_replicas(candidate_trace, reference_trace, localizing):
+def test_a_sum_that_counts_replicas_is_located_in_tensor_parallel_llama(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="doubled")
     first = "model.layers.1.mlp.down_proj.output · activation · step 0 · micro-batch 0"
     at = starts(text, first, f"{TWICE}tp", "the forward of model.layers.1.mlp.down_proj")
@@ -87,14 +91,18 @@ def test_llama_with_a_sum_that_counts_replicas(candidate_trace, reference_trace,
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
-def test_llama_with_a_loss_divided_by_tp(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_by_tp_is_located_in_tensor_parallel_llama(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="divided")
     at = starts(text, FIRST, HALVED, DIFFERENTIATED)
     assert at == line_of(transformers_tp, BACKWARD)
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float64", args=ONE)
-def test_llama_with_replicas_that_differ(candidate_trace, reference_trace, localizing):
+def test_replicas_that_differ_are_located_in_tensor_parallel_llama(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=LLAMA, fault="unequal")
     first = "model.layers.1.input_layernorm.output · activation · step 0 · micro-batch 0"
     wrong = "on tp rank 1: the value is 1.01 times the reference"
@@ -106,15 +114,17 @@ def test_llama_with_replicas_that_differ(candidate_trace, reference_trace, local
 @pytest.mark.trainsafe(
     transformers_tp.train, tp=2, dtype="float32", model=["qwen2_moe", "qwen2_moe, grouped"]
 )
-def test_qwen2_moe_passes_with_the_annotations_that_its_first_report_offers(
+def test_tensor_parallel_qwen2_moe_passes_with_the_suggested_annotations(
     candidate_trace, reference_trace
 ):
-    annotations = offered(failure(candidate_trace, reference_trace))
+    annotations = suggested(failure(candidate_trace, reference_trace))
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args=ONE_MOE)
-def test_qwen2_moe_whose_experts_are_summed_twice(candidate_trace, reference_trace, localizing):
+def test_experts_summed_twice_are_located_in_tensor_parallel_qwen2_moe(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=MOE, fault="doubled")
     first = "model.layers.1.mlp.experts.output · activation · step 0 · micro-batch 0"
     between = "the forward of the code in model.layers.1.mlp.experts (class Qwen2MoeExperts"
@@ -123,27 +133,33 @@ def test_qwen2_moe_whose_experts_are_summed_twice(candidate_trace, reference_tra
 
 
 @pytest.mark.trainsafe(transformers_tp.train, tp=2, dtype="float32", args=ONE_MOE)
-def test_qwen2_moe_with_a_loss_divided_by_tp(candidate_trace, reference_trace, localizing):
+def test_a_loss_divided_by_tp_is_located_in_tensor_parallel_qwen2_moe(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=MOE, fault="divided")
     at = starts(text, FIRST, HALVED, DIFFERENTIATED)
     assert at == line_of(transformers_tp, BACKWARD)
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, dtype="float32")
-def test_torchtitan_passes_at_dp(candidate_trace, reference_trace):
+def test_torchtitan_with_dp_passes(candidate_trace, reference_trace):
     judge(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, dtype="float64", args=ONE)
-def test_torchtitan_at_dp_with_a_loss_that_is_a_mean(candidate_trace, reference_trace, localizing):
-    """Its FSDP2 sums, so a loss of a rank's own share is dp times too large."""
+def test_a_loss_averaged_over_a_ranks_own_samples_is_located_in_torchtitan_with_dp(
+    candidate_trace, reference_trace, localizing
+):
+    """FSDP2 sums gradients here, so a loss averaged over a rank's samples is dp times too large."""
     text = failure(candidate_trace, reference_trace, fault="averaged")
     at = starts(text, "loss · loss · step 0 · micro-batch 0", f"{TWICE}dp")
     assert at == line_of(titan, "loss.backward()")
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, dtype="float64", args=ONE)
-def test_torchtitan_at_dp_that_is_never_synchronised(candidate_trace, reference_trace, localizing):
+def test_missing_gradient_synchronisation_is_located_in_torchtitan_with_dp(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, fault="never synchronised")
     none = "the gradient reduction of all 21 parameters is wrong: the optimizer receives no"
     at = starts(text, "grad_norm · grad_norm · step 0", "every value is zero", none)
@@ -151,22 +167,26 @@ def test_torchtitan_at_dp_that_is_never_synchronised(candidate_trace, reference_
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float32")
-def test_torchtitan_passes_with_the_annotations_that_its_first_report_offers(
+def test_torchtitan_with_dp_and_tp_passes_with_the_suggested_annotations(
     candidate_trace, reference_trace
 ):
-    annotations = offered(failure(candidate_trace, reference_trace))
+    annotations = suggested(failure(candidate_trace, reference_trace))
     judge(candidate_trace, reference_trace, annotations=annotations)
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64", args=ONE)
-def test_torchtitan_with_a_loss_that_is_a_mean(candidate_trace, reference_trace, localizing):
+def test_a_loss_averaged_over_a_ranks_own_samples_is_located_in_torchtitan_with_dp_and_tp(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=TITAN, fault="averaged")
     at = starts(text, "loss · loss · step 0 · micro-batch 0", f"{TWICE}dp")
     assert at == line_of(titan, "loss.backward()")
 
 
 @pytest.mark.trainsafe(titan.train, dp=2, tp=2, sp=True, dtype="float64", args=ONE)
-def test_torchtitan_with_replicas_that_differ(candidate_trace, reference_trace, localizing):
+def test_replicas_that_differ_are_located_in_torchtitan_with_dp_and_tp(
+    candidate_trace, reference_trace, localizing
+):
     text = failure(candidate_trace, reference_trace, annotations=TITAN, fault="unequal")
     first = "layers.1.ffn_norm.output · activation · step 0 · micro-batch 0"
     wrong = "wrong only in rows 8-15 of 16 in dimension 1 (the part of tp rank 1)"

@@ -20,13 +20,13 @@ def test_the_trainer_trains_like_one_device(candidate_trace, reference_trace):
 @pytest.mark.trainsafe(
     PROGRAM, dp=2, level=["microbatch", "step"], candidate_args={"fault": "rate"}
 )
-def test_a_wrong_rate_is_found_in_the_updates(candidate_trace, reference_trace):
+def test_a_wrong_learning_rate_is_found_in_the_updates(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure, match=r"starts at .* · update · step 0"):
         assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(PROGRAM, dp=2, candidate_args={"fault": "order"})
-def test_numbers_in_another_order_are_found_at_the_first_activation(
+def test_micro_batches_numbered_in_the_wrong_order_are_found_at_micro_batch_1(
     candidate_trace, reference_trace
 ):
     with pytest.raises(TrainsafeFailure, match=r"starts at .*micro-batch 1"):

@@ -17,7 +17,9 @@ def build(ctx: Any) -> nn.Module:
     from torchtitan.models.llama3.model.args import TransformerModelArgs
     from torchtitan.models.llama3.model.model import Transformer
 
-    torch.set_default_dtype(ctx.dtype)  # its rotary frequencies are complex: .to() would cut them
+    torch.set_default_dtype(
+        ctx.dtype
+    )  # its rotary frequencies are complex: .to() would drop a part
     return Transformer(
         TransformerModelArgs(
             dim=32, n_layers=2, n_heads=4, vocab_size=VOCABULARY, multiple_of=16,
@@ -52,13 +54,13 @@ def train(ctx: Any, steps: int = 2, annotations: Any = None, fault: str = "") ->
     for step in range(steps):
         with ctx.step():
             if fault == "unequal" and ctx.coordinates["tp"]:
-                with torch.no_grad():  # this rank's replica of a norm's scale is another
+                with torch.no_grad():  # changes this rank's replica of the norm's scale
                     network.layers["1"].ffn_norm.weight.to_local().mul_(1.01)  # type: ignore[index, union-attr]
             for index in mine:
                 with ctx.microbatch(index):
                     ids = tokens(step, index)
                     logits = network(ids)
-                    # torchtitan switches FSDP2's division off, so this is of the whole step.
+                    # torchtitan disables FSDP2's division; the loss is divided for all ranks.
                     divisor = len(mine) if fault == "averaged" else MICROBATCHES
                     loss = cross_entropy(logits.flatten(0, 1), ids.flatten()) / divisor
                     ctx.loss(loss)

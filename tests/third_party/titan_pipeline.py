@@ -18,7 +18,7 @@ def mean_loss(logits: Tensor, ids: Tensor) -> Tensor:
 
 
 def stage_of(network: Any, rank: int, fault: str) -> nn.Module:
-    """Every second block; torchtitan's model runs without what is None."""
+    """The model with every second block; torchtitan's model skips modules that are None."""
     if fault == "no residual" and rank:
         block = network.layers["1"]
         block.forward = lambda x, *args, **named: block.attention(

@@ -1,4 +1,4 @@
-"""The data of the language models: each micro-batch of a step has tokens of its own."""
+"""The data of the language models: each micro-batch of a step has different tokens."""
 
 from __future__ import annotations
 

@@ -11,13 +11,13 @@ from pytest_trainsafe.fixtures.transformers import trainer_callback
 
 TOKENS, LENGTH, BATCH = 32, 8, 2
 
-#: The Trainer's loss is a mean over a rank's own share, and DistributedDataParallel's reduction
-#: the mean of those.
+#: The Trainer's loss is a mean over a rank's own samples, and DistributedDataParallel averages the
+#: gradients over ranks.
 MEANS = {"gradients": {"mean": ["dp"]}}
 
 
 class Corpus(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
-    """Rows of random tokens, each drawn from its number."""
+    """Rows of random tokens; the index of a row is the seed of its tokens."""
 
     def __len__(self) -> int:
         return 64
@@ -29,7 +29,7 @@ class Corpus(torch.utils.data.Dataset[dict[str, torch.Tensor]]):
 
 
 def train(ctx: Any, microbatches: int = 4, level: str = "microbatch", fault: str = "") -> None:
-    """Two steps; `fault` is "data" for dp ranks that see other batches, "rate" for a wrong rate."""
+    """Two steps; `fault` is "order" for wrong micro-batch numbers, "rate" for a wrong rate."""
     from torch.utils.data import SequentialSampler
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainingArguments
 

@@ -64,7 +64,7 @@ def replicated(ctx: Any, network: nn.Module, wrapper: str) -> nn.Module:
 
 
 def synchronised(wrapped: Any, now: bool) -> Any:
-    """A context in which a backward reduces gradients `now`, or leaves that to a later one."""
+    """A context in which `backward` reduces gradients if `now`, and else only accumulates them."""
     if isinstance(wrapped, DistributedDataParallel):
         return contextlib.nullcontext() if now else wrapped.no_sync()
     if hasattr(wrapped, "set_requires_gradient_sync"):

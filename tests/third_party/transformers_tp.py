@@ -14,10 +14,10 @@ MICROBATCHES = 2
 
 
 def load(ctx: Any, name: str) -> nn.Module:
-    """The model from a checkpoint, as `tp_plan` wants it; its values do not matter.
+    """The model, with tp from a checkpoint, as `tp_plan` requires; its values do not matter.
 
-    A checkpoint does not say which implementation of experts it was saved with: without being
-    told, a model with a tensor-parallel plan has the grouped matrix products.
+    A checkpoint does not contain the implementation of experts.  By default, a model with a
+    tensor-parallel plan uses grouped matrix products.
     """
     whole = build(name).to(ctx.dtype)
     if ctx.point.size("tp") == 1:
@@ -43,7 +43,7 @@ def train(
     for step in range(steps):
         with ctx.step():
             if fault == "unequal" and ctx.coordinates["tp"] == 1:
-                with torch.no_grad():  # one rank's replica of a norm is another's
+                with torch.no_grad():  # changes one rank's replica of a norm
                     network.model.layers[1].input_layernorm.weight.mul_(1.01)  # type: ignore[union-attr, index]
             for index in ctx.microbatches(MICROBATCHES):
                 with ctx.microbatch(index):
@@ -56,7 +56,7 @@ def train(
 
 
 def double(layer: Any) -> None:
-    """A sum over ranks of what every rank already has."""
+    """Double the output of a layer, as if its sum over tp counted replicas."""
     summing = layer.mlp.experts if hasattr(layer.mlp, "experts") else layer.mlp.down_proj
     forward = summing.forward
     summing.forward = lambda *args: forward(*args) * 2

@@ -1,7 +1,7 @@
 """The bug that BLOOM-176B was trained with: BF16_Optimizer clips on one tp rank only.
 
-DeepSpeed #1801; Workshop et al. 2022.  The bug acts on what tp replicates: layer norms, the
-position embeddings, biases behind row-parallel layers.
+DeepSpeed #1801; Workshop et al. 2022.  The bug acts on parameters that tp replicates: layer norms,
+position embeddings, biases of row-parallel layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ pytest.importorskip("deepspeed")
 NORM = "decoder.final_layernorm"
 NORMS = ("decoder.layers.0.input_layernorm", "decoder.layers.0.pre_mlp_layernorm")
 
-#: What every tp rank holds whole.
+#: The parameters that every tp rank holds whole.
 REPLICATED = {
     "embedding.position_embeddings.weight",
     *(f"{norm}.{name}" for norm in (*NORMS, NORM) for name in ("weight", "bias")),
@@ -39,7 +39,7 @@ def bloom(clip):
 
 @pytest.mark.slow
 @bloom(clip=True)
-def test_one_clipped_step_tells_the_cause(candidate_trace, reference_trace):
+def test_the_report_of_one_clipped_step_names_the_cause(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate_trace, reference_trace)
     text = " ".join(str(failure.value).split())
@@ -52,14 +52,14 @@ def test_one_clipped_step_tells_the_cause(candidate_trace, reference_trace):
 
 @pytest.mark.slow
 @bloom(clip=False)
-def test_it_is_silent_where_nothing_is_clipped(candidate_trace, reference_trace):
+def test_the_bug_is_silent_without_clipping(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.slow
 @bloom(clip=True)
-def test_replicas_alone_and_tolerances_alone_find_it(candidate_trace, reference_trace):
-    """The check of replicas compares the two ranks, and the other each rank with the reference."""
+def test_the_replica_check_and_the_tolerances_each_find_the_bug(candidate_trace, reference_trace):
+    """The replica check compares the two ranks, tolerances compare each rank to the reference."""
     from pytest_trainsafe.align.logical import parts_of
     from pytest_trainsafe.align.merge import merge
     from pytest_trainsafe.judge.compare.judge import compare

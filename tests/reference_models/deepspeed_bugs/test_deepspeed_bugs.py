@@ -1,4 +1,4 @@
-"""The catalogue of DeepSpeed's bugs says what can be run, and what is planted is found."""
+"""Entries of the catalogue of DeepSpeed bugs can be run, and planted bugs are found."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ PROGRAMS = {"small": program.train, "tensor_parallel": tensor_parallel.train}
 
 
 def planted(name, where):
-    """A marker for a test in which a bug is planted, at the Point that it triggers or the other."""
+    """The marker of a test of a planted bug, at the Point of its entry: `triggers` or `silent`."""
     bug = deepspeed_bugs.find(name)
     point = {axis: [value] for axis, value in getattr(bug, where).items()}
     return pytest.mark.trainsafe(PROGRAMS[bug.program], candidate_args={"bug": name}, **point)
 
 
 def judge(name, candidate, reference):
-    """Expect a failure that starts where the entry says; the report, on one line."""
+    """Expect a failure that starts at the tensor of the entry; return the report on one line."""
     bug = deepspeed_bugs.find(name)
     with pytest.raises(TrainsafeFailure) as failure:
         assert_trainsafe(candidate, reference)
@@ -39,14 +39,14 @@ def judge(name, candidate, reference):
 
 @pytest.mark.parametrize("where", ["triggers", "silent"])
 @pytest.mark.parametrize("bug", deepspeed_bugs.BUGS, ids=lambda bug: bug.name)
-def test_an_entry_names_points_that_its_program_has(bug, where):
+def test_the_points_of_an_entry_are_valid_for_its_program(bug, where):
     axes = {axis: [value] for axis, value in getattr(bug, where).items()}
     settings = Settings(max_world_size=4)
     (cell,) = cells(read_marker([PROGRAMS[bug.program]], axes), settings, lambda *_: None)
     assert cell.invalid is None
 
 
-def test_every_entry_can_be_shown():
+def test_every_entry_has_a_unique_name_and_a_release_or_a_planted_version():
     from pytest_trainsafe.reference_models.deepspeed_bugs.plants import PLANTS
 
     planted_ones = {bug.name for bug in deepspeed_bugs.BUGS if bug.planted}
@@ -55,14 +55,14 @@ def test_every_entry_can_be_shown():
     assert len(set(deepspeed_bugs.NAMES)) == len(deepspeed_bugs.BUGS)
 
 
-def test_an_unknown_bug_is_refused_with_the_names():
+def test_an_unknown_bug_is_refused_with_the_known_names():
     with pytest.raises(ValueError, match=r"no DeepSpeed bug 'ds-1'.*ds-1801"):
         deepspeed_bugs.find("ds-1")
 
 
 @pytest.mark.slow
 @planted("ds-8382", "triggers")
-def test_gradients_that_are_not_reduced_lack_other_ranks_micro_batches(
+def test_unreduced_gradients_are_reported_as_missing_micro_batches(
     candidate_trace, reference_trace, localizing
 ):
     pytest.importorskip("deepspeed")
@@ -73,7 +73,7 @@ def test_gradients_that_are_not_reduced_lack_other_ranks_micro_batches(
 
 @pytest.mark.slow
 @planted("ds-8382", "silent")
-def test_the_unreduced_gradients_are_silent_with_contiguous_buffers(
+def test_the_bug_of_unreduced_gradients_is_silent_with_contiguous_buffers(
     candidate_trace, reference_trace
 ):
     pytest.importorskip("deepspeed")
@@ -82,7 +82,7 @@ def test_the_unreduced_gradients_are_silent_with_contiguous_buffers(
 
 @pytest.mark.slow
 @planted("ds-7967", "triggers")
-def test_gradients_lost_on_the_cpu_are_micro_batches_that_are_missing(
+def test_gradients_lost_with_the_optimizer_on_the_cpu_are_missing_micro_batches(
     candidate_trace, reference_trace
 ):
     pytest.importorskip("deepspeed")
@@ -92,7 +92,7 @@ def test_gradients_lost_on_the_cpu_are_micro_batches_that_are_missing(
 
 @pytest.mark.slow
 @planted("ds-7985", "triggers")
-def test_a_micro_batch_added_after_the_reduction_is_missing_from_other_ranks(
+def test_a_micro_batch_added_after_the_reduction_is_reported_as_missing(
     candidate_trace, reference_trace
 ):
     pytest.importorskip("deepspeed")
@@ -102,7 +102,7 @@ def test_a_micro_batch_added_after_the_reduction_is_missing_from_other_ranks(
 
 @pytest.mark.slow
 @planted("ds-5104", "triggers")
-def test_a_step_too_many_shows_in_the_first_update(candidate_trace, reference_trace):
+def test_an_additional_optimizer_step_is_found_in_the_first_step(candidate_trace, reference_trace):
     pytest.importorskip("deepspeed")
     text = judge("ds-5104", candidate_trace, reference_trace)
     assert "then enter.weight.step · optimizer_state · step 0 the value is 2 times" in text
@@ -111,7 +111,9 @@ def test_a_step_too_many_shows_in_the_first_update(candidate_trace, reference_tr
 
 @pytest.mark.slow
 @planted("ds-5150", "triggers")
-def test_clipping_upwards_makes_every_update_larger(candidate_trace, reference_trace):
+def test_clipping_that_scales_gradients_up_is_reported_as_a_wrong_factor(
+    candidate_trace, reference_trace
+):
     pytest.importorskip("deepspeed")
     text = judge("ds-5150", candidate_trace, reference_trace)
     assert "a factor is wrong, missing, or applied twice" in text

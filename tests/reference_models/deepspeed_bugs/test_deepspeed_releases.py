@@ -1,4 +1,4 @@
-"""Releases of old train beside the torch of today, and what they got wrong is found in them."""
+"""Old releases of DeepSpeed train with the current torch, and a bug of one of them is found."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytest.importorskip("deepspeed")
 
 @pytest.fixture(scope="module")
 def releases(tmp_path_factory):
-    """A folder for releases, where they can be had."""
+    """A folder for releases; skips the test if none can be installed."""
     why = reachable()
     if why:
         pytest.skip(f"no release of DeepSpeed can be installed here: {why}")
@@ -35,7 +35,7 @@ def release(releases):
     return install("0.13.2", releases)
 
 
-#: Run with the release in the place of the installed one, which the model makes sure of.
+#: Run with the release instead of the installed DeepSpeed, which `train` asserts.
 SUPPORTED = """
 import pytest
 from pytest_trainsafe import assert_trainsafe
@@ -63,7 +63,7 @@ def test_it(candidate_trace, reference_trace):
 
 
 @pytest.mark.slow
-def test_the_oldest_release_that_is_supported_passes_at_stage_3(releases, pytester, monkeypatch):
+def test_the_oldest_supported_release_passes_at_stage_3(releases, pytester, monkeypatch):
     monkeypatch.setenv("PYTHONPATH", str(install(OLDEST, releases)), prepend=os.pathsep)
     pytester.makepyfile(test_it=SUPPORTED.replace("RELEASE", OLDEST))
 
@@ -73,26 +73,28 @@ def test_the_oldest_release_that_is_supported_passes_at_stage_3(releases, pytest
 
 
 @pytest.mark.slow
-def test_the_release_that_clipped_upwards_is_told_from_plain_torch(release, tmp_path):
+def test_clipping_that_scales_gradients_up_is_found_in_its_release(release, tmp_path):
     bug = deepspeed_bugs.find("ds-5150")
-    # A session of its own: other tests' ranks are forked with the installed DeepSpeed imported.
+    # A separate session: the ranks of other tests are forked with the installed DeepSpeed imported.
     session = Session(Settings(localize=0.0), tmp_path)
     try:
-        triggering, silent = (said(session, where, release) for where in (bug.triggers, bug.silent))
+        triggering, silent = (
+            report_of(session, where, release) for where in (bug.triggers, bug.silent)
+        )
     finally:
         session.close()
     assert f"starts at     {bug.tensor} · {bug.kind} · step {bug.step}" in triggering
     assert silent == ""
 
 
-def said(session, where, release):
+def report_of(session, where, release):
     axes = {axis: [value] for axis, value in where.items()}
     declared = read_marker([program.train], {**axes, "candidate_args": {"release": str(release)}})
     (cell,) = cells(declared, session.settings, lambda *_: None)
     return message_of(climb(session.candidate(cell.case), session.reference(cell.case), [], []))
 
 
-def test_a_folder_without_a_release_is_refused_with_the_command(tmp_path):
+def test_a_folder_without_a_release_is_refused_with_the_install_command(tmp_path):
     from pytest_trainsafe.reference_models.deepspeed_bugs.releases import start_release
 
     with pytest.raises(FileNotFoundError, match="pip install --no-deps --target"):

@@ -341,17 +341,19 @@ def test_draws_are_intercepted_below_a_torch_dispatch_mode(mode):
 
 
 class Wrapped(torch.Tensor):
-    """A tensor subclass that runs every operator on an inner tensor."""
+    """A tensor subclass that runs every operator on the tensor that it holds."""
+
+    held: torch.Tensor
 
     @staticmethod
     def __new__(cls, inner):
         made = torch.Tensor._make_wrapper_subclass(cls, inner.shape, dtype=inner.dtype)
-        made.inner = inner
+        made.held = inner
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):
-        inner = [arg.inner if isinstance(arg, cls) else arg for arg in args]
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None):  # type: ignore[override]
+        inner = [arg.held if isinstance(arg, cls) else arg for arg in args]
         return cls(func(*inner, **(kwargs or {})))
 
 

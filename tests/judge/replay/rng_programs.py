@@ -204,7 +204,7 @@ class DTensorBlock(nn.Module):
         x = torch.tanh(self.first(x))
         with self.inner.used():
             x = self.inner_drop(x)
-        whole: torch.Tensor = self.drop(self.second(x)).to_local()  # type: ignore[operator]
+        whole: torch.Tensor = self.drop(self.second(x)).to_local()
         return whole
 
 

@@ -74,7 +74,7 @@ def findings_of(program: Program, lost: str, folder: Path) -> Sequence[Finding]:
     def train(ctx: Any) -> None:
         program(ctx, lost)
 
-    del train.__wrapped__  # type: ignore[attr-defined]
+    del train.__wrapped__
     try:
         assert_resumable(traces_here(train, folder, program=program), at_step=3)
     except TrainsafeFailure as failure:

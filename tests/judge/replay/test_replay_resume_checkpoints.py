@@ -221,7 +221,8 @@ def failure_elsewhere(folder, fault, record="full"):
 def wrong_elsewhere(ctx, fault=""):
     """Train with momentum; `fault` is the state that loads wrongly if the Point has recompute."""
     model = nn.Linear(4, 1)
-    model.register_buffer("seen", torch.zeros((), dtype=ctx.dtype))
+    seen = torch.zeros((), dtype=ctx.dtype)
+    model.register_buffer("seen", seen)
     ctx.initialize(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
     ctx.watch(model, optimizer)
@@ -236,15 +237,15 @@ def wrong_elsewhere(ctx, fault=""):
             if wrong in ("moments lost", "keeps no moments"):
                 optimizer.state.clear()
             if wrong == "buffer lost":
-                model.seen.zero_()
+                seen.zero_()
             if wrong == "rate doubled":
                 optimizer.param_groups[0]["lr"] *= 2
     for step in ctx.steps(4):
         with ctx.step(), ctx.microbatch(0):
             shift = 1.0 if wrong == "reads otherwise" else 0.0
             x = torch.linspace(-shift, step + 1, 4, dtype=ctx.dtype)
-            model.seen += 1
-            loss = model(x[None] + model.seen).square().mean()
+            seen += 1
+            loss = model(x[None] + seen).square().mean()
             if wrong == "other loss":
                 loss = loss * 2
             loss.backward()

@@ -32,7 +32,7 @@ class Inner(nn.Module):
 
 def functionally(inner: nn.Module, x: Tensor) -> Tensor:
     def loss(parameters: dict[str, Tensor]) -> Tensor:
-        return functional_call(inner, parameters, (x,)).square().sum()  # type: ignore[no-any-return]
+        return functional_call(inner, parameters, (x,)).square().sum()
 
     grads = grad(loss)(dict(inner.named_parameters()))
     return x @ grads["fc.weight"]
@@ -83,7 +83,9 @@ def test_a_whole_model_inside_a_transform_is_trained_as_outside(record: Any) -> 
         with ctx.step():
             with ctx.microbatch(0):
                 vmap(model)(X).square().sum().backward()
-                seen.append(model.fc.weight.grad.clone())
+                gradient = model.fc.weight.grad
+                assert gradient is not None
+                seen.append(gradient.clone())
             optimizer.step()
 
     expected = torch.autograd.grad(vmap(model)(X).square().sum(), [model.fc.weight])

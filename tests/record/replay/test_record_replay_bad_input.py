@@ -99,7 +99,7 @@ def test_a_root_that_is_not_the_path_of_a_folder_is_refused():
 @pytest.mark.parametrize("argument", ["generators", "states"])
 def test_generators_and_states_that_have_no_names_are_refused(argument):
     with pytest.raises(ArgumentTypeError, match=rf"was given {argument}=\[\]; pass a dict from"):
-        ReplayCheckpoint("ours", **{argument: []})
+        ReplayCheckpoint("ours", **{argument: []})  # type: ignore[arg-type]
 
 
 def test_a_regenerated_function_that_cannot_be_called_is_refused():

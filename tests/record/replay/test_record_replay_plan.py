@@ -126,7 +126,8 @@ def carrying(folder: Path, carried: str, saved: bool = False) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     data, noise = torch.randn(12, 2), torch.Generator()
     replay = ReplayCheckpoint("carrying", generators={"noise": noise})
-    state, window, losses = torch.zeros(4, 2), [], torch.zeros(6)
+    state, losses = torch.zeros(4, 2), torch.zeros(6)
+    window: list[torch.Tensor] = []
     average = [p.detach().clone() for p in model.parameters()]
     for step in range(6):
         x = data[step : step + 4] + torch.randn(4, 2, generator=noise)

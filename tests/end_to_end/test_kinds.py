@@ -189,7 +189,7 @@ def test_wrong_tokens_are_found_although_sequences_are_sharded_over_cp(
 
 
 @pytest.mark.trainsafe(read, dp=2, dtype="float64", candidate_args={"fault": "model"})
-def test_a_fault_in_the_loss_is_not_attributed_to_the_input_data(candidate_trace, reference_trace):
+def test_a_fault_in_the_loss_is_not_attributed_to_the_data(candidate_trace, reference_trace):
     text = failure(candidate_trace, reference_trace)
     assert "starts at loss · loss · step 0 · micro-batch 0" in text
     assert "input" not in text.replace("inputs of the model", "")

@@ -90,8 +90,8 @@ class _States:
 
     Several generators have one name if the same line first draws from each. Therefore a draw is
     assigned to the generator whose last state it begins from. `training` has the states after draws
-    of the training, and `evaluation` maps the state after an evaluation's draws to the first of
-    these.
+    of the training, and `evaluation` maps the state that an evaluation's draws leave to the first
+    of these draws.
     """
 
     training: set[str] = field(default_factory=set)

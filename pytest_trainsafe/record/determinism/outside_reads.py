@@ -63,7 +63,7 @@ class OutsideReads:
         self._reads: set[tuple[str, str]] = set()
 
     def called(self, frame: FrameType, function: Any, operators: int) -> None:
-        """Records the call of a built-in `function` in `frame` if it is a read of the program.
+        """Records the call of a built-in `function` in `frame` if it reads an outside value.
 
         `operators` is the number of operators that were recorded before it.
         """

@@ -24,10 +24,10 @@ class Evaluating:
         self._trained = [part for part in self.parts if part.training and _is_trainable(part)]
 
     def now(self) -> bool:
-        """Whether a part is in evaluation mode that trains in training mode.
+        """Whether a part that is in training mode in the steps is now in evaluation mode.
 
-        Before the first step it is not known how the parts train. There, a part that can be trained
-        counts, but only while gradients are disabled.
+        Before the first step it is not known in which mode the parts train. Until then, any part
+        with parameters to train counts, but only while gradients are disabled.
         """
         if self._trained is not None:
             return any(not part.training for part in self._trained)

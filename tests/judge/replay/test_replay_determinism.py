@@ -30,8 +30,8 @@ FAULTS = [
     ("unseeded generator", 0, "unseeded", "numpy.random.Generator of determinism_programs.py:"),
     ("order of a set", 1, "order", "PYTHONHASHSEED"),
     ("memory that is not written", 0, "uninitialised", "torch.empty"),
-    ("scale by the time", 1, "time", "time.time is called before it"),
-    ("scale by os.urandom", 0, "unseeded", "os.urandom is called before it"),
+    ("scale by the time", 1, "time", "time.time is called before this"),
+    ("scale by os.urandom", 0, "unseeded", "os.urandom is called before this"),
     ("nondeterministic operator", 0, "operator", "torch documents torch.bincount"),
 ]
 

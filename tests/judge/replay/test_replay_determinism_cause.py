@@ -110,7 +110,7 @@ def test_a_read_is_the_cause_if_all_runs_agree_once_it_is_fixed(tmp_path, read, 
     found = cause(tmp_path, run)
 
     assert (found.code, found.source) == (code, read.at)
-    assert f"{read.what} is called before it, at {read.at}; 4 Runs in which" in found.text
+    assert f"{read.what} is called before this, at {read.at}; in 4 Runs" in found.text
 
 
 def test_a_read_that_makes_a_difference_only_in_some_runs_is_found(tmp_path):

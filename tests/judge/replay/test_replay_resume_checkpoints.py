@@ -146,11 +146,11 @@ def restarts_its_schedule(ctx):
 
 #: What loads wrongly at another Point, the codes of the findings, and words of the first one.
 LOADED_WRONGLY = [
-    ("weights doubled", ["model"], "weight · param · step 1 is loaded with other values, unlike"),
+    ("weights doubled", ["model"], "weight · param · step 1 is loaded with other values than at"),
     ("moments doubled", ["moment"], "weight.momentum_buffer · optimizer_state · step 1 is loaded"),
     ("moments lost", ["moment"], "step 1 is absent before the first resumed step and present aft"),
     ("both doubled", ["model", "moment"], "weight · param · step 1 is loaded with other values"),
-    ("buffer lost", ["model"], "seen · buffer · step 1 is loaded with other values, unlike at"),
+    ("buffer lost", ["model"], "seen · buffer · step 1 is loaded with other values than at"),
     ("rate doubled", ["lr_schedule"], "the LR schedule is not restored: on rank 0 group 0: lr is"),
 ]
 

@@ -48,11 +48,11 @@ def proven(reads: Sequence[OutsideRead]) -> str:
     kind, main = likeliest(reads)
     others = [read for read in reads if read is not main]
     also = f", and so {'is' if len(others) == 1 else 'are'} {_list(others)}" if others else ""
-    of_all = "the result depends on at least one of them. " if others else ""
+    of_all = "The result depends on at least one of them. " if others else ""
     advice = _advice(kind, main.what)
     return (
-        f"{main.what} is called before it, at {relative(main.at)}{also}; {SEALED_RUNS} Runs in "
-        f"which such calls return fixed values agree: {of_all}{advice}"
+        f"{main.what} is called before this, at {relative(main.at)}{also}; in {SEALED_RUNS} Runs "
+        f"these calls returned fixed values, and the results agreed. {of_all}{advice}"
     )
 
 

@@ -48,7 +48,7 @@ def causes_of(
 
 
 def _may_be_cause(stream: StreamDifference, found: Divergence) -> bool:
-    """Whether a stream that was restored may be why results differ, by the draws from it.
+    """Whether the draws from a restored stream show that it may be why results differ.
 
     The calls of a model, and how much a call draws, follow from the model's mode and inputs.
     """

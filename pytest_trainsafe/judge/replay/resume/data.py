@@ -137,9 +137,9 @@ def _made(inputs: _Inputs, what: str, text: str, cause: str, *, known: bool) -> 
 
 
 def _others_vary(inputs: _Inputs) -> bool:
-    """Whether an input that is right has different values in different steps.
+    """Whether an input that agrees in both Runs changes from step to step.
 
-    If it has not, it proves nothing that the right one is read.
+    If none does, their agreement does not show that the right batch is read.
     """
     right = set(range(len(inputs.now))) - set(inputs.differing)
     values = [event.hashes for event in inputs.one.inputs if len(event.hashes) == len(inputs.now)]

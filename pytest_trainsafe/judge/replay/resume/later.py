@@ -10,8 +10,8 @@ from pytest_trainsafe.judge.replay.resume.state import entry_differences
 from pytest_trainsafe.trace.reader import Trace
 
 _CAUSE = (
-    "the program changes this value during the training, from something that is not restored, such "
-    "as the number of the iteration: save what it is computed from, and load it"
+    "the program computes this value during the training from something that is not restored, such "
+    "as the number of the iteration: save that in the checkpoint, and load it"
 )
 
 #: The kinds of tensors that an optimizer's step changes.

@@ -35,9 +35,9 @@ _How = Literal["equal", "other", "apart", "absent", "unknown"]
 
 _ABSENT = "is absent before the first resumed step and present after it"
 _TEXTS: dict[_How, str] = {
-    "other": "is loaded with other values",
-    "apart": "is loaded with values that differ between its replicas",
-    "absent": _ABSENT,
+    "other": "is loaded with other values than at",
+    "apart": "is loaded with values that differ between its replicas, unlike at",
+    "absent": f"{_ABSENT}, unlike at",
 }
 
 _CAUSE = (
@@ -82,7 +82,7 @@ def compare_loaded(same: Trace, moved: Trace, first: int) -> LoadedState:
     for code, ids in unlike.items():
         id, how = ids[0]
         more = f"; {len(ids) - 1} more tensors of this part differ" if len(ids) > 1 else ""
-        message = f"{id} {_TEXTS[how]}, unlike at {same.point}{more}"
+        message = f"{id} {_TEXTS[how]} {same.point}{more}"
         differences[code] = Difference(code, message, _CAUSE, where=id)
     for each in entry_differences(same, moved, first):
         if each.code in _GLOBAL:

@@ -144,8 +144,8 @@ def _apart(
 def _begun(rank: RankTrace, again: RankTrace, steps: int) -> dict[str, bool]:
     """Whether each generator is in the same state in both Runs when the first resumed step begins.
 
-    Only generators whose states both Runs recorded then.  Others may be created later: NumPy's
-    generators of one line are numbered, and have other numbers in the resumed Run.
+    Only generators whose states both Runs recorded then.  Others may be created later: generators
+    of NumPy that one line makes are named by an index, which may be another in the resumed Run.
     """
     was, now = state_after(rank, steps), state_after(again, steps)
     if was is None or now is None:

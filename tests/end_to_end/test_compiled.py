@@ -1,6 +1,8 @@
 """Compiled reference models train like the uncompiled models on one device."""
 
+import os
 import shutil
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +16,17 @@ COMPILER = shutil.which("g++") or shutil.which("clang++")
 SMALL = {"layers": 1, "hidden": 16, "heads": 2, "seq_len": 8, "vocabulary": 32}
 
 
+@pytest.fixture
+def compiled_for_this_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Compiles anew if a variable limits the CPU's instructions.
+
+    torch's cache of compiled code does not depend on this variable.
+    """
+    if "ATEN_CPU_CAPABILITY" in os.environ:
+        monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.usefixtures("compiled_for_this_cpu")
 @pytest.mark.skipif(COMPILER is None, reason="torch.compile on CPUs needs a C++ compiler (g++)")
 @pytest.mark.trainsafe(gpt.train, compile=True, dtype=["float32"], args=SMALL)
 def test_the_gpt_compiled_by_inductor_trains_like_one_device(candidate_trace, reference_trace):

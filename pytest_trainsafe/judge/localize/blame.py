@@ -59,8 +59,8 @@ class Fault:
     `handed` is the pp rank that receives a wrong tensor, if PROGRAM's transfer between stages is
     wrong.  `not_compared` is true if some inputs of a forward were not compared: an input that was
     not compared may be wrong instead.  `uncalled` is set if the module is called less often than in
-    the reference, or never.  `condition` is set if the module's forward runs under a condition
-    under which the reference's does not.
+    the reference, or never, or if PROGRAM runs the backward of fewer micro-batches.  `condition` is
+    set if the module's forward runs under a condition under which the reference's does not.
     """
 
     phase: Phase

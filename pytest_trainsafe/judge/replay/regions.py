@@ -46,10 +46,10 @@ class Regions:
         self._steps: list[_Steps] = []
         self._reference_steps: _Steps = {}
         if self.whole_steps:
-            self._steps = [_by_step(candidate.masks(rank.rank)) for rank in candidate.trace.ranks]
+            self._steps = [_grouped(candidate.masks(rank.rank)) for rank in candidate.trace.ranks]
             if reference is not None:
                 for rank in reference.trace.ranks:
-                    self._reference_steps |= _by_step(reference.masks(rank.rank))
+                    self._reference_steps |= _grouped(reference.masks(rank.rank))
 
     def whole(self, draw: Draw) -> DrawEvent | None:
         """The reference's draw at the same place as a draw of the candidate, or None."""
@@ -74,7 +74,7 @@ class Regions:
 
         In the reference, or on the rank of the draw. The program must mark whole steps only.
         """
-        key = _place(draw)
+        key = _key(draw)
         for drawn in (self._reference_steps.get(key, []), self._steps[draw.rank.rank].get(key, [])):
             if len({(each.event.generator, each.event.before) for each in drawn}) < len(drawn):
                 return True
@@ -98,7 +98,7 @@ class Regions:
 
     def _by_step(self, draw: Draw, whole: DrawEvent | None) -> list[Region] | None:
         """The regions that explain how many numbers the module draws in the step."""
-        key = _place(draw)
+        key = _key(draw)
         if key not in self._reference_steps:
             return None
         mine, its = self._steps[draw.rank.rank][key], self._reference_steps[key]
@@ -147,14 +147,14 @@ class Regions:
         return None
 
 
-def _by_step(masks: Iterable[Draw]) -> _Steps:
+def _grouped(masks: Iterable[Draw]) -> _Steps:
     steps: _Steps = {}
     for draw in masks:
-        steps.setdefault(_place(draw), []).append(draw)
+        steps.setdefault(_key(draw), []).append(draw)
     return steps
 
 
-def _place(draw: Draw) -> tuple[int, str, str]:
+def _key(draw: Draw) -> tuple[int, str, str]:
     return draw.event.step, draw.event.module or "", draw.event.operator
 
 

@@ -14,7 +14,7 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import explain
 from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
@@ -124,27 +124,18 @@ def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
     if id.microbatch:
         earlier = msgspec.structs.replace(id, microbatch=id.microbatch - 1)
         before[f"of the previous micro-batch, {earlier.microbatch}"] = earlier
-    found = {}
-    for when, other in before.items():
-        if rung.reference.holders(other):
-            tensor = logical_tensor(rung.reference, other).tensor
-            if tensor is not None and bool(torch.isfinite(tensor).all()):
-                found[when] = _wide(tensor)
-    return found
+    values = {when: _finite(rung, other) for when, other in before.items()}
+    return {when: tensor for when, tensor in values.items() if tensor is not None}
 
 
 def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
     """The reference's gradients of the previous step if `id` is a gradient: clipped and not."""
     if id.kind not in ("main_grad", "unclipped_grad") or id.step <= INITIAL + 1:
         return ()
-    found = []
-    for kind in ("main_grad", "unclipped_grad"):
-        before = msgspec.structs.replace(id, kind=kind, step=id.step - 1)
-        if rung.reference.holders(before):
-            tensor = logical_tensor(rung.reference, before).tensor
-            if tensor is not None and bool(torch.isfinite(tensor).all()):
-                found.append(_wide(tensor))
-    return tuple(found)
+    before = msgspec.structs.replace(id, step=id.step - 1)
+    kinds: tuple[Kind, ...] = ("main_grad", "unclipped_grad")
+    values = (_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds)
+    return tuple(tensor for tensor in values if tensor is not None)
 
 
 def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
@@ -154,10 +145,16 @@ def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
     found = {}
     for index in range(_microbatches(rung, id.step)):
         term = msgspec.structs.replace(id, kind="param_grad", microbatch=index)
-        if not rung.reference.holders(term):
-            return {}
-        tensor = logical_tensor(rung.reference, term).tensor
-        if tensor is None or not bool(torch.isfinite(tensor).all()):
+        tensor = _finite(rung, term)
+        if tensor is None:
             return {}
         found[index] = tensor
     return found
+
+
+def _finite(rung: Rung, id: TensorId) -> torch.Tensor | None:
+    """The reference's logical tensor; None if it is not recorded, not whole or not finite."""
+    if not rung.reference.holders(id):
+        return None
+    tensor = logical_tensor(rung.reference, id).tensor
+    return _wide(tensor) if tensor is not None and bool(torch.isfinite(tensor).all()) else None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ from pytest_trainsafe.record.determinism.sealed import sealed
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
+from pytest_trainsafe.record.program_dtype.default import ProgramDefault
+from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.replay.run import RecordedRun, recorded_run
 from pytest_trainsafe.record.training.clipping import listening
@@ -66,17 +68,18 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
+    default = ProgramDefault(precision(spec.dtype).dtype)
     began, compiled = time.perf_counter(), compiled_regions()
     ctx = Context(spec, recorder, assignment.device)
     try:
         with contextlib.ExitStack() as around:
             around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
-            around.enter_context(_default_dtype(precision(spec.dtype).dtype))
+            around.enter_context(default.installed())
             around.enter_context(listening(recorder.before_clip))
             around.enter_context(following(recorder.on_collective))
             around.enter_context(watch or contextlib.nullcontext())
             around.enter_context(ctx.marks)
-            around.enter_context(recorder.rng.recording())
+            around.enter_context(recorder.rng.recording(Draws(default).through))
             around.enter_context(
                 recorded_run(RecordedRun(assignment, recorder.clock, writer, recorder.rng))
             )
@@ -140,20 +143,3 @@ def _train(spec: RunSpec, ctx: Context) -> None:
         run_script(Script(spec.script, spec.script_args))
     finally:
         set_context(None)
-
-
-@contextlib.contextmanager
-def _default_dtype(dtype: torch.dtype) -> Iterator[None]:
-    """Makes the Run's `dtype` torch's default dtype in this context, if it is float64 or float32.
-
-    Floating-point tensors that the program creates without a dtype then have `dtype`.
-    """
-    before = torch.get_default_dtype()
-    # torch allows low-precision defaults, but constants would then lose far more precision than
-    # in any recipe; so only the wide dtypes become the default.
-    if dtype in (torch.float64, torch.float32):
-        torch.set_default_dtype(dtype)
-    try:
-        yield
-    finally:
-        torch.set_default_dtype(before)

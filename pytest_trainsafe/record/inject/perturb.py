@@ -14,6 +14,7 @@ import torch
 import xxhash
 
 from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
+from pytest_trainsafe.record.rng.operators import not_intercepted
 from pytest_trainsafe.record.training.tensors import on_gradient, tensor_hash
 
 T = TypeVar("T")
@@ -45,7 +46,9 @@ class Noise:
         values = tensor.detach()
         seed = xxhash.xxh3_64_intdigest(f"{key} {tensor_hash(values)}".encode(), self.seed) >> 1
         generator = torch.Generator().manual_seed(seed)
-        noise = torch.rand(values.shape, generator=generator, dtype=torch.float64) * 2 - 1
+        with not_intercepted():
+            drawn = torch.rand(values.shape, generator=generator, dtype=torch.float64)
+        noise = drawn * 2 - 1
         factor = 1 + self.epsilon * noise.to(values.device)
         noisy = (values.to(torch.float64) * factor).to(values.dtype)
         return torch.where(noisy.isfinite(), noisy, values)

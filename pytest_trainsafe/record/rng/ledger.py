@@ -75,14 +75,14 @@ class RngLedger:
         self._streams: list[Callable[[], str]] | None = None
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        """Records draws in this context."""
+    def recording(self, through: operators.Through | None = None) -> Iterator[None]:
+        """Records draws in this context; `through` replaces what runs each of torch's operators."""
         with ExitStack() as around:
             why = operators.why_not()
             if why:
                 self._noted.sink.add(LedgerGap("torch's random operators", why))
             else:
-                around.enter_context(operators.intercepted(self._operator, self._dropout))
+                around.enter_context(operators.intercepted(self._operator, self._dropout, through))
             around.enter_context(self._functions.installed())
             around.enter_context(self._workers.followed())
             self._last.set(self._last.read())
@@ -417,6 +417,12 @@ class RngLedger:
         return self._clock.step is None and self._model.now()
 
 
+def _undisturbed(
+    name: str, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    return call(keys, *args, **kwargs)
+
+
 class NoLedger:
     """Replaces the ledger if none is kept: its methods do nothing, and the trace says so."""
 
@@ -424,8 +430,12 @@ class NoLedger:
         writer.add(SWITCHED_OFF)
 
     @contextmanager
-    def recording(self) -> Iterator[None]:
-        yield
+    def recording(self, through: operators.Through | None = None) -> Iterator[None]:
+        if through is None or operators.why_not():
+            yield
+            return
+        with operators.intercepted(_undisturbed, through=through):
+            yield
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
 

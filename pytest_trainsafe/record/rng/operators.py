@@ -149,6 +149,10 @@ Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any
 #: Called instead of a dropout, with a callable that runs it and the tensor to drop from.
 Dropping = Callable[[Callable[[], torch.Tensor], torch.Tensor], torch.Tensor]
 
+#: Returns what runs instead of a callable that runs a random operator, from the operator and the
+#: callable.
+Through = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
+
 #: The library that lets all other operators fall through. It is never removed, because threads that
 #: the program leaves behind still include the key.
 _fallback: Any = None
@@ -166,8 +170,13 @@ def why_not() -> str:
 
 
 @contextmanager
-def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[None]:
+def intercepted(
+    drawing: Drawing, dropping: Dropping | None = None, through: Through | None = None
+) -> Iterator[None]:
     """Calls `drawing` instead of random operators, in this thread and those that it starts.
+
+    `through` replaces the callable that runs an operator, such as by one that draws in another
+    dtype (`record/program_dtype/draws.py`).
 
     Without `dropping`, a dropout on the CPU calls `drawing` for the `bernoulli_` with which it
     draws its mask from the default generator. With `dropping`, a `torch.nn.functional.dropout` of a
@@ -190,7 +199,7 @@ def intercepted(drawing: Drawing, dropping: Dropping | None = None) -> Iterator[
         operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
         if operator is not None:
             drawn_by[operator] = drawn
-            kernel = _kernel(drawn, operator, drawing, key, below, composite, drawn_by)
+            kernel = _kernel(drawn, operator, drawing, through, key, below, composite, drawn_by)
             kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
@@ -221,6 +230,7 @@ def _kernel(
     name: str,
     operator: Any,
     drawing: Drawing,
+    through: Through | None,
     key: Any,
     below: Any,
     composite: bool,
@@ -228,6 +238,7 @@ def _kernel(
 ) -> Any:
     # The function that `operator.redispatch` calls, which saves a call.
     redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
+    run = redispatch if through is None else through(operator, redispatch)
     exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
@@ -235,7 +246,7 @@ def _kernel(
         for value in args:
             if type(value) not in NOT_SUBCLASSES and isinstance(value, torch.Tensor):
                 if _has_own_code(value):
-                    with _with_innermost(_Inside(drawing, drawn_by)):
+                    with _with_innermost(_Inside(drawing, drawn_by, through)):
                         return redispatch(keyset & below, *args, **kwargs)
                 subclass = True
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
@@ -246,8 +257,8 @@ def _kernel(
             if subclass:
                 # Reading an attribute of the tensor must not call the `__torch_function__` of it.
                 with torch._C.DisableTorchFunctionSubclass():
-                    return drawing(name, redispatch, keyset & below, args, kwargs)
-            return drawing(name, redispatch, keyset & below, args, kwargs)
+                    return drawing(name, run, keyset & below, args, kwargs)
+            return drawing(name, run, keyset & below, args, kwargs)
         finally:
             exclude(key, False)
 
@@ -266,9 +277,11 @@ class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `drawn_by` maps random operators to the names of the operators that they draw with.
     """
 
-    def __init__(self, drawing: Drawing, drawn_by: Mapping[Any, str]) -> None:
+    def __init__(
+        self, drawing: Drawing, drawn_by: Mapping[Any, str], through: Through | None = None
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._drawing, self._drawn_by = drawing, drawn_by
+        self._drawing, self._drawn_by, self._through = drawing, drawn_by, through
 
     def __torch_dispatch__(
         self,
@@ -284,7 +297,27 @@ class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         name = self._drawn_by.get(func)
         if name is None:
             return func(*args, **(kwargs or {}))
-        return self._drawing(name, lambda _, *a, **k: func(*a, **k), None, args, kwargs or {})
+
+        def run(_: Any, *args: Any, **kwargs: Any) -> Any:
+            return func(*args, **kwargs)
+
+        call = run if self._through is None else self._through(func, run)
+        return self._drawing(name, call, None, args, kwargs or {})
+
+
+@contextmanager
+def not_intercepted() -> Iterator[None]:
+    """Runs random operators in this context as torch does: for draws that are not the program's."""
+    if why_not():
+        yield
+        return
+    key = torch._C._dispatch_key_parse(KEY_NAME)
+    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
+    torch._C._dispatch_tls_set_dispatch_key_excluded(key, True)
+    try:
+        yield
+    finally:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
 
 
 @contextmanager

@@ -19,6 +19,7 @@ CHECKS = (
     "in-effect",
     "skipped-step",
     "dropout",
+    "deterministic",
     "sensitive",
     "zeros",
     "measured",

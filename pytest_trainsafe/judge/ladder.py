@@ -18,7 +18,7 @@ import torch
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
-from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared, misfits
@@ -31,6 +31,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judge.deterministic import not_deterministic
 from pytest_trainsafe.judge.judgement import (
     Advice,
     LadderJudgement,
@@ -134,7 +135,11 @@ class _Ladder:
         if comparison.failed:
             with _one_thread():
                 comparison = with_factor(rung, comparison)
-        self.judged.append(_judged(dtype, rung, comparison, self.accepted))
+        unsteady = not_deterministic(rung, comparison, dtype, reference)
+        if unsteady is not None and not is_accepted("deterministic", self.accepted):
+            # Nothing that was measured says anything about a program that differs from itself.
+            comparison.findings.clear()
+        self.judged.append(_judged(dtype, rung, comparison, self.accepted, unsteady))
         self._rung = rung
         return comparison.failed
 
@@ -395,9 +400,15 @@ def _compare(
         return compare(rung, loosen, screened)
 
 
-def _judged(dtype: str, rung: Rung, comparison: Comparison, accepted: set[str]) -> RungJudgement:
+def _judged(
+    dtype: str,
+    rung: Rung,
+    comparison: Comparison,
+    accepted: set[str],
+    unsteady: Finding | None = None,
+) -> RungJudgement:
     # A failure is a verdict already; guards apply only to a comparison that would pass.
-    found = guard(rung, comparison)
+    found = [unsteady] if unsteady is not None else guard(rung, comparison)
     doubts = [] if comparison.failed else found
     inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
     return RungJudgement(

@@ -32,7 +32,8 @@ class Comparison:
     is the first step in which an update had the opposite sign because of rounding.
 
     `worst` is the largest ratio of error to allowance, at the tensor `worst_id`.  `insensitive`
-    lists the tensors whose allowance is as large as their norm.  `loosened` lists the tensors
+    lists the tensors whose allowance is as large as their norm.  `wide` and `largest` are kept by
+    `guards/unstable.py`.  `loosened` lists the tensors
     judged with a user's factor.  `suspects` lists the tensors that were recorded only as sketches
     (random projections), and whose sketches differ too much to be certain that rounding is the
     cause: they are undecided.
@@ -55,6 +56,8 @@ class Comparison:
     worst: float = 0.0
     worst_id: TensorId | None = None
     insensitive: list[TensorId] = field(default_factory=list)
+    wide: list[tuple[TensorId, float, float]] = field(default_factory=list)
+    largest: dict[str, float] = field(default_factory=dict)
     zero: Counter[str] = field(default_factory=Counter)
     moved: int = 0
     loosened: list[tuple[TensorId, Loosen]] = field(default_factory=list)

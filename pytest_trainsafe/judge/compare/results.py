@@ -17,6 +17,7 @@ from pytest_trainsafe.judge.compare.explain.evidence import explain_replicas, ex
 from pytest_trainsafe.judge.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.guards.narrowed import narrowed
+from pytest_trainsafe.judge.compare.guards.unstable import note_size
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judge.compare.tolerance.allowance import Allowance
@@ -127,6 +128,9 @@ class Results:
         self.result.zero[id.kind] += tolerance.size == 0.0
         if judged.ratio > self.result.worst:
             self.result.worst, self.result.worst_id = judged.ratio, id
+        if judged.passed and self.loosening(id) is None:
+            root = max(tolerance.elements, 1) ** 0.5
+            note_size(self.result, id, judged.allowed, tolerance.size / root)
         if judged.passed and judged.allowed >= 1 and id.kind != "update":
             self.result.insensitive.append(id)
 

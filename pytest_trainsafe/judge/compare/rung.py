@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.align.sketched import is_whole, logical_sketch
-from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judge.compare.sketch.screen import same
+from pytest_trainsafe.judge.compare.tolerance.same_computation import (
+    Flaw,
+    flaw_of,
+    other_inputs,
+)
 from pytest_trainsafe.trace.reader import Trace
 
-#: Flaws of a float64 reference.  A reference with master copies has the flaw OTHER_START, because
-#: a float64 run has none.
-OTHER_START = "starts from different parameters"
-OTHER_DRAWS = "draws different random numbers"
-
-#: The flaws of float64 references, by the serial numbers of the two traces; cached because every
-#: candidate needs them.
-_flaws: dict[tuple[int, int], str] = {}
+#: The flaws of Runs that measure rounding, by the serial numbers of their traces; cached because
+#: every candidate needs them.
+_flaws: dict[tuple[int, ...], Flaw | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,52 +38,40 @@ class Rung:
         return [trace for trace in traces if trace is not None]
 
     def usable_shadow(self) -> Trace | None:
-        """The float64 reference, if its parameters and random numbers are the reference's.
+        """The float64 reference, if it did the reference's computation.
 
-        A program that draws its parameters in the working dtype starts from other values in
-        float64.  If an operator consumes more random numbers in float64, all later dropout differs.
-        The distance from such a float64 reference would not measure rounding.
+        A program may start from other values in float64, draw other random numbers or train on
+        other data.  The distance from such a float64 reference would not measure rounding.
         """
         return None if self.shadow_flaw() else self.shadow
 
-    def shadow_flaw(self) -> str:
-        """Why the float64 reference is not usable; "" if it is, or there is none."""
+    def shadow_flaw(self) -> Flaw | None:
+        """Why the float64 reference is not usable; None if it is, or there is none.
+
+        A reference with master copies starts from other parameters, because a float64 run has
+        none.
+        """
         if self.shadow is None:
-            return ""
-        pair = self.reference.serial, self.shadow.serial
-        if pair not in _flaws:
-            if not self._starts_alike(self.shadow):
-                _flaws[pair] = OTHER_START
-            elif not self._draws_alike(self.shadow):
-                _flaws[pair] = OTHER_DRAWS
-            else:
-                _flaws[pair] = ""
-        return _flaws[pair]
+            return None
+        noisy = self.perturbed.serial if self.perturbed is not None else -1
+        key = self.reference.serial, self.shadow.serial, noisy
+        if key not in _flaws:
+            depends = set()
+            if self.perturbed is not None:
+                found = other_inputs(self.reference, self.perturbed)
+                depends = {flaw.id for flaw in found if flaw.id is not None}
+            _flaws[key] = flaw_of(self.reference, self.shadow, depends)
+        return _flaws[key]
 
-    def _starts_alike(self, shadow: Trace) -> bool:
-        for id in self.reference.ids():
-            if id.step != INITIAL:
-                break
-            if not shadow.holders(id) or not _equal(self.reference, shadow, id):
-                return False
-        return True
+    def noise_flaw(self) -> Flaw | None:
+        """Why the reference with noise did another computation; None if it did not.
 
-    def _draws_alike(self, shadow: Trace) -> bool:
-        """Whether every step that draws random numbers draws the same in float64."""
-        for ours, theirs in zip(self.reference.ranks, shadow.ranks, strict=False):
-            for step, other in zip(ours.steps, theirs.steps, strict=False):
-                if step.rng_before != step.rng_after and step.rng_after != other.rng_after:
-                    return False
-        return True
-
-
-def _equal(left: Trace, right: Trace, id: TensorId) -> bool:
-    if not (is_whole(left, id) and is_whole(right, id)):
-        return same(logical_sketch(left, id), logical_sketch(right, id))
-    here, there = (logical_tensor(trace, id).tensor for trace in (left, right))
-    return (
-        here is not None
-        and there is not None
-        and here.shape == there.shape
-        and not bool((here != there).any())
-    )
+        Either the program differs from itself in each Run, or what it draws or feeds to its model
+        depends on what it has computed.
+        """
+        if self.perturbed is None:
+            return None
+        key = self.reference.serial, self.perturbed.serial
+        if key not in _flaws:
+            _flaws[key] = flaw_of(self.reference, self.perturbed)
+        return _flaws[key]

@@ -47,6 +47,7 @@ _THIN = tuple(
 )
 # Random operators of the program are called through the RNG ledger.
 _THIN += tuple(str(PACKAGE / "record" / "rng" / name) for name in ("operators.py", "ledger.py"))
+_THIN += (str(PACKAGE / "record" / "program_dtype" / "draws.py"),)
 
 
 class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]

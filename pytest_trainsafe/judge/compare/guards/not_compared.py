@@ -13,7 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
-from pytest_trainsafe.judge.compare.rung import OTHER_DRAWS, Rung
+from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
@@ -34,11 +34,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
         "--trainsafe-record-modules matches no module"
         for pattern in sorted(set.intersection(*patterns))
     ]
-    if rung.shadow_flaw() == OTHER_DRAWS:
-        notes.append(
-            f"rounding in {rung.dtype} is measured by noise alone, not by the distance from a "
-            f"float64 run: the reference {OTHER_DRAWS} in float64"
-        )
+    notes += _measured_by_noise(rung)
     if comparison.flipped:
         notes.append(
             f"{comparison.flipped} of {comparison.choices} choices in {rung.dtype} differ from the "
@@ -68,6 +64,30 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
     extra = {id for id in mine - theirs if not is_cut_over_stages(rung.candidate, id)}
     notes += _one_sided(extra, "candidate", "reference", last)
     return notes
+
+
+#: What to change if the reference does another computation in float64.
+_SAME = {
+    "draws": (
+        ". Draw in a fixed dtype and cast: torch.randn(..., dtype=torch.float32).to(ctx.dtype)"
+    ),
+    "input": ". Make the data in a fixed dtype, and cast it to ctx.dtype",
+}
+
+
+def _measured_by_noise(rung: Rung) -> list[str]:
+    """A sentence if the distance from the float64 reference was left out.
+
+    Parameters that differ at the start need no sentence: those of a program with master copies do.
+    """
+    flaw = rung.shadow_flaw()
+    if flaw is None or flaw.kind == "start":
+        return []
+    text = (
+        f"the tolerances in {rung.dtype} are measured by noise alone, not by the distance from a "
+        f"float64 run: in float64, the reference {flaw.what}{_SAME.get(flaw.kind, '')}"
+    )
+    return [text]
 
 
 def _clipped(rung: Rung) -> list[str]:

@@ -21,6 +21,7 @@ from pytest_trainsafe.core.point import NO_RECOMPUTE, AxisValue
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.in_effect import why_without_effect
+from pytest_trainsafe.judge.compare.guards.unstable import unstable_tensors
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -74,6 +75,7 @@ def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
         _skipped(rung),
         _dropout(rung.candidate),
         _sensitive(comparison),
+        unstable_tensors(comparison),
         _zeros(comparison),
         _weights(rung),
         _measured(rung),

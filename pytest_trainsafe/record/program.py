@@ -28,6 +28,7 @@ from pytest_trainsafe.record.determinism.sealed import sealed
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
+from pytest_trainsafe.record.inject.jumps import StableJumps
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.recorder import Recorder
@@ -78,6 +79,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(listening(recorder.before_clip))
             around.enter_context(following(recorder.on_collective))
             around.enter_context(watch or contextlib.nullcontext())
+            if spec.perturbation and spec.dtype == "float64":
+                around.enter_context(StableJumps())
             around.enter_context(ctx.marks)
             around.enter_context(recorder.rng.recording(Draws(default).through))
             around.enter_context(

@@ -69,11 +69,16 @@ def failure_message(
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
-    if failing:
+    if failing and last.missing is not None:
+        lines = _titled(title, f"trainsafe: {program} at {point}: {_lacks(last)}")
+        lines += _advised(last)
+        if last.rest is not None:
+            left = [f for f in last.rest.comparison.findings if f.verdict == "fail"]
+            lines += _difference(left, last.rest, located)
+    elif failing:
         lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
         lines += _difference(failing, last, located)
-        for label, text, wrap in advice_rows(last.advice):
-            lines += row(label, text, wrap)
+        lines += _advised(last)
     else:
         lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
         lines += _doubts(judged)
@@ -82,6 +87,18 @@ def failure_message(
         lines += row("precision", text)
     lines += _rerun(nodeid, options)
     return "\n".join(lines)
+
+
+def _lacks(judged: RungJudgement) -> str:
+    """The headline of missing annotations; it says so if they do not explain every failure."""
+    assert judged.missing is not None
+    text = judged.missing.headline
+    return text if judged.rest is None else f"{text}; more differs from {_whom(judged)}"
+
+
+def _advised(judged: RungJudgement) -> list[str]:
+    rows = (row(label, text, wrap) for label, text, wrap in advice_rows(judged.advice))
+    return [line for lines in rows for line in lines]
 
 
 def _titled(title: str, headline: str) -> list[str]:

@@ -121,9 +121,14 @@ class Places:
         return self.of_phase(phase, comparison, [id.path])
 
     def of_annotations(self) -> Place:
-        """The source line that passes the annotations to ctx.watch, unless they are in a file."""
-        facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
-        return NOWHERE if any(each.file for each in facts) else self._does("watch")
+        """The source line that passes the annotations to ctx.watch.
+
+        There is none if they are in a file, or if the program passes none.
+        """
+        facts = [each for rank in self.candidate.ranks for each in rank.events_of(Annotations)]
+        if any(each.file for each in facts) or not any(each.given for each in facts):
+            return NOWHERE
+        return self._does("watch")
 
     def summing(self, axis: str) -> Place:
         """The source line of a collective that sums gradients over the mesh axis `axis`."""

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from compare_traces import Bench, Edit, Record, healthy, training
+from undeclared_layouts import undeclared
 
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
+from pytest_trainsafe.core.layout import Placement, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal, has_missing, propose
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judge.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.trace.facts import Annotations
-from pytest_trainsafe.trace.reader import Trace
 
 POINT = Point.of(tp=2, cp=2)
 ALL = {
@@ -34,28 +33,9 @@ ALL = {
     "modules": {"*": {"output": {"cp_dim": 0}}, "fc1": {"output": {"cp_dim": 0, "tp_dim": -1}}},
 }
 
-Keep = Callable[[TensorId, Placement], bool]
-
 
 def _loss(record: Record) -> bool:
     return record.id.kind == "loss"
-
-
-def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
-    """The rung without the declared placements that `keep` does not keep."""
-    ranks = []
-    for rank in rung.candidate.ranks:
-        tensors = {}
-        for id, event in rank.tensors.items():
-            raw = id.kind == "param_grad"  # the recorder knows that these are terms over cp
-            layout: Layout = tuple(
-                p for p in event.layout if keep(id, p) or (raw and isinstance(p, Partial))
-            )
-            source = "modules: *" if any(keep(id, p) for p in layout) else "default"
-            tensors[id] = msgspec.structs.replace(event, layout=layout, layout_source=source)
-        ranks.append(dataclasses.replace(rank, tensors=tensors))
-    trace = rung.candidate
-    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
 def proposed(rung: Rung) -> Proposal:
@@ -264,7 +244,8 @@ def test_sharded_parameters_initialized_as_whole_are_proposed_by_their_shapes(be
     # The other parameters hold their own shards, which are proposed by their values.
     assert found.wanted["parameters"] == ALL["parameters"]
     rows = proposal_rows(found)
-    assert rows[0][1].startswith(
+    because = next(text for label, text, _ in rows if label == "because")
+    assert because.startswith(
         "1 parameter is sharded, as its shape shows, but was initialized as if every rank"
     )
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows

@@ -10,13 +10,11 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.words import describe
-from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Layout, Shard, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -24,6 +22,7 @@ from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.averaged import Means, may_be_means, means
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
 from pytest_trainsafe.judge.compare.declarations.infer_permuted import Permutation, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.compare.declarations.suggest import (
     AnnotationPatch,
     MissingLayout,
@@ -54,37 +53,6 @@ MAX_NAMES = 500
 
 #: If a tensor has more elements than this, no other of its name is examined: its values suffice.
 LARGE = 2**20
-
-
-@dataclass(slots=True)
-class Proposal:
-    """The annotations to add, and what they leave unexplained.
-
-    `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
-    found, and those that `means` explains.  `left` is the first failing finding after all proposals
-    are adopted, None if nothing fails then.  `withheld` counts the layouts with partial sums that
-    are not proposed because something still fails.  `unexplained` describes the first tensor for
-    which no layout was found, and the closest layout.  `file` is the annotation file that the
-    program read, "" for none, and `model` the section of it that the program used.  `means` says
-    which declaration of gradients or losses as means over ranks to add or remove, if that explains
-    all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
-    found by shape alone.
-    """
-
-    wanted: AnnotationPatch
-    tensors: int
-    left: Finding | None
-    withheld: int = 0
-    unexplained: str = ""
-    file: str = ""
-    means: Means | None = None
-    shaped: int = 0
-    model: str = ""
-
-    @property
-    def settles(self) -> bool:
-        """Whether these annotations may explain the whole failure, without a second fault."""
-        return self.left is None or bool(self.shaped)
 
 
 def has_missing(rung: Rung, comparison: Comparison) -> bool:
@@ -168,6 +136,8 @@ def propose(
         averaged,
         len(shaped),
         used.model,
+        tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
+        (adopted, comparison) if left is not None else None,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judge.compare.guards.causes import leading
 from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement, first_of, lead_of
 from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary, RungSummary
 
@@ -11,7 +12,7 @@ from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary, Run
 def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
     """The verdict, the first Finding or the reason, and the numbers of each rung."""
     judged, verdict = judgement.rungs, judgement.verdict
-    doubts = [finding for entry in judged for finding in entry.doubts]
+    doubt = leading(finding for entry in judged for finding in entry.doubts)
     summary: PointSummary = {
         "point": judgement.point,
         "verdict": verdict,
@@ -23,8 +24,8 @@ def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> Poin
     elif verdict == "fail":
         lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
         summary["first"] = first_of(lead, with_source=not judged[-1].explained)
-    elif doubts:
-        summary["reason"] = doubts[0].message
+    elif doubt is not None:
+        summary["reason"] = doubt.message
     return summary
 
 

@@ -80,6 +80,38 @@ def test_what_missing_layouts_do_not_explain_follows_them(bench: Bench) -> None:
     assert message.endswith("; fc2.weight · main_grad is wrong too")
 
 
+def of_means(bench: Bench, *kinds: str) -> str:
+    """The report on a candidate at dp=2 whose tensors of these kinds are twice the reference's."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * 2 if record.id.kind in kinds else part
+
+    rung = bench.rung(Point.of(dp=2), edit, dtype="float64")
+    return message_of(
+        judge_pair(rung.candidate, rung.reference, rung.perturbed, rung.shadow, (), ())
+    )
+
+
+def test_an_undeclared_mean_is_reported_as_a_missing_annotation_not_a_missing_division(
+    bench: Bench,
+) -> None:
+    report = of_means(bench, "loss", "activation_grad", "param_grad")
+    flat = " ".join(report.split())
+    assert (
+        "model.train at dp=2: the annotations `gradients: {mean: [dp]}` and `loss: {mean: [dp]}` "
+        "are missing annotate" in flat
+    )
+    assert labels(report) == ["annotate", "because", "which says", "compared"]
+    assert "so a division by dp is missing" not in flat
+
+
+def test_a_division_that_is_missing_after_the_reduction_leads_the_report(bench: Bench) -> None:
+    report = of_means(bench, "loss", "activation_grad", "param_grad", "main_grad")
+    assert "differs from its single-device reference" in report.splitlines()[0]
+    assert "so a division by dp is missing" in " ".join(report.split())
+    assert "annotate" not in labels(report)
+
+
 def test_a_fault_of_a_program_with_all_layouts_is_reported_as_a_difference(bench: Bench) -> None:
     report = message_of(judged(bench, doubled, declared=True))
     assert "differs from its single-device reference" in report.splitlines()[0]

@@ -251,6 +251,40 @@ def test_sharded_parameters_initialized_as_whole_are_proposed_by_their_shapes(be
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
 
 
+def test_uneven_shards_are_proposed_by_their_values(bench: Bench) -> None:
+    """At tp=3, 16 rows are cut into 6, 6 and 4."""
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), dtype="float64")))
+    assert (found.left, found.shaped) == (None, 0)
+    assert found.wanted["parameters"] == ALL["parameters"]
+    assert found.wanted["modules"] == {"fc1": {"output": {"tp_dim": -1}}}
+
+
+def test_uneven_shards_initialized_as_whole_are_proposed_by_their_shapes(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        return part * 0 + len(part) if initial and record.id.path != "norm.weight" else part
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), edit, dtype="float64")))
+    assert (found.shaped, found.unexplained) == (3, "")
+    assert found.wanted["parameters"] == ALL["parameters"]
+
+
+def test_shards_that_torch_chunk_does_not_cut_are_not_proposed_by_their_shapes(
+    bench: Bench,
+) -> None:
+    """At tp=3, one rank more has 4 of the 16 rows: 6, 4 and 4."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        if not initial or record.id.path != "fc1.weight":
+            return part
+        return part[:4] * 0 if at["tp"] else part * 0
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), edit, dtype="float64")))
+    assert found.shaped == 0
+    assert "fc1.weight" not in found.wanted["parameters"]
+
+
 def test_parameters_that_differ_between_ranks_are_not_proposed_by_their_shapes(
     bench: Bench,
 ) -> None:

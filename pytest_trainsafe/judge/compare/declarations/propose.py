@@ -15,6 +15,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.core.indices import local_shape
 from pytest_trainsafe.core.layout import Layout, Shard, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -394,27 +395,34 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
 
 
 def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
-    """Whether all ranks hold equal values of a parameter whose layout may lack an annotation."""
+    """Whether the ranks filled their shards of a parameter as if each were the whole.
+
+    The values then depend on the shape: shards of one shape are equal.  Of shards that differ in
+    shape, the shapes alone show that they are shards (`cut_by_shape`).
+    """
     if not rung.candidate.holders(id) or not _open(rung.candidate, id):
         return False
     first, *others = (part.tensor for part in parts_of(rung.candidate, id))
-    return all(o.shape == first.shape and torch.equal(o, first) for o in others)
+    alike = [other for other in others if other.shape == first.shape]
+    return all(torch.equal(other, first) for other in alike)
 
 
 def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
     """The layout over tp that follows from the shapes of a parameter and of its reference.
 
-    Empty if the shapes are equal, and None if no layout fits.
+    Empty if the shapes are equal, and None if no layout fits.  Shards may be unequal, as
+    `torch.chunk` cuts them.
     """
-    there = rung.reference.holders(id)
+    there, held = rung.reference.holders(id), rung.candidate.holders(id)
     if not there:
         return None
-    part, whole = rung.candidate.holders(id)[0][1].shape, there[0][1].shape
-    tp = rung.candidate.sizes["tp"]
-    if len(part) != len(whole):
+    whole, sizes = there[0][1].shape, rung.candidate.sizes
+    parts = [(rank.coordinates, event.shape) for rank, event in held]
+    if any(len(shape) != len(whole) for _, shape in parts):
         return None
-    cut = [dim for dim, length in enumerate(part) if length != whole[dim]]
+    cut = {dim for _, shape in parts for dim, part in enumerate(shape) if part != whole[dim]}
     if not cut:
         return ()
-    fits = len(cut) == 1 and part[cut[0]] == -(-whole[cut[0]] // tp)
-    return (Shard(cut[0], "tp"),) if fits else None
+    layout: Layout = (Shard(min(cut), "tp"),)
+    fits = all(local_shape(layout, at, sizes, whole) == tuple(shape) for at, shape in parts)
+    return layout if fits else None

@@ -33,6 +33,7 @@ from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.judge.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judge.known_axis import with_known_axis
 from pytest_trainsafe.judge.summary import point_summary
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
@@ -146,6 +147,8 @@ class _Ladder:
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
+                for each in filter(None, (failed, failed.rest)):
+                    with_known_axis(each.comparison, self.located)
         if self.located is None:
             from pytest_trainsafe.judge.localize.search import wrong_line
 

@@ -32,6 +32,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judge.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judge.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judge.known_axis import with_known_axis
 from pytest_trainsafe.judge.summary import point_summary
@@ -75,7 +76,7 @@ def climb(
             may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
             may_lack = may_lack and candidate.ended_in(dtype, failure)
             if not (may_lack and raised(failure.result)):
-                raise
+                raise with_dtype_advice(failure, dtype, case.dtype) from None
             broken = failure
             left_out.append(
                 f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"

@@ -68,7 +68,7 @@ class Mlp(nn.Module):
         return Sum.apply(self.down(inner), self.group)
 
 
-def from_rounded_down_rows(weight: nn.Parameter, group: dist.ProcessGroup) -> None:
+def from_rounded_down_rows(weight: Tensor, group: dist.ProcessGroup) -> None:
     """Fill a rank's rows from the whole weight, from row rank·(11 // ranks) on: a wrong offset."""
     shares: list[Tensor] = [torch.empty(0)] * dist.get_world_size(group)
     dist.all_gather_object(shares, weight.detach(), group=group)

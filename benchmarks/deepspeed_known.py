@@ -70,7 +70,7 @@ KNOWN = (
         "0.16.0",
         "0.18.2",
         {"pp": 2},
-        ("activation_grad · step 0", "times the reference, a factor of micro-batches"),
+        ("activation_grad · step 0", "times the reference, which equals micro-batches"),
     ),
     Known(
         "#7787: without ZeRO, the first backward of a pipeline raises an error",
@@ -84,7 +84,7 @@ KNOWN = (
         "0.18.3",
         "0.19.2",
         {"pp": 2},
-        ("activation_grad · step 0", "times the reference, a factor of 1/micro-batches"),
+        ("activation_grad · step 0", "times the reference, which equals 1/micro-batches"),
     ),
     Known(
         "stage 0 in float32 clips by the norm of one rank's experts instead of all experts",

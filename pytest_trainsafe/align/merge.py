@@ -17,7 +17,7 @@ import torch
 from pytest_trainsafe.align.assembly import Assembly
 from pytest_trainsafe.align.flat import join_ranges
 from pytest_trainsafe.align.replicas import replica_message
-from pytest_trainsafe.align.words import describe, name_rows
+from pytest_trainsafe.align.words import describe, name_rows, too_many_rows, wrong_rows
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.indices import Indices, LayoutError, index_arrays, insert, logical_shape
 from pytest_trainsafe.core.layout import (
@@ -219,22 +219,20 @@ class _Merger:
             part.rank: [len(a) for a in index_arrays(part.layout, *self.at(part), whole)]
             for part in self.parts
         }
+        held = logical_shape(
+            [(p.layout, p.coordinates, tuple(p.tensor.shape)) for p in self.parts], self.sizes
+        )
         for dim, length in enumerate(whole):
-            for check, verb, wrong in (
-                ("overlap", "hold rows twice", operator.gt),
-                ("hole", "leave rows that no rank holds", operator.lt),
-            ):
+            for check, wrong in (("overlap", operator.gt), ("hole", operator.lt)):
                 odd = [p for p in self.parts if wrong(p.tensor.shape[dim], expected[p.rank][dim])]
                 if odd:
                     fits = False
-                    has, expects = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
-                    holders = name_ranks([part.rank for part in odd])
-                    hold = "hold" if len(odd) > 1 else "holds"
-                    self.fail(
-                        check,
-                        f"the parts {verb}: {holders} {hold} {has} of the {length} rows of "
-                        f"dimension {dim}, but the layout gives {expects}; {self.source}",
-                    )
+                    ranks = [part.rank for part in odd]
+                    has, due = odd[0].tensor.shape[dim], expected[odd[0].rank][dim]
+                    rows = f"of dimension {dim}"
+                    text = too_many_rows(ranks, has, held[dim], length, rows, len(self.parts))
+                    text = text or wrong_rows(check, ranks, has, due, length, rows)
+                    self.fail(check, f"{text}; {self.source}")
         return fits
 
     def at(self, part: Part) -> tuple[Coordinates, Sizes]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.core.indices import Indices, contiguous_ranges
 from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
+from pytest_trainsafe.core.usage import name_ranks
 
 
 def describe(layout: Layout) -> str:
@@ -52,3 +53,38 @@ def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:
 
 def _span(start: int, length: int) -> str:
     return str(start) if length == 1 else f"{start}-{start + length - 1}"
+
+
+def too_many_rows(
+    ranks: Sequence[int], has: int, together: int, length: int, where: str, parts: int
+) -> str:
+    """The message if parts have more rows than the reference, or a few more together; else "".
+
+    `ranks` hold `has` rows each, and all `parts` together `together` of `length` rows; `where` says
+    which rows, as in "of dimension 0".
+    """
+    if has > length:
+        who, rows = f"{name_ranks(ranks)} {_hold(ranks)}", has
+    elif length < together < length + parts:
+        who, rows = "all ranks together hold", together
+    else:
+        return ""
+    return (
+        f"{who} {rows} rows {where}, but the reference has {length}; is this padding, which the "
+        "reference does not have?"
+    )
+
+
+def wrong_rows(
+    check: str, ranks: Sequence[int], has: int, due: int, length: int, where: str
+) -> str:
+    """The message if parts are longer ("overlap") or shorter ("hole") than the layout allows."""
+    verb = "hold rows twice" if check == "overlap" else "leave rows that no rank holds"
+    return (
+        f"the parts {verb}: {name_ranks(ranks)} {_hold(ranks)} {has} of the {length} rows {where}, "
+        f"but the layout gives {due}"
+    )
+
+
+def _hold(ranks: Sequence[int]) -> str:
+    return "hold" if len(ranks) > 1 else "holds"

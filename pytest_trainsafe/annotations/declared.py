@@ -33,6 +33,7 @@ class Annotations:
         self.entries = entries
         self.origin = origin
         self.file: Path | None = None
+        self.given = entries != Entries()
         self._averaged: tuple[str, ...] = ()
         self.model = ""
         self._parameters = LastMatch("parameters", entries.parameters)
@@ -92,7 +93,7 @@ class Annotations:
             buffers=(*below.buffers, *own.buffers),
         )
         found = Annotations(joined, self.origin)
-        found.file, found.model = self.file, self.model
+        found.file, found.model, found.given = self.file, self.model, self.given
         return found
 
     def fact(self) -> AnnotationsFact:
@@ -100,11 +101,12 @@ class Annotations:
 
         The event has three texts, each "" if there is none: the path of the annotation file;
         `model`, which selects entries under the file's key `models`; and `cp_order`, the order in
-        which cp ranks split a sequence ("zigzag" or "contiguous").
+        which cp ranks split a sequence ("zigzag" or "contiguous").  It says, too, whether the
+        program gave any annotation; those of a framework do not count.
         """
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
-        return AnnotationsFact(file, order, self.model)
+        return AnnotationsFact(file, order, self.model, self.given)
 
     def parameter(
         self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)

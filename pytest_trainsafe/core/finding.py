@@ -68,7 +68,8 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     `name` is one of the compare judge's `patterns`, and `text` describes the evidence.
     `axis` is the mesh axis involved, or "".  `cause` is the likely cause, a clause that the report
     writes after the word "so".  `factor` is the wrong value divided by the right one if this is the
-    same number for all elements, and 0.0 otherwise.
+    same number for all elements, and 0.0 otherwise.  `equals` names the sizes that the factor
+    equals, such as "1/dp", perhaps by chance.
     """
 
     name: str
@@ -76,6 +77,7 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     axis: str = ""
     cause: str = ""
     factor: float = 0.0
+    equals: tuple[str, ...] = ()
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,10 +145,13 @@ class Located:
 
     `source` is the "file:line" of the faulty code and `what` its name; both are empty if there
     is no single place.  `faults` holds the phase and the module or parameter of each fault, in
-    order of dataflow.
+    order of dataflow.  `axis` is the axis without which the first fault does not occur, "" if there
+    is none or more than one, and `not_axes` has those without which it occurs too.
     """
 
     rows: tuple[tuple[str, str], ...]
     source: str = ""
     what: str = ""
     faults: tuple[tuple[str, str], ...] = ()
+    axis: str = ""
+    not_axes: tuple[str, ...] = ()

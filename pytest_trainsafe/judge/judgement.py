@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Finding, Located, ModuleSubject, Verdi
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary
 
 if TYPE_CHECKING:
@@ -26,13 +26,14 @@ class Advice:
 
     `misaveraged` describes wrongly declared averages of gradients, `misdeclared` wrongly declared
     layouts, and `proposal` annotations to add.  `written` is the file that the proposal was written
-    to, "" if it was not written.
+    to, "" if it was not written.  `watched` is the "file:line" that calls ctx.watch, "" if unknown.
     """
 
     misaveraged: Misaveraged | None = None
     misdeclared: Misdeclared | None = None
     proposal: Proposal | None = None
     written: str = ""
+    watched: str = ""
 
 
 @dataclass(slots=True)
@@ -44,7 +45,8 @@ class RungJudgement:
     it ("float32 model.py:12").  `reference` describes what the candidate was compared with.
     `hints` are doubts about the setup of a failed run, `not_compared` describes what was not
     compared, and `samples` counts the noise samples that measured rounding.  `explained` is true if
-    `advice` explains every failure.
+    `advice` explains every failure.  `rest` judges the candidate with the layouts that `advice`
+    proposes, if they explain only some failures; else it is None.
     """
 
     dtype: str
@@ -59,6 +61,13 @@ class RungJudgement:
     advice: Advice = Advice()
     explained: bool = False
     samples: int = 1
+    rest: RungJudgement | None = None
+
+    @property
+    def missing(self) -> Proposal | None:
+        """The missing annotations with which the report starts; None if it starts otherwise."""
+        proposal = self.advice.proposal
+        return proposal if proposal is not None and proposal.leads else None
 
     @property
     def failed(self) -> bool:

@@ -22,8 +22,10 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import misdeclared, misfits
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal, has_missing, propose
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judge.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.guards.deterministic import not_deterministic
 from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
 from pytest_trainsafe.judge.compare.judge import compare
@@ -31,18 +33,15 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judge.compare.tolerance.resample import ROUNDS, needs_samples, undecided
-from pytest_trainsafe.judge.deterministic import not_deterministic
-from pytest_trainsafe.judge.judgement import (
-    Advice,
-    LadderJudgement,
-    RungJudgement,
-    first_of,
-    lead_of,
-)
+from pytest_trainsafe.judge.fixed_dtype import with_dtype_advice
+from pytest_trainsafe.judge.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judge.known_axis import with_known_axis
+from pytest_trainsafe.judge.summary import point_summary
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
-from pytest_trainsafe.sweep.point_summary import PointSummary, RungSummary
+from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
@@ -78,7 +77,7 @@ def climb(
             may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
             may_lack = may_lack and candidate.ended_in(dtype, failure)
             if not (may_lack and raised(failure.result)):
-                raise
+                raise with_dtype_advice(failure, dtype, case.dtype) from None
             broken = failure
             left_out.append(
                 f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
@@ -136,9 +135,8 @@ class _Ladder:
             with _one_thread():
                 comparison = with_factor(rung, comparison)
         unsteady = not_deterministic(rung, comparison, dtype, reference)
-        if unsteady is not None and not is_accepted("deterministic", self.accepted):
-            # Nothing that was measured says anything about a program that differs from itself.
-            comparison.findings.clear()
+        if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
+            comparison.findings.clear()  # a program that differs from itself cannot be compared
         self.judged.append(_judged(dtype, rung, comparison, self.accepted, unsteady))
         self._rung = rung
         return comparison.failed
@@ -154,6 +152,8 @@ class _Ladder:
             self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
+                for each in filter(None, (failed, failed.rest)):
+                    with_known_axis(each.comparison, self.located)
         if self.located is None:
             from pytest_trainsafe.judge.localize.search import wrong_line
 
@@ -181,7 +181,8 @@ class _Ladder:
             failed.advice = Advice(misaveraged=means)
             return True
         written = _write(self.candidate.case, self.candidate, proposal)
-        failed.advice = Advice(misdeclared=wrong, proposal=proposal, written=written)
+        failed.advice = Advice(None, wrong, proposal, written, _watch_line(rung.candidate))
+        failed.rest = _rest(failed.dtype, proposal, self.accepted)
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
 
@@ -210,7 +211,7 @@ class _Ladder:
         """This Point's entry in the terminal's summary."""
         candidate = self.candidate
         seconds = {**candidate.seconds, **self.seconds}
-        summary = _summary(judgement, seconds)
+        summary = point_summary(judgement, seconds)
         summary["program"] = judgement.program
         summary["axes"] = dict(candidate.case.point)
         if self.located is not None and self.located.faults:
@@ -239,6 +240,12 @@ def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
     )
     candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
     return written
+
+
+def _watch_line(candidate: Trace) -> str:
+    """The "file:line" that calls ctx.watch; "" if it is not known."""
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    return next((site.user or site.at for site in sites if site.what == "watch"), "")
 
 
 def make_rung(
@@ -362,13 +369,14 @@ def judge_pair(
     if comparison.failed:
         with _one_thread():
             comparison = with_factor(rung, comparison)
-    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured})
+    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
     if comparison.failed and has_missing(rung, comparison):
         with _one_thread():
             proposal = propose(rung, comparison, loosen)
         if proposal is not None:
             judged.advice = Advice(proposal=proposal)
             judged.explained = proposal.settles
+            judged.rest = _rest(dtype, proposal, {*accept, *unmeasured})
     return LadderJudgement(opened.manifest.program, str(rung.candidate.point), [judged])
 
 
@@ -401,23 +409,19 @@ def _compare(
 
 
 def _judged(
-    dtype: str,
-    rung: Rung,
-    comparison: Comparison,
-    accepted: set[str],
-    unsteady: Finding | None = None,
+    dtype: str, rung: Rung, comparison: Comparison, accepted: set[str], unsteady: Finding | None
 ) -> RungJudgement:
     # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = [unsteady] if unsteady is not None else guard(rung, comparison)
-    doubts = [] if comparison.failed else found
-    inconclusive = [f for f in comparison.findings if f.verdict == "inconclusive"] + doubts
+    doubts = [f for f in comparison.findings if f.verdict == "inconclusive"]
+    doubts += [] if comparison.failed else found
     return RungJudgement(
         dtype=dtype,
         rounding=rung.dtype,
         comparison=comparison,
-        doubts=[f for f in inconclusive if not is_accepted(f.check, accepted)],
+        doubts=[f for f in doubts if not is_accepted(f.check, accepted)],
         hints=[f for f in found if comparison.failed and f.check in SETUP],
-        accepted=[f for f in inconclusive if is_accepted(f.check, accepted)],
+        accepted=[f for f in doubts if is_accepted(f.check, accepted)],
         cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),
         not_compared=not_compared(rung, comparison),
@@ -425,34 +429,18 @@ def _judged(
     )
 
 
+def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudgement | None:
+    """The judgement of what still fails with the proposed layouts; None if nothing does."""
+    if proposal is None or proposal.rest is None or proposal.settles or not proposal.leads:
+        return None
+    rung, comparison = proposal.rest
+    with _one_thread():
+        comparison = with_factor(rung, comparison)
+    return _judged(dtype, rung, comparison, accepted)
+
+
 def _named(reference: Trace) -> str:
     return "a single device" if reference.manifest.world_size == 1 else str(reference.point)
-
-
-def _summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
-    judged, verdict = judgement.rungs, judgement.verdict
-    doubts = [finding for entry in judged for finding in entry.doubts]
-    summary: PointSummary = {
-        "point": judgement.point,
-        "verdict": verdict,
-        "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
-        "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
-    }
-    if verdict == "fail":
-        lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
-        summary["first"] = first_of(lead, with_source=not judged[-1].explained)
-    elif doubts:
-        summary["reason"] = doubts[0].message
-    return summary
-
-
-def _rung_summary(dtype: str, comparison: Comparison) -> RungSummary:
-    return {
-        "dtype": dtype,
-        "tensors": sum(comparison.compared.values()),
-        "worst": comparison.worst,
-        "worst_name": str(comparison.worst_id) if comparison.worst_id is not None else "",
-    }
 
 
 def _opened(trace: Trace | Path | str) -> Trace:

@@ -33,6 +33,7 @@ class GroupFailure(TrainsafeError):
     def __init__(self, result: GroupResult, what: str = "") -> None:
         super().__init__(message(result, what))
         self.result = result
+        self.what = what
 
 
 def message(result: GroupResult, what: str = "") -> str:

@@ -20,6 +20,7 @@ from pytest_trainsafe.record.marks import Marks
 from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of, permuted
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
+from pytest_trainsafe.record.model.shard_shapes import StoreExchange
 from pytest_trainsafe.record.pipelining import follow
 from pytest_trainsafe.record.tracked_point import TrackedCoordinates, TrackedPoint
 from pytest_trainsafe.record.training.clipping import before_clip
@@ -55,6 +56,7 @@ class Context:
         self._mesh: DeviceMesh | None = None
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._filled: dict[int, Filled] = {}
+        self._exchange = StoreExchange(self.rank)
         #: Implements `begin_step`, `end_step` and the like; encloses the whole program.
         self.marks = Marks(self.step, self.microbatch)
 
@@ -115,9 +117,13 @@ class Context:
         `std(name, logical_shape)` returns the mean and the standard deviation of a parameter.  By
         default weights have mean 0 and standard deviation 1/sqrt(fan_in), biases 0 and 0.02, and
         the scales of norms 1 and 0.1.  (TTrace, section 4.2, generates parameters like this.)
+        The shards of a parameter may be unequal, as torch.chunk cuts 11 rows into 6 and 5, if
+        torch.distributed is initialised by then (as by `ctx.group`); its ranks must make the same
+        calls of this function.
         """
         found = _annotations(annotations)
-        self._filled |= fill(model, self.point, self.coordinates, self.seed, std, found)
+        given = self.point, self.coordinates, self.seed, std, found
+        self._filled |= fill(model, *given, self._exchange)
 
     def watch(
         self,

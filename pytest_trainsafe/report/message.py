@@ -13,6 +13,7 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.factor_text import Factor, factor_text
 from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement, lead_of
+from pytest_trainsafe.report.doubts import doubt_rows
 from pytest_trainsafe.report.mismatch import mismatch_text
 from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
@@ -69,19 +70,36 @@ def failure_message(
     """
     last = judged[-1]
     failing = [f for f in last.comparison.findings if f.verdict == "fail"]
-    if failing:
+    if failing and last.missing is not None:
+        lines = _titled(title, f"trainsafe: {program} at {point}: {_lacks(last)}")
+        lines += _advised(last)
+        if last.rest is not None:
+            left = [f for f in last.rest.comparison.findings if f.verdict == "fail"]
+            lines += _difference(left, last.rest, located)
+    elif failing:
         lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
         lines += _difference(failing, last, located)
-        for label, text, wrap in advice_rows(last.advice):
-            lines += row(label, text, wrap)
+        lines += _advised(last)
     else:
         lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
-        lines += _doubts(judged)
+        lines += doubt_rows(judged)
     lines += _context(judged)
     for text in left_out:
         lines += row("precision", text)
     lines += _rerun(nodeid, options)
     return "\n".join(lines)
+
+
+def _lacks(judged: RungJudgement) -> str:
+    """The headline of missing annotations; it says so if they do not explain every failure."""
+    assert judged.missing is not None
+    text = judged.missing.headline
+    return text if judged.rest is None else f"{text}; more differs from {_whom(judged)}"
+
+
+def _advised(judged: RungJudgement) -> list[str]:
+    rows = (row(label, text, wrap) for label, text, wrap in advice_rows(judged.advice))
+    return [line for lines in rows for line in lines]
 
 
 def _titled(title: str, headline: str) -> list[str]:
@@ -218,25 +236,6 @@ def _unaffected(comparison: Comparison) -> str:
         if total:
             parts.append(f"{total - sum(wrong[kind] for kind in kinds)} of {total} {name}")
     return ", ".join(parts)
-
-
-def _doubts(judged: Sequence[RungJudgement]) -> list[str]:
-    """The rows on inconclusive findings: each check once, with the dtypes of its findings."""
-    checks = dict.fromkeys(finding.check for entry in judged for finding in entry.doubts)
-    lines = []
-    for check in checks:
-        found = {e.dtype: [f for f in e.doubts if f.check == check] for e in judged}
-        dtypes = [dtype for dtype, findings in found.items() if findings]
-        first, *others = found[dtypes[0]]
-        where = f"{first.where}: " if first.where is not None else ""
-        lines += row(check, f"{where}{first.message} ({', '.join(dtypes)})")
-        for other in others[:MAX_THEN]:
-            lines += row("", f"and {other.where or other.message}")
-        if len(others) > MAX_THEN:
-            lines += row("", f"and {len(others) - MAX_THEN} more like it")
-    if checks:
-        lines += row("to accept", f"accept={list(checks)} in the marker, if this is meant")
-    return lines
 
 
 def _context(judged: Sequence[RungJudgement]) -> list[str]:

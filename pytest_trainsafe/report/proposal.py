@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 
 from pytest_trainsafe.annotations.extend import render
+from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judge.compare.declarations.averaged import Means
 from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.judgement import Advice
 
 #: A label, a text, and whether the text may be wrapped.
@@ -23,22 +24,22 @@ def advice_rows(advice: Advice) -> list[Row]:
     if advice.misdeclared is not None:
         rows += misdeclared_rows(advice.misdeclared)
     if advice.proposal is not None:
-        rows += proposal_rows(advice.proposal, advice.written)
+        rows += proposal_rows(advice.proposal, advice.written, advice.watched)
     return rows
 
 
-def proposal_rows(proposal: Proposal, written: str = "") -> list[Row]:
-    """The rows on annotations to add.
+def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> list[Row]:
+    """The rows on annotations to add: where, their text, and why.
 
-    `written` is the file that the proposal was written to; "" if it was not written.
+    `written` says to which file they were written; "" if they were not.  `watched` is the
+    "file:line" that calls ctx.watch.
     """
     rows: list[Row] = []
     if proposal.wanted:
-        rows.append(("annotate", _lead(proposal), True))
+        rows.append(("annotate", _where(proposal, written, watched), True))
         added = {"models": {proposal.model: proposal.wanted}} if proposal.model else proposal.wanted
         rows += [("", line, False) for line in render(added).splitlines()]
-        where = os.path.relpath(proposal.file) if proposal.file else "annotations= of ctx.watch"
-        rows.append(("", written or f"add this to {where}, or run with --trainsafe-annotate", True))
+        rows.append(("because", _lead(proposal), True))
     if proposal.means is not None:
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
@@ -119,15 +120,24 @@ def _of_means(means: Means) -> str:
     return text
 
 
+def _where(proposal: Proposal, written: str, watched: str) -> str:
+    """What to do with the text of the annotations, which follows."""
+    if written:
+        return f"these annotations are missing; {written}"
+    at = f" ({relative(watched)})" if watched else ""
+    where = os.path.relpath(proposal.file) if proposal.file else f"annotations= of ctx.watch{at}"
+    return f"add this to {where}, or run with --trainsafe-annotate"
+
+
 def _lead(proposal: Proposal) -> str:
     if proposal.shaped:
         some = f"{proposal.shaped} parameters are sharded, as their shapes show, but were"
         if proposal.shaped == 1:
             some = "1 parameter is sharded, as its shape shows, but was"
         return (
-            f"{some} initialized as if every rank held the whole tensor. Pass the following "
-            "annotations to ctx.initialize and ctx.watch, so that the parameters start like the "
-            "reference's; the next run shows which other annotations are missing"
+            f"{some} initialized as if every rank held the whole tensor. Pass these annotations "
+            "to ctx.initialize and ctx.watch, so that the parameters start like the reference's; "
+            "the next run shows which other annotations are missing"
         )
     count = proposal.tensors
     lack = "1 tensor lacks" if count == 1 else f"{count} tensors lack"
@@ -136,7 +146,7 @@ def _lead(proposal: Proposal) -> str:
 
 def _then(proposal: Proposal) -> str:
     if proposal.left is None:
-        return "with the following annotations, every tensor matches its reference"
+        return "with these annotations, every tensor matches its reference"
     where = proposal.left.where
     what = str(where) if where is not None else proposal.left.message
-    return f"the following annotations explain some of the failures; {what} is still wrong"
+    return f"these annotations explain some of the failures; {what} is still wrong"

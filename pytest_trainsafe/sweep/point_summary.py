@@ -99,7 +99,7 @@ def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
     first = summary.get("first")
     found = {"verdict": str(summary["verdict"])}
     if first is not None:
-        found["first_wrong"] = first["where"]
+        found["first_wrong"] = first["where"] or first.get("message", "")
         found["pattern"] = first["pattern"]
         place = summary.get("look_at")
         found["module"] = first.get("module", "")

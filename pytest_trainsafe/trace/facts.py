@@ -25,12 +25,13 @@ class Annotations(msgspec.Struct, frozen=True, tag="annotations", omit_defaults=
 
     `file` is the absolute path of their file, "" if a program passes them as data. `cp_order`
     is the order that they declare for context parallelism, and `model` the model that they
-    apply to.
+    apply to.  `given` is whether the program passes any annotation.
     """
 
     file: Text = ""
     cp_order: Text = ""
     model: Text = ""
+    given: bool = False
 
 
 class Cast(msgspec.Struct, frozen=True, tag="cast"):

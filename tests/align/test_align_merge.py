@@ -123,6 +123,34 @@ def test_shards_declared_as_whole_tensors_are_a_hole_finding() -> None:
     )
 
 
+def held(lengths: tuple[int, int], layout: Layout) -> list[Part]:
+    """Parts of a vector that two tp ranks hold, of these lengths."""
+    point = Point.of(tp=2)
+    return [
+        Part(rank, point.coordinates(rank), torch.arange(float(n)), layout, SOURCE)
+        for rank, n in enumerate(lengths)
+    ]
+
+
+def test_parts_with_more_rows_than_the_reference_may_be_padded() -> None:
+    sizes = Point.of(tp=2).sizes
+    whole = only(merge(held((12, 12), ()), sizes, shape=(11,)))
+    expect(whole, "overlap", "ranks 0, 1 hold 12 rows of dimension 0, but the reference has 11")
+    assert "is this padding" in whole.message
+    assert "of the 11 rows" not in whole.message
+    cut = only(merge(held((6, 6), (Shard(0, "tp"),)), sizes, shape=(11,)))
+    expect(cut, "overlap", "all ranks together hold 12 rows of dimension 0, but the reference has")
+    assert "is this padding" in cut.message
+
+
+def test_parts_of_uneven_shards_are_no_padding() -> None:
+    sizes = Point.of(tp=2).sizes
+    assert merge(held((6, 5), (Shard(0, "tp"),)), sizes, shape=(11,)).findings == []
+    twice = only(merge(held((11, 11), (Shard(0, "tp"),)), sizes, shape=(11,)))
+    expect(twice, "overlap", "the parts hold rows twice: ranks 0, 1 hold 11 of the 11 rows")
+    assert "padding" not in twice.message
+
+
 def test_overlapping_and_missing_elements_of_rectangles_are_counted() -> None:
     point = Point.of(dp=2)
 

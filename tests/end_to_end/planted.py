@@ -10,19 +10,19 @@ from pytest_trainsafe.reference_models import bugs, gpt, moe
 
 SAYS = {
     "tp-embedding-mask": "",
-    "cp-loss-scaling": "the value is 2 times the reference, a factor of cp",
+    "cp-loss-scaling": "the value is 2 times the reference, which equals cp",
     "sp-layernorm-grads": "the ranks of tp hold partial sums: rank0 + rank1",
     "pp-stage-division": "no rank of the candidate recorded it",
     "moe-router-grads": "the ranks of tp hold partial sums: rank0 + rank1",
     "recompute-chunk-input": "",
     "tp-overlap-dgrad": "the ranks of tp hold partial sums: rank0 + rank1",
     "cp-attention-backward-layout": "",
-    "dp-gradient-scaling": "the value is 2 times the reference, a factor of cp",
+    "dp-gradient-scaling": "the value is 2 times the reference, which equals cp",
     "zero-gather-lost": "",
     "zero-tied-embedding": "",
     "fp8-amax-group": "",
     "fp8-stale-weight": "",
-    "cp-layernorm-grads": "2 times the reference, a factor of cp or micro-batches or tp",
+    "cp-layernorm-grads": "2 times the reference, which equals cp or micro-batches or tp",
 }
 
 

@@ -58,10 +58,7 @@ def test_annotate_writes_annotations_equivalent_to_those_of_the_gpt(tmp_path: Pa
     assert "written to test_inner.annotations.yaml: pass this file to ctx.watch" in (
         text := inner_pytest.flat(done.stdout)
     )
-    assert (
-        "31 tensors lack an annotation, or part of one: with the following annotations, every"
-        in text
-    )
+    assert "31 tensors lack an annotation, or part of one: with these annotations, every" in text
     assert "linear_qkv: {output: {cp_dim: 1, tp_dim: -1, blocks: [64, 64, 64]}}" in text
     file = tmp_path / "test_inner.annotations.yaml"
     equivalent(file, SP)
@@ -97,10 +94,7 @@ def test_without_the_annotate_option_suggested_annotations_are_not_written(tmp_p
     args = source(annotations=str(file)), "--trainsafe-sweep", "cp=2", "sp=false"
     done = inner_pytest.run(tmp_path, *args, "--trainsafe-record", "sketch")
     text = inner_pytest.flat(done.stdout)
-    assert (
-        "2 tensors lack an annotation, or part of one: with the following annotations, every"
-        in text
-    )
+    assert "2 tensors lack an annotation, or part of one: with these annotations, every" in text
     assert "core_attention: {output: {cp_dim: 1, tp_dim: -1}}" in text
     assert "add this to gpt.yaml, or run with --trainsafe-annotate" in text
     assert file.read_text() == before

@@ -56,7 +56,7 @@ def test_annotations_of_the_example_are_written_into_an_empty_file(tmp_path: Pat
     assert "not localised" not in first
     assert yaml.safe_load(layouts.read_text()) == {"parameters": whole["parameters"]}
     second = inner_pytest.flat(run(folder, *options).stdout)
-    assert "4 tensors lack an annotation, or part of one: with the following annotations" in second
+    assert "4 tensors lack an annotation, or part of one: with these annotations" in second
     assert yaml.safe_load(layouts.read_text()) == whole
     assert "1 passed" in run(folder, *options).stdout
 

@@ -39,7 +39,7 @@ def test_gradients_divided_once_too_often_are_found_before_clipping(
 ):
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · unclipped_grad · step 0" in text
-    assert "the value is 0.5 times the reference, a factor of 1/dp" in text
+    assert "the value is 0.5 times the reference, which equals 1/dp" in text
 
 
 @pytest.mark.trainsafe(
@@ -54,7 +54,7 @@ def test_fsdp2_gradients_divided_once_too_often_are_found_before_clipping(
 ):
     text = failure(candidate_trace, reference_trace)
     assert "starts at 0.weight · unclipped_grad · step 0" in text
-    assert "the value is 0.5 times the reference, a factor of 1/dp" in text
+    assert "the value is 0.5 times the reference, which equals 1/dp" in text
 
 
 @pytest.mark.trainsafe(clipped, dp=2, dtype="float64", args={"declared": False})

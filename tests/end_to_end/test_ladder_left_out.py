@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 
+import fixed_dtype_program
 import half_single_program
 import pytest
 from single_precision_program import train
@@ -60,3 +61,16 @@ def test_float64_is_skipped_with_a_note_if_only_the_candidate_cannot_run_in_it(
 def test_a_candidate_that_fails_in_every_dtype_fails_the_test(candidate_trace, reference_trace):
     with pytest.raises(GroupFailure, match=r"broken for torch\.float32"):
         assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(fixed_dtype_program.train, tp=2, candidate_args={"fixed": True})
+def test_a_tensor_that_fixes_float32_is_named_with_the_option_that_helps(
+    candidate_trace, reference_trace
+):
+    with pytest.raises(GroupFailure) as failure:
+        assert_trainsafe(candidate_trace, reference_trace)
+
+    text = str(failure.value)
+    assert "(dtype)" in text.splitlines()[0]
+    assert "this Run computes in float64, and one side of the collective has float32" in text
+    assert "with --trainsafe-dtype float32" in text

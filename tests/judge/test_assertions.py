@@ -50,7 +50,7 @@ def test_failure_is_an_assertion_error_with_the_whole_report(bench: Bench) -> No
     one_line = flat(text)
     assert text.startswith("trainsafe: model.train at tp=2 dp=2 differs from its single-device")
     assert "starts at norm.weight · main_grad · step 0 · float32" in one_line
-    assert "the value is 2 times the reference, a factor of dp or tp" in one_line
+    assert "the value is 2 times the reference, which equals dp or tp" in one_line
     assert "3 of 4 main gradients" in one_line
     assert "look at tests/judge/model.py:4 (module class Norm)" in one_line
     assert re.search(r"compared \d+ tensors in float32, with a single device", one_line)
@@ -73,7 +73,7 @@ def test_an_inconclusive_comparison_fails_unless_its_check_is_accepted(bench: Be
     measured = {"perturbed": perturbed, "shadow": shadow}
     text = flat(report(same, reference, **measured))
     assert "inconclusive, so not a pass" in text
-    assert "dp-inputs ranks 0 and 2 of dp saw the same data" in text
+    assert "because ranks 0 and 2 of dp saw the same data" in text
     assert "accept=['dp-inputs']" in text
     assert_equivalent(same, reference, **measured, accept=["dp-inputs"])  # type: ignore[arg-type]
 

@@ -131,7 +131,7 @@ def test_an_inconclusive_rung_does_not_stop_the_ladder(bench: Bench) -> None:
 def test_a_ladder_without_failures_reports_every_inconclusive_dtype(bench: Bench) -> None:
     same: dict[str, Any] = {"inputs": lambda at, index: index % 2}
     report, _, summary = climbed(bench, {}, **same)
-    assert "(float64, float32, bfloat16)" in " ".join(report.split())
+    assert "(dp-inputs; float64, float32, bfloat16)" in " ".join(report.split())
     assert summary["verdict"] == "inconclusive"
     assert "saw the same data" in summary["reason"]
 

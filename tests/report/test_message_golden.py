@@ -123,11 +123,22 @@ def test_failure_without_a_pattern_shows_its_position_and_later_failures(
     assert text == snapshot
 
 
+def test_an_inconclusive_report_starts_with_one_cause(snapshot: SnapshotAssertion) -> None:
+    zeros = doubt("zeros", "9 of 9 weights of the reference start as zeros, such as fc1.weight")
+    follow = [
+        doubt("gradients", "every gradient of the reference is zero: nothing was trained"),
+        doubt("moved", "no parameter of the reference moved in any step"),
+        *(doubt(f"sensitive:{kind}", "rounding hides any bug") for kind in ("loss", "param_grad")),
+    ]
+    text = report(judged(dtype="float64", doubts=(*follow, zeros)), judged(doubts=(*follow, zeros)))
+    assert text == snapshot
+
+
 def test_inconclusive_names_each_doubt_once_with_its_dtypes(snapshot: SnapshotAssertion) -> None:
     same = doubt("dp-inputs", "ranks 0 and 2 of dp saw the same data")
     nans = [
         doubt("reference-finite", "3 of 8 values of the reference are not finite", id)
-        for id in (NORM, REDUCED, FC1, FC2, FC1, FC2)
+        for id in (NORM, REDUCED, FC1, FC2, *(TensorId(1, n, "loss", "", "loss") for n in range(2)))
     ]
     text = report(
         judged(dtype="float64", doubts=(same,)), judged(doubts=(same, *nans)), point="dp=2"

@@ -79,14 +79,12 @@ def _place(report: str) -> str:
 
 def suggested(report: str) -> dict[str, Any]:
     """The annotations that a report suggests, as a user would copy them."""
-    assert "with the following annotations, every tensor matches its reference" in flat(report), (
-        report
-    )
+    assert "with these annotations, every tensor matches its reference" in flat(report), report
     lines = iter(report.splitlines())
     next(line for line in lines if line.lstrip().startswith("annotate "))
     copied = []
     for line in lines:
-        if line.lstrip().startswith("add this to"):
+        if line.lstrip().startswith("because "):
             break
         copied.append(line)
     while not copied[0].rstrip().endswith((":", "}")):

@@ -19,7 +19,7 @@ def test_gradients_that_the_schedule_divides_again_are_located(
     candidate_trace, reference_trace, localizing
 ):
     text = failure(candidate_trace, reference_trace, fault="scaled")
-    quarter = "the value is 0.25 times the reference, a factor of 1/micro-batches"
+    quarter = "the value is 0.25 times the reference, which equals 1/micro-batches"
     at = starts(text, "tok_embeddings.weight · main_grad · step 0", quarter, "by the same factor")
     assert at == line_of(titan_pipeline, "schedule.step(ids)")
 

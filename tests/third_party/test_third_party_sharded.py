@@ -41,7 +41,7 @@ ONE = {"steps": 1}
 ONE_MOE = {"model": "qwen2_moe", **ONE}
 
 FIRST = "output.loss · activation_grad · step 0 · micro-batch 0"
-HALVED = "the value is 0.5 times the reference, a factor of 1/micro-batches or 1/tp"
+HALVED = "the value is 0.5 times the reference, which equals 1/micro-batches or 1/tp"
 DIFFERENTIATED = "the loss that transformers_tp.train differentiates is wrong"
 BACKWARD = "(loss / divisor).backward()"
 HALF = "the value is 0.5 times the reference, a factor of 1/"

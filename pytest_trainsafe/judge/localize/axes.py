@@ -6,6 +6,7 @@ Called by `judge.localize.search`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.case import Case
@@ -44,13 +45,24 @@ def without(case: Case, axis: str) -> Point | None:
     return point if reason is None else None
 
 
-def necessary_axis(
-    case: Case, axes: list[str], persists: Callable[[Point], bool | None]
-) -> tuple[str, str]:
-    """The axis without which the fault does not occur, and a sentence on what was tried.
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What Points without one axis show about a fault.
 
-    The axis is "" if there is no such axis, or more than one.  `persists(point)` returns whether
-    the fault occurs at a Point, None if that is unknown.
+    `axis` is the axis without which the fault does not occur, "" if there is no such axis, or more
+    than one; `text` is a sentence on what was tried.  Without each of the axes in `stays`, the
+    fault occurs too.
+    """
+
+    axis: str = ""
+    text: str = ""
+    stays: tuple[str, ...] = ()
+
+
+def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool | None]) -> Tried:
+    """The axis without which the fault does not occur.
+
+    `persists(point)` returns whether the fault occurs at a Point, None if that is unknown.
     """
     values: Mapping[str, AxisValue] = dict(case.point)
     gone: list[str] = []
@@ -70,9 +82,12 @@ def necessary_axis(
 
     if not gone:
         tried = " and ".join(f"at {at(axis)}" for axis in stays)
-        return "", f"no single axis: the fault also occurs {tried}" if tried else ""
+        text = f"no single axis: the fault also occurs {tried}" if tried else ""
+        return Tried("", text, tuple(stays))
     if len(gone) == 1:
         also = " and ".join(f"at {at(axis)}" for axis in stays)
         text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
-        return gone[0], f"{text}, {also} it is still there" if also else text
-    return "", f"{' and '.join(gone)} together: without any of them the fault is gone"
+        text = f"{text}, {also} it is still there" if also else text
+        return Tried(gone[0], text, tuple(stays))
+    text = f"{' and '.join(gone)} together: without any of them the fault is gone"
+    return Tried("", text, tuple(stays))

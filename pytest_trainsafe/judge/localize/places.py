@@ -121,9 +121,14 @@ class Places:
         return self.of_phase(phase, comparison, [id.path])
 
     def of_annotations(self) -> Place:
-        """The source line that passes the annotations to ctx.watch, unless they are in a file."""
-        facts = (each for rank in self.candidate.ranks for each in rank.events_of(Annotations))
-        return NOWHERE if any(each.file for each in facts) else self._does("watch")
+        """The source line that passes the annotations to ctx.watch.
+
+        There is none if they are in a file, or if the program passes none.
+        """
+        facts = [each for rank in self.candidate.ranks for each in rank.events_of(Annotations)]
+        if any(each.file for each in facts) or not any(each.given for each in facts):
+            return NOWHERE
+        return self._does("watch")
 
     def summing(self, axis: str) -> Place:
         """The source line of a collective that sums gradients over the mesh axis `axis`."""
@@ -158,7 +163,8 @@ class Places:
         """
         if phase == "norm":
             return _once(self.norms)
-        return _once(self._fitting(targets) or self.reductions)
+        targets = [*targets]
+        return _once(self._fitting(targets) or self._not_of_wrapper(targets, self.reductions))
 
     def _reductions(self, of: str) -> list[Reduction]:
         ranks = self.candidate.ranks
@@ -207,17 +213,19 @@ class Places:
         """
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
-        fitting = self._fitting(targets)
+        targets = [*targets]
+        fitting, ignored = self._fitting(targets), self._ignored(targets)
         ranked = sorted(
-            fitting or self.reductions,
+            fitting or self._not_of_wrapper(targets, self.reductions),
             key=lambda made: (_adds_up(made), not axes & {*made.axes}),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
         role = self.candidate.sizes.mesh.role
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
+            does = "does not shard these parameters" if ignored else "reduces the gradients"
             return (
                 wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here and reduces the gradients{_through(wrapper)}",
+                f"{wrapper.name} is applied here and {does}{_through(wrapper)}",
             )
         if ranked:
             return self._of(ranked)
@@ -245,7 +253,35 @@ class Places:
             made
             for made in self.reductions
             if made.numel is None or made.numel in sizes or made.numel not in every
+            if made.numel in sizes or self._not_of_wrapper(paths, [made])
         ]
+
+    def _not_of_wrapper(
+        self, targets: Collection[str], reductions: Sequence[Reduction]
+    ) -> list[Reduction]:
+        """The reductions, without those of FSDP2 if it does not shard any of `targets`.
+
+        FSDP2 reduces the gradients of the parameters that it shards by a reduce-scatter, and leaves
+        out those that are passed to it as `ignored_params`.
+        """
+        if not self._ignored(targets):
+            return [*reductions]
+        return [made for made in reductions if not made.call.startswith("reduce_scatter")]
+
+    def _ignored(self, targets: Collection[str]) -> bool:
+        """Whether `fully_shard` is applied to other parameters than `targets`, and to none of them.
+
+        `targets` are paths of parameters; False if there are none.
+        """
+        if not any(site.what == "wrapper" and site.name == "fully_shard" for site in self.sites):
+            return False
+        found = [
+            event.layout_source
+            for rank in self.candidate.ranks
+            for id, event in rank.tensors.items()
+            if id.kind == "param" and id.path in targets
+        ]
+        return bool(found) and "dtensor" not in found
 
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         """The source line of the first reduction, or the user's line that called a library."""

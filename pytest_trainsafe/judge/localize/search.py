@@ -22,7 +22,7 @@ from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.axes import necessary_axis, parallel
+from pytest_trainsafe.judge.localize.axes import Tried, necessary_axis, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
 from pytest_trainsafe.judge.localize.description import located
@@ -201,7 +201,9 @@ class Search:
                 "modules share"
             )
         program = self.candidate.case.program
-        return located(faults, comparison, rung, program, self.axis(faults, rung))
+        tried = self.axis(faults, rung)
+        found = located(faults, comparison, rung, program, tried.text)
+        return replace(found, axis=tried.axis, not_axes=tried.stays)
 
     def rewritten(self) -> Rung:
         """A new rung: traces of Runs in which the tensors between modules are rewritten."""
@@ -235,10 +237,10 @@ class Search:
         comparison = with_factor(outputs, compare(outputs, ()))
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
-    def axis(self, faults: Sequence[Fault], rung: Rung) -> str:
-        """The report's text on the axis without which the first fault does not occur.
+    def axis(self, faults: Sequence[Fault], rung: Rung) -> Tried:
+        """The axis without which the first fault does not occur.
 
-        It says so if the time did not suffice to try every axis.
+        The text says so if the time did not suffice to try every axis.
         """
         case = self.candidate.case
         late = False
@@ -263,12 +265,12 @@ class Search:
 
         axes = parallel(case.point, parallel_axes(case.point.mesh))
         if len(axes) == 1 and case.arguments == case.candidate_arguments:
-            return f"{axes[0]}, the only one of this Point"
-        text = necessary_axis(case, axes, persists)[1]
+            return Tried(axes[0], f"{axes[0]}, the only one of this Point")
+        tried = necessary_axis(case, axes, persists)
         if late:
             stopped = f"stopped at the time limit after {self.seconds:.0f} s (--trainsafe-localize)"
-            text = f"{text}; {stopped}" if text else stopped
-        return text
+            tried = replace(tried, text=f"{tried.text}; {stopped}" if tried.text else stopped)
+        return tried
 
     def _wait(self, future: Future[Run]) -> Trace:
         return future.result(max(0.0, self.until - time.monotonic())).trace

@@ -13,7 +13,6 @@ from torch import nn
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.indices import scale_shape
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.errors import ArgumentTypeError
@@ -24,6 +23,7 @@ from pytest_trainsafe.record.layouts.resolve import parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of
+from pytest_trainsafe.record.model.shard_shapes import Exchange, logical_shapes
 from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.record.training.tensors import local_values
 
@@ -61,25 +61,35 @@ def fill(
     seed: int,
     std: Std,
     annotations: Annotations,
+    exchange: Exchange | None = None,
 ) -> dict[int, Filled]:
     """Fills every parameter with this rank's part of the parameter's logical tensor.
 
-    Returns a Filled for each parameter, by the parameter's `id()`.
+    Returns a Filled for each parameter, by the parameter's `id()`.  `exchange` asks other ranks for
+    the shapes of their shards; without it all shards count as equally long.
     """
     filled = {}
     parts = parts_of(model)
     rename = renaming(parts, point, coordinates)
     named = ((rename(name), parameter) for name, parameter in named_parameters(parts))
-    for name, parameter in unique_parameters(named).items():
+    parameters = unique_parameters(named)
+    layouts = {}
+    for name, parameter in parameters.items():
         if parameter.is_meta:
             raise ProgramError(
                 f"ctx.initialize was given a model on the meta device ({name} has no memory to "
                 "fill); call model.to_empty(device=ctx.device) first"
             )
-        layout, _ = parameter_layout(name, parameter, point, annotations)
-        local, shape = local_values(parameter), tuple(parameter.shape)
-        if not is_dtensor(parameter):
-            shape = scale_shape(shape, layout, point.sizes)
+        layouts[name] = parameter_layout(name, parameter, point, annotations)[0]
+    held = {
+        name: (layouts[name], tuple(parameter.shape))
+        for name, parameter in parameters.items()
+        if not is_dtensor(parameter)
+    }
+    logical = logical_shapes(held, coordinates, point.sizes, exchange)
+    for name, parameter in parameters.items():
+        layout, local = layouts[name], local_values(parameter)
+        shape = logical.get(name, tuple(parameter.shape))
         mean, deviation = _statistics(std, name, shape)
         value = consistent_tensor(
             name,

@@ -95,7 +95,7 @@ def _annotation(family: Family, root: Path, workspace: Path, options: str) -> st
     title = cut(f"trainsafe: {lead.program or lead.test}: {what(lead)}", 250)
     points = ", ".join(outcome.point or outcome.nodeid for outcome in family.members)
     message = [
-        ("first wrong", first.where or first.message),
+        ("first wrong" if first.where else "what", first.where or first.message),
         ("error", size(lead)),
         ("pattern", first.pattern),
         ("so", first.cause),
@@ -204,7 +204,10 @@ def _family(number: int, family: Family, workspace: Path, options: str) -> str:
     said = first.what.replace(f"{workspace}{os.sep}", "")
     place = f"{source} ({said})" if said else source
     rows = [
-        ("first wrong", code(_cell(first.where or first.message))),
+        (
+            "first wrong" if first.where else "what",
+            code(_cell(first.where or first.message)),
+        ),
         ("error", markdown(size(lead))),
         ("pattern", markdown(first.pattern)),
         ("so", markdown(first.cause)),

@@ -255,7 +255,7 @@ def test_the_report_explains_a_proposed_mean(bench: Bench) -> None:
     found = propose(rung, compare(rung), ())
     assert found is not None
     rows = proposal_rows(found)
-    assert [label for label, _, _ in rows] == ["annotate", "", "", "which says"]
+    assert [label for label, _, _ in rows] == ["annotate", "", "because", "which says"]
     assert rows[1][1] == "gradients: {mean: [dp]}"
     assert rows[3][1].startswith(
         "each rank's loss is a mean over the rank's own share of the batch, so its gradients are dp"

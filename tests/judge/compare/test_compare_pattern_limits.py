@@ -141,7 +141,7 @@ def test_a_factor_equal_to_the_product_of_all_sizes_is_explained() -> None:
     wrong = alone(48 * reference, reference, sizes=sizes, factors={"micro-batches": 6})
     found = scaled(wrong)
     assert found is not None
-    assert "a factor of tp*dp*micro-batches" in found.text
+    assert "which equals tp*dp*micro-batches" in found.text
 
 
 def test_boolean_masks_split_over_ranks_are_explained_as_a_partial_sum() -> None:

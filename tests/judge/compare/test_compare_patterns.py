@@ -133,7 +133,7 @@ def test_all_axes_of_a_matching_size_are_named_with_the_likeliest_first() -> Non
         wrong = wrong_tensor(reference_tensor(), lambda r, at: 2 * r, point=point, kind=kind)
         found = explain(wrong)
         assert found is not None
-        assert f"a factor of {names}" in found.text
+        assert f"which equals {names}" in found.text
         assert found.axis == names[:2]
 
 

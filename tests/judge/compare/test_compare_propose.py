@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
-import msgspec
 import pytest
 import torch
 from compare_traces import Bench, Edit, Record, healthy, training
+from undeclared_layouts import undeclared
 
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, axes_of
+from pytest_trainsafe.core.layout import Placement, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.declarations.propose import Proposal, has_missing, propose
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judge.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.report.proposal import proposal_rows
 from pytest_trainsafe.trace.facts import Annotations
-from pytest_trainsafe.trace.reader import Trace
 
 POINT = Point.of(tp=2, cp=2)
 ALL = {
@@ -34,28 +33,9 @@ ALL = {
     "modules": {"*": {"output": {"cp_dim": 0}}, "fc1": {"output": {"cp_dim": 0, "tp_dim": -1}}},
 }
 
-Keep = Callable[[TensorId, Placement], bool]
-
 
 def _loss(record: Record) -> bool:
     return record.id.kind == "loss"
-
-
-def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
-    """The rung without the declared placements that `keep` does not keep."""
-    ranks = []
-    for rank in rung.candidate.ranks:
-        tensors = {}
-        for id, event in rank.tensors.items():
-            raw = id.kind == "param_grad"  # the recorder knows that these are terms over cp
-            layout: Layout = tuple(
-                p for p in event.layout if keep(id, p) or (raw and isinstance(p, Partial))
-            )
-            source = "modules: *" if any(keep(id, p) for p in layout) else "default"
-            tensors[id] = msgspec.structs.replace(event, layout=layout, layout_source=source)
-        ranks.append(dataclasses.replace(rank, tensors=tensors))
-    trace = rung.candidate
-    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
 def proposed(rung: Rung) -> Proposal:
@@ -264,10 +244,45 @@ def test_sharded_parameters_initialized_as_whole_are_proposed_by_their_shapes(be
     # The other parameters hold their own shards, which are proposed by their values.
     assert found.wanted["parameters"] == ALL["parameters"]
     rows = proposal_rows(found)
-    assert rows[0][1].startswith(
+    because = next(text for label, text, _ in rows if label == "because")
+    assert because.startswith(
         "1 parameter is sharded, as its shape shows, but was initialized as if every rank"
     )
     assert ("", "  fc1.weight: {tp_dim: 0}", False) in rows
+
+
+def test_uneven_shards_are_proposed_by_their_values(bench: Bench) -> None:
+    """At tp=3, 16 rows are cut into 6, 6 and 4."""
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), dtype="float64")))
+    assert (found.left, found.shaped) == (None, 0)
+    assert found.wanted["parameters"] == ALL["parameters"]
+    assert found.wanted["modules"] == {"fc1": {"output": {"tp_dim": -1}}}
+
+
+def test_uneven_shards_initialized_as_whole_are_proposed_by_their_shapes(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        return part * 0 + len(part) if initial and record.id.path != "norm.weight" else part
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), edit, dtype="float64")))
+    assert (found.shaped, found.unexplained) == (3, "")
+    assert found.wanted["parameters"] == ALL["parameters"]
+
+
+def test_shards_that_torch_chunk_does_not_cut_are_not_proposed_by_their_shapes(
+    bench: Bench,
+) -> None:
+    """At tp=3, one rank more has 4 of the 16 rows: 6, 4 and 4."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        initial = record.id.kind == "param" and record.id.step == INITIAL
+        if not initial or record.id.path != "fc1.weight":
+            return part
+        return part[:4] * 0 if at["tp"] else part * 0
+
+    found = proposed(undeclared(bench.rung(Point.of(tp=3), edit, dtype="float64")))
+    assert found.shaped == 0
+    assert "fc1.weight" not in found.wanted["parameters"]
 
 
 def test_parameters_that_differ_between_ranks_are_not_proposed_by_their_shapes(

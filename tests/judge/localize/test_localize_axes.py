@@ -13,6 +13,12 @@ from pytest_trainsafe.sweep.program import resolve
 
 def axis_of(fault, **axes):
     """The axis and the sentence for a fault that occurs at Points where `fault(point)` is true."""
+    found = tried(fault, **axes)
+    return found.axis, found.text
+
+
+def tried(fault, **axes):
+    """What Points without one axis show about a fault."""
     case = Case(Point.of(**axes), resolve(gpt.train), Settings())
     return necessary_axis(case, parallel(case.point, PARALLEL_AXES), fault)
 
@@ -41,6 +47,11 @@ def test_no_axis_is_named_for_a_fault_that_occurs_without_each_axis():
     axis, text = axis_of(lambda point: True, tp=2, cp=2)
     assert axis == ""
     assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
+
+
+def test_the_axes_without_which_a_fault_stays_are_known():
+    assert tried(lambda point: point.size("tp") > 1, tp=2, cp=2, dp=2).stays == ("cp", "dp")
+    assert tried(lambda point: True, tp=2).stays == ("tp",)
 
 
 def test_no_axis_is_named_if_no_point_could_be_tried():

@@ -33,7 +33,7 @@ def check(search, name, axis=""):
     _, faults = found.judge(rung)
     pairs = [(fault.phase, fault.target) for fault in faults]
     assert bugs.find(name).localised(pairs), pairs
-    sentence = found.axis(faults, rung) if axis else ""
+    sentence = found.axis(faults, rung).text if axis else ""
     assert sentence.startswith(axis)
     return {target.rpartition(".")[2] for _, target in pairs}
 

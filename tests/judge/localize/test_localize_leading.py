@@ -115,5 +115,14 @@ def test_annotations_are_located_where_they_are_passed_unless_they_are_in_a_file
         return Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations()
 
     watch = Site("watch", "/me/fit.py:12")
-    assert place(watch, Annotations()) == ("/me/fit.py:12", "passes the annotations to ctx.watch")
-    assert place(watch, Annotations("/me/layouts.yaml")) == ("", "")
+    line = ("/me/fit.py:12", "passes the annotations to ctx.watch")
+    assert place(watch, Annotations(given=True)) == line
+    assert place(watch, Annotations("/me/layouts.yaml", given=True)) == ("", "")
+
+
+def test_a_line_that_passes_no_annotation_is_not_named_as_the_one_that_passes_them(
+    of_norm: Rung,
+) -> None:
+    watch = Site("watch", "/me/fit.py:12")
+    noted = noting(of_norm, watch, Annotations())
+    assert Places(noted.candidate, PROGRAM).of_annotations() == ("", "")

@@ -10,13 +10,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
 import torch
 
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.words import describe
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.indices import local_shape
 from pytest_trainsafe.core.layout import Layout, Shard, axes_of
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -24,6 +23,7 @@ from pytest_trainsafe.judge.compare.declarations.adopt import adopt
 from pytest_trainsafe.judge.compare.declarations.averaged import Means, may_be_means, means
 from pytest_trainsafe.judge.compare.declarations.infer import AXES, Inferred, Sample, infer_all
 from pytest_trainsafe.judge.compare.declarations.infer_permuted import Permutation, infer_permuted
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.compare.declarations.suggest import (
     AnnotationPatch,
     MissingLayout,
@@ -54,37 +54,6 @@ MAX_NAMES = 500
 
 #: If a tensor has more elements than this, no other of its name is examined: its values suffice.
 LARGE = 2**20
-
-
-@dataclass(slots=True)
-class Proposal:
-    """The annotations to add, and what they leave unexplained.
-
-    `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
-    found, and those that `means` explains.  `left` is the first failing finding after all proposals
-    are adopted, None if nothing fails then.  `withheld` counts the layouts with partial sums that
-    are not proposed because something still fails.  `unexplained` describes the first tensor for
-    which no layout was found, and the closest layout.  `file` is the annotation file that the
-    program read, "" for none, and `model` the section of it that the program used.  `means` says
-    which declaration of gradients or losses as means over ranks to add or remove, if that explains
-    all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
-    found by shape alone.
-    """
-
-    wanted: AnnotationPatch
-    tensors: int
-    left: Finding | None
-    withheld: int = 0
-    unexplained: str = ""
-    file: str = ""
-    means: Means | None = None
-    shaped: int = 0
-    model: str = ""
-
-    @property
-    def settles(self) -> bool:
-        """Whether these annotations may explain the whole failure, without a second fault."""
-        return self.left is None or bool(self.shaped)
 
 
 def has_missing(rung: Rung, comparison: Comparison) -> bool:
@@ -168,6 +137,8 @@ def propose(
         averaged,
         len(shaped),
         used.model,
+        tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
+        (adopted, comparison) if left is not None else None,
     )
 
 
@@ -424,27 +395,34 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
 
 
 def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
-    """Whether all ranks hold equal values of a parameter whose layout may lack an annotation."""
+    """Whether the ranks filled their shards of a parameter as if each were the whole.
+
+    The values then depend on the shape: shards of one shape are equal.  Of shards that differ in
+    shape, the shapes alone show that they are shards (`cut_by_shape`).
+    """
     if not rung.candidate.holders(id) or not _open(rung.candidate, id):
         return False
     first, *others = (part.tensor for part in parts_of(rung.candidate, id))
-    return all(o.shape == first.shape and torch.equal(o, first) for o in others)
+    alike = [other for other in others if other.shape == first.shape]
+    return all(torch.equal(other, first) for other in alike)
 
 
 def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
     """The layout over tp that follows from the shapes of a parameter and of its reference.
 
-    Empty if the shapes are equal, and None if no layout fits.
+    Empty if the shapes are equal, and None if no layout fits.  Shards may be unequal, as
+    `torch.chunk` cuts them.
     """
-    there = rung.reference.holders(id)
+    there, held = rung.reference.holders(id), rung.candidate.holders(id)
     if not there:
         return None
-    part, whole = rung.candidate.holders(id)[0][1].shape, there[0][1].shape
-    tp = rung.candidate.sizes["tp"]
-    if len(part) != len(whole):
+    whole, sizes = there[0][1].shape, rung.candidate.sizes
+    parts = [(rank.coordinates, event.shape) for rank, event in held]
+    if any(len(shape) != len(whole) for _, shape in parts):
         return None
-    cut = [dim for dim, length in enumerate(part) if length != whole[dim]]
+    cut = {dim for _, shape in parts for dim, part in enumerate(shape) if part != whole[dim]}
     if not cut:
         return ()
-    fits = len(cut) == 1 and part[cut[0]] == -(-whole[cut[0]] // tp)
-    return (Shard(cut[0], "tp"),) if fits else None
+    layout: Layout = (Shard(min(cut), "tp"),)
+    fits = all(local_shape(layout, at, sizes, whole) == tuple(shape) for at, shape in parts)
+    return layout if fits else None

@@ -94,7 +94,27 @@ def _wrong(
         earlier=_earlier(rung, id),
         terms=_terms(rung, id),
         left=_left(rung, id),
+        only=_only_axis(rung),
     )
+
+
+def _only_axis(rung: Rung) -> str:
+    """The mesh axis that alone distinguishes the candidate from the reference; "" if none does.
+
+    Then whatever is wrong comes from this axis: without it the candidate is the reference.
+    """
+    candidate, reference = rung.candidate.manifest, rung.reference.manifest
+    if (candidate.program, candidate.spec.arguments) != (
+        reference.program,
+        reference.spec.arguments,
+    ):
+        return ""
+    ours, theirs = rung.candidate.point.without("dtype"), rung.reference.point.without("dtype")
+    sizes, others = rung.candidate.sizes, rung.reference.sizes
+    over = [axis for axis, size in sizes.items() if size != others.get(axis, 1)]
+    # Axes such as sp, which is no number of ranks, distinguish the two as well.
+    more = {*ours.values} - {*theirs.values}
+    return over[0] if len(over) == 1 and {axis for axis, _ in more} == {*over} else ""
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -29,12 +29,14 @@ class WrongTensor:
     `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
     ranks' parts.  A wrong value may be scaled by the size of a mesh axis or by another number:
     `sizes` has the sizes of the mesh axes, and `factors` the other numbers, each with a name, such
-    as the number of "micro-batches".  `allowed` is the absolute norm of the error that rounding
-    explains, and `slices` this norm at every index of each dimension (empty if unknown).  `dtype`
-    is the dtype in which the reference recorded the tensor.  `earlier` maps descriptions ("of the
-    previous step") to the reference's earlier values.  If the tensor is the sum of the gradients of
-    micro-batches, `terms` maps each micro-batch to its gradient, and `left` has what a program that
-    does not clear its gradients may still hold of the previous step, in the reference's values.
+    as the number of "micro-batches".  `only` is the axis that alone distinguishes the candidate
+    from the reference, "" if there is none or more than one.  `allowed` is the absolute norm of the
+    error that rounding explains, and `slices` this norm at every index of each dimension (empty if
+    unknown).  `dtype` is the dtype in which the reference recorded the tensor.  `earlier` maps
+    descriptions ("of the previous step") to the reference's earlier values.  If the tensor is the
+    sum of the gradients of micro-batches, `terms` maps each micro-batch to its gradient, and `left`
+    has what a program that does not clear its gradients may still hold of the previous step, in the
+    reference's values.
     """
 
     value: torch.Tensor
@@ -49,6 +51,7 @@ class WrongTensor:
     earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
     left: tuple[torch.Tensor, ...] = ()
+    only: str = ""
     error: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
+
+import msgspec
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
@@ -27,6 +29,9 @@ _LIKELY = {
 _STEPPED = frozenset({"update", "optimizer_state", "param", "master_param"})
 
 MAX_NAMES = 3
+
+_SOME_FACTOR = "a factor is wrong, missing, or applied twice"
+_BY_CHANCE = "by chance"
 
 
 def scaled(wrong: WrongTensor) -> Pattern | None:
@@ -51,26 +56,90 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
         return None
     text = f"the value is {_digits(factor, wrong)} times the reference"
     if factor > 0:
-        cause = "a factor is wrong, missing, or applied twice"
+        cause = _SOME_FACTOR
     else:
         cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
     return Pattern("scaled", text, cause=cause, factor=factor)
 
 
 def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
-    text = f"the value is {_digits(factor, wrong)} times the reference, a factor of {_or(names)}"
-    sizes = _or([name.removeprefix("1/").strip("()") for name in names])
+    """The pattern of a factor that equals the sizes `names`.
+
+    A size is named as the cause only if candidate and reference differ in nothing else, and if no
+    other size fits: code for one axis may as well forget to divide by the micro-batches.
+    """
+    text = f"the value is {_digits(factor, wrong)} times the reference"
+    cause = ""
     if wrong.kind in _STEPPED:
         cause = (
-            f"the optimizer's step has a wrong factor: its learning rate or a beta, or a division "
-            f"by {sizes}"
+            "the optimizer's step has a wrong factor: its learning rate or a beta, or a division "
+            f"by {_or([_plain(name) for name in names])}"
         )
-    elif factor > 1:
-        cause = f"a division by {sizes} is missing, or a sum over {sizes} counts replicas"
-    else:
-        cause = f"it is divided by {sizes} once too often, or a sum over {sizes} is missing"
     first = names[0].removeprefix("1/")
-    return Pattern("scaled", text, first if first in wrong.sizes else "", cause, factor)
+    axis = first if first in wrong.sizes else ""
+    found = _possible(Pattern("scaled", text, axis, cause, factor, tuple(names)))
+    return of_axis(found, wrong.only) if equal_axes(found) == (wrong.only,) else found
+
+
+def equal_axes(pattern: Pattern) -> tuple[str, ...]:
+    """The sizes that a factor or its inverse equals: `dp` for 1/dp."""
+    return tuple(map(_plain, pattern.equals))
+
+
+def of_axis(pattern: Pattern, axis: str) -> Pattern:
+    """The pattern of a factor that is known to be caused by `axis`, one of its `equal_axes`."""
+    name = next(name for name in pattern.equals if _plain(name) == axis)
+    text = f"{_start(pattern)}, a factor of {name}"
+    cause = _cause(pattern.factor, axis) if _BY_CHANCE in pattern.cause else pattern.cause
+    return Pattern("scaled", text, axis, cause, pattern.factor, (name,))
+
+
+def without_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
+    """The pattern of a factor that is known not to be caused by `axes`: it occurs without them."""
+    chance = [name for name in pattern.equals if _plain(name) in axes]
+    left = tuple(name for name in pattern.equals if name not in chance)
+    if not chance:
+        return pattern
+    cause = "" if _BY_CHANCE in pattern.cause else pattern.cause
+    if left:
+        # A number of micro-batches, or a product of sizes, is no axis.
+        axis = next((name for name in map(_plain, left) if name.isidentifier()), "")
+        return _possible(Pattern("scaled", _start(pattern), axis, cause, pattern.factor, left))
+    them = "it" if len(chance) == 1 else "them"
+    text = (
+        f"{_start(pattern)}, which equals {_or(chance)} by chance: the fault occurs without {them} "
+        "too"
+    )
+    return Pattern("scaled", text, cause=cause or _SOME_FACTOR, factor=pattern.factor)
+
+
+def _possible(pattern: Pattern) -> Pattern:
+    """The pattern with the sizes that the factor equals in its text and, unless known, its cause.
+
+    The text of `pattern` names no size.
+    """
+    sizes = _or(list(equal_axes(pattern)))
+    it = "it" if len(pattern.equals) == 1 else "one of these"
+    cause = f"{_SOME_FACTOR}; unless it equals {sizes} {_BY_CHANCE}, {_cause(pattern.factor, it)}"
+    return msgspec.structs.replace(
+        pattern,
+        text=f"{pattern.text}, which equals {_or(list(pattern.equals))}",
+        cause=pattern.cause or cause,
+    )
+
+
+def _start(pattern: Pattern) -> str:
+    return pattern.text.partition(", which equals ")[0]
+
+
+def _cause(factor: float, size: str) -> str:
+    if factor > 1:
+        return f"a division by {size} is missing, or a sum over {size} counts replicas"
+    return f"it is divided by {size} once too often, or a sum over {size} is missing"
+
+
+def _plain(name: str) -> str:
+    return name.removeprefix("1/").strip("()")
 
 
 def _digits(factor: float, wrong: WrongTensor) -> str:

@@ -102,7 +102,10 @@ def _draws(rank: RankTrace) -> dict[str, list[DrawEvent | UnseenDraws]]:
 
 
 def _states(event: DrawEvent | UnseenDraws) -> tuple[str, str]:
-    return event.before, event.after
+    # If only a change of the state is known, the program may have seeded the generator, whose
+    # state before then depends on nothing.
+    known = isinstance(event, DrawEvent) and event.operator
+    return event.before if known else "", event.after
 
 
 def _by(event: DrawEvent | UnseenDraws | None) -> str:

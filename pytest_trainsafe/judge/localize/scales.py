@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 
 import torch
+from msgspec.structs import replace
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.inject.rewrite import own_rewrite_key, rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -40,7 +41,8 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     - those of a module that a stage replaces by a stand-in of a class other than `nn.Identity`;
     - those that are empty, not finite or not floating-point, and outputs with many exact zeros.
 
-    The values are measured in the first step and micro-batch that has the tensor.
+    The values are measured in the first step and micro-batch that has the tensor.  A micro-batch in
+    which its shape is another has a key of its own, with the same scale.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)
     both = {
@@ -51,12 +53,25 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
         and not any(is_cut_over_stages(t, id) for t in (candidate, reference))
     }
     found: dict[str, Rewrite | None] = {}
+    cut: dict[str, object] = {}
     for id in reference.ids():
         key = rewrite_key(id)
-        if _flows(id) and key in both and key not in found:
+        if not _flows(id) or key not in both:
+            continue
+        if key not in found:
             tensor = logical_tensor(reference, id).tensor
             found[key] = None if tensor is None else _scale(id, tensor)
+            cut[key] = _cut(reference, id)
+        elif (scale := found[key]) is not None and _cut(reference, id) != cut[key]:
+            tensor = logical_tensor(reference, id).tensor
+            if tensor is not None and tuple(tensor.shape) != scale.shape:
+                found[own_rewrite_key(id)] = replace(scale, shape=tuple(tensor.shape))
     return {key: scale for key, scale in found.items() if scale is not None}
+
+
+def _cut(trace: Trace, id: TensorId) -> object:
+    """What determines the shape of a logical tensor: the shapes and layouts of its parts."""
+    return {(event.shape, event.layout) for _, event in trace.holders(id)}
 
 
 def _other_stand_ins(candidate: Trace) -> set[str]:

@@ -212,7 +212,7 @@ class Rewriter:
             values = self._values(where, like.permute(order), layout)
             back = sorted(range(len(order)), key=order.__getitem__)
             return None if values is None else values.permute(back).contiguous()
-        target = self.target.get(rewrite_key(where))
+        target = self.target.get(own_rewrite_key(where)) or self.target.get(rewrite_key(where))
         if target is None:
             return None
         local, sizes = local_values(like), self.point.sizes
@@ -366,3 +366,8 @@ def _once(base: TensorId) -> tuple[int, int | None, str]:
 def rewrite_key(where: TensorId) -> str:
     """The key of a tensor in `spec.rewrite`: the same for all steps and micro-batches."""
     return f"{where.kind} {where.path} {where.call}"
+
+
+def own_rewrite_key(where: TensorId) -> str:
+    """The key in `spec.rewrite` of a tensor whose shape is unlike that in other micro-batches."""
+    return f"{rewrite_key(where)} in step {where.step}, micro-batch {where.microbatch}"

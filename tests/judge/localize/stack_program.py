@@ -147,7 +147,8 @@ class Stack(nn.Module):
 ANNOTATIONS = {"modules": {"up": {"output": {"tp_dim": -1}}, "relu": {"output": {"tp_dim": -1}}}}
 
 
-def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
+def train(ctx: Any, bug: str = "", recompute: bool = False, last: int = 4) -> None:
+    """Trains one step; the last micro-batch has `last` rows, the other one has four."""
     bug = bug if ctx.world_size > 1 else ""
     model = Stack(ctx.point.size("tp"), ctx.group("tp"), bug, recompute)
     model.to(ctx.device, ctx.dtype)
@@ -159,9 +160,12 @@ def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
     with ctx.step():
         for index in ctx.microbatches(2):
             data = torch.Generator().manual_seed(index)
-            batch = torch.randn(4, HIDDEN, generator=data, dtype=torch.float64).to(ctx.dtype)
+            rows = last if index == 1 else 4
+            batch = torch.randn(rows, HIDDEN, generator=data, dtype=torch.float64).to(ctx.dtype)
             with ctx.microbatch(index):
                 loss = model(batch.roll(1, 0) if bug == "data" else batch).square().mean()
+                if bug == "divisor":
+                    loss = loss * (rows / 4)  # divided by the rows of a full micro-batch
                 ctx.loss(loss * 2 if bug == "reported" else loss)
                 (loss * 2 if bug == "differentiated" else loss).backward()
         squares = torch.zeros((), dtype=ctx.dtype)

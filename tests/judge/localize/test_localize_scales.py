@@ -10,7 +10,7 @@ from call_traces import Flow, flow, values, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.localize.scales import LEAST_SPREAD, scales
-from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.inject.rewrite import own_rewrite_key, rewrite_key
 
 OUTPUT, GRADIENT = flow("fc1"), flow("fc1", kind="activation_grad")
 PP = Point.of(pp=2)
@@ -103,3 +103,20 @@ def test_the_scale_is_taken_from_the_first_step(tmp_path):
         tmp_path, Flow(OUTPUT, values("output", 64)), Flow(later, 100 * values("later", 64))
     )
     assert found[rewrite_key(OUTPUT)].std < 2
+
+
+def test_a_micro_batch_of_another_shape_is_rewritten_in_its_own_shape(tmp_path):
+    smaller = msgspec.structs.replace(OUTPUT, microbatch=1)
+    alike = msgspec.structs.replace(OUTPUT, microbatch=2)
+
+    found = rewrites(
+        tmp_path,
+        Flow(OUTPUT, values("output", 64, 4)),
+        Flow(smaller, values("smaller", 16, 4)),
+        Flow(alike, values("alike", 64, 4)),
+    )
+
+    first = found.pop(rewrite_key(OUTPUT))
+    assert found == {
+        own_rewrite_key(smaller): msgspec.structs.replace(first, shape=(16, 4)),
+    }

@@ -6,17 +6,18 @@ Only tensors that were compared are said to agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.core.tensor_id import Kind
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.judge.localize.conditions import Condition
+from pytest_trainsafe.judge.localize.conditions import Condition, Steps
 from pytest_trainsafe.judge.localize.inputs import Compared, callers_of
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
@@ -50,6 +51,8 @@ def located(
         rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
+    if cleared := description.clears_the_optimizer():
+        rows.append(("agrees", cleared))
     first = next(iter(groups.values()))
     for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
@@ -110,6 +113,26 @@ class _Description:
             for f in self.found()
         )
 
+    def clears_the_optimizer(self) -> str:
+        """The sentence that the optimizer's step is right; "" unless it was judged alone.
+
+        It is if its wrong gradients were replaced by equal ones in both Runs.
+        """
+        if not self.updated_alone or any(f.phase == "optimizer" for f in self.faults):
+            return ""
+        count, total = len(self.updated_alone), self.compared.parameters
+        which = f"all {total}" if count == total else f"{count} of {total}"
+        return (
+            "the optimizer's step: from gradients that were generated, equal in both Runs, it "
+            f"updates {which} parameters as in the reference"
+        )
+
+    @cached_property
+    def updated_alone(self) -> frozenset[str]:
+        """The compared parameters that both Runs updated by equal, generated gradients."""
+        first = min((f.where.step for f in self.found() if f.where is not None), default=INITIAL)
+        return Steps(self.rung).updated(first)
+
     def clears_the_model(self) -> str:
         """The clause that the model is not at fault; "" if a part of it is at fault, too."""
         of_model = ("forward", "backward", "buffer", "weights")
@@ -147,7 +170,9 @@ class _Description:
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case _:
-                return f"the optimizer's step of {parameters} is wrong"
+                equal = self.updated_alone.issuperset(names)
+                given = ", from equal gradients in both Runs" if equal else ""
+                return f"the optimizer's step of {parameters} is wrong{given}"
 
     def reduced(self, names: Sequence[str]) -> str:
         """The evidence that the reduction of some parameters' gradients is wrong."""

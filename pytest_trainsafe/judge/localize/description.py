@@ -346,6 +346,8 @@ class _Description:
         clause = ""
         if fault.phase == "forward" and not fault.uncalled:
             made = self.places.made("output", fault.target)
+            # Of a package that makes the output, the program's line only calls the model.
+            made = "" if made == self.places.led_there() else made
             clause = apart(f"; its output is made at {relative(made)}", made, source)
         if not clause and (fault.between or fault.uncalled):
             caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
@@ -408,6 +410,8 @@ class _Description:
         user = self.places.led_there()
         if is_installed(source) and user:
             what += f"; the model is called at {relative(user)}"
+        elif is_installed(source):
+            what += self.places.program_of(source)
         return source, what
 
 

@@ -91,6 +91,8 @@ def _line(frame: FrameType | None) -> str:
     for each, owner in calling_frames(frame):
         if owner == "ours":
             break
+        if owner == "fixture":
+            continue
         if owner == "project":
             return line_of(each)
         line = line or line_of(each)

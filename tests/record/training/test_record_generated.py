@@ -100,7 +100,7 @@ def with_a_closure(model: nn.Linear) -> tuple[Any, Callable[[], object]]:
     optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
 
     def step() -> None:
-        optimizer.step(lambda: 0.0)  # type: ignore[arg-type,return-value]
+        optimizer.step(lambda: 0.0)
 
     return optimizer, step
 
@@ -172,9 +172,12 @@ def test_no_line_of_the_program_is_recorded_for_the_replacement(record: Any) -> 
 
 
 def test_the_gradient_of_a_dtensor_is_replaced(record: Any) -> None:
-    from torch.distributed.tensor import DTensor, Shard, distribute_tensor, init_device_mesh
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group(
+        "gloo", store=torch._C._distributed_c10d.HashStore(), rank=0, world_size=1
+    )
     mesh = init_device_mesh("cpu", (1,), mesh_dim_names=("tp",))
 
     def distributed(factor: float) -> Any:

@@ -94,6 +94,7 @@ PLACES = (
     Place("gpt", {"recompute": "full"}, {"recompute_num_layers": 2, "layers": 3}),
     Place("gpt", {"recompute": "full"}, {"fp8": True, "vocabulary": 1}, accept=("gradients",)),
     Place("gpt", {"dp": 2}, {"clip": 0.5}),
+    Place("gpt", {"dp": 2}, {"clip": 1000.0}),  # never acts
     Place("gpt", {"dp": 2}, {"seq_len": 1}),
     Place("gpt", {"tp": 2}),
     Place("gpt", {"tp": 2}, {"learning_rate": 30.0}, accept=("sensitive:param_grad",)),
@@ -127,6 +128,7 @@ PLACES = (
     Place("moe", {"dp": 2, "ep": 2, "zero": 1}, {"clip": 0.5}),
     Place("moe", {"tp": 2, "sp": True}, {"capacity_factor": 0.75}),
     Place("cnn", {"dp": 2, "zero": 1}, {"clip": 0.5}),
+    Place("gpt", {"pp": 3}, {"layers": 3, "tied": True}),
     Place("gpt", {"dp": 2, "cp": 2}, {"bucket": 300, "clip": 0.5}),
     Place("gpt", {"dp": 2, "cp": 2, "zero": 1}, {"bucket": 300}),
     Place("gpt", {"dp": 2, "pp": 2, "zero": 1}, {"tied": True, "bucket": 300, "clip": 0.5}),

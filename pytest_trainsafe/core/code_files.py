@@ -41,6 +41,21 @@ def _folder_of_torch() -> str:
 TORCH = _folder_of_torch()
 
 
+@cache
+def _fixtures() -> str:
+    """The folder of this package's loops for frameworks, with a trailing separator.
+
+    It lies beside the package in a checkout, and inside of it when it is installed.
+    """
+    folders = (PACKAGE / "fixtures", PACKAGE.parent / "fixtures")
+    return next((f"{each}{os.sep}" for each in folders if (each / "loop_marks.py").exists()), "<")
+
+
+def is_fixture(file: str) -> bool:
+    """Whether the file has one of this package's loops, which train a user's model."""
+    return file.startswith(_fixtures())
+
+
 def is_ours(file: str) -> bool:
     """Whether the file belongs to the part of this package that runs in the ranks."""
     return file.startswith(_OURS)
@@ -61,9 +76,9 @@ def is_installed(file: str) -> bool:
     return any(folder in file for folder in _INSTALLED)
 
 
-#: Whose code a file contains.  "none" is code without a file, such as generated code, and
-#: "wrapper" is a framework's wrapper of `torch.distributed`.
-Owner = Literal["none", "ours", "torch", "wrapper", "python", "installed", "project"]
+#: Whose code a file contains.  "none" is code without a file, such as generated code, "wrapper" is
+#: a framework's wrapper of `torch.distributed`, and "fixture" is one of this package's loops.
+Owner = Literal["none", "ours", "fixture", "torch", "wrapper", "python", "installed", "project"]
 
 
 @lru_cache(maxsize=4096)  # names of generated code are not bounded
@@ -73,6 +88,8 @@ def owner_of(file: str) -> Owner:
         return "none"
     if is_ours(file):
         return "ours"
+    if is_fixture(file):
+        return "fixture"
     if file.startswith(TORCH):
         return "torch"
     if passes_on(file):
@@ -83,10 +100,13 @@ def owner_of(file: str) -> Owner:
 
 
 def calling_frames(frame: FrameType | None) -> Iterator[tuple[FrameType, Owner]]:
-    """The frames from `frame` outwards of the project, installed packages, and this package."""
+    """The frames from `frame` outwards of the project, installed packages, and this package.
+
+    Those of this package include its loops for frameworks (owner "fixture").
+    """
     while frame is not None:
         owner = owner_of(frame.f_code.co_filename)
-        if owner in ("project", "installed", "ours"):
+        if owner in ("project", "installed", "fixture", "ours"):
             yield frame, owner
         frame = frame.f_back
 
@@ -100,18 +120,21 @@ def calling_lines() -> tuple[str, str]:
     """file:line of the caller of torch or this package, and of the project's code that led to it.
 
     The first is the innermost caller outside of torch, this package, frameworks' wrappers of
-    `torch.distributed` and the standard library (`contextlib`); it is the outermost line of the
-    stack if there is none, as in autograd's own threads.  The second is "" if the caller is the
+    `torch.distributed` and the standard library (`contextlib`).  If there is none, it is the
+    innermost line of this package's loops for frameworks, or else the outermost line of the stack,
+    as in autograd's own threads.  The second is "" if the caller is the
     project's own code, or if the stack has no code of the project.
     """
-    site = ""
+    site = loop = ""
     for frame, owner in calling_frames(sys._getframe(1)):
-        if owner != "ours":
+        if owner == "fixture":
+            loop = loop or line_of(frame)
+        elif owner != "ours":
             line = line_of(frame)
             site = site or line
             if owner == "project":
                 return site, "" if line == site else line
-    return site or line_of(_outermost(sys._getframe(1))), ""
+    return site or loop or line_of(_outermost(sys._getframe(1))), ""
 
 
 def _outermost(frame: FrameType) -> FrameType:

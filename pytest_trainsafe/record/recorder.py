@@ -37,6 +37,7 @@ from pytest_trainsafe.record.model.parts import (
     named_modules,
     named_parameters,
     parts_of,
+    unique_parameters,
     unwrapped,
 )
 from pytest_trainsafe.record.observe.meta import checked
@@ -47,7 +48,7 @@ from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
-from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
+from pytest_trainsafe.record.training.parameters import ParameterRecorder
 from pytest_trainsafe.record.training.reductions import Reductions
 from pytest_trainsafe.record.training.tensors import (
     local_values,
@@ -223,6 +224,8 @@ class Recorder:
             parameter_adapter=next(filter(None, parameter_adapter), None),
             engine=engine,
             sites=self.sites,
+            # An engine may clip or copy gradients after its step begins.
+            rewriter=rewriter if engine is None else None,
         )
         if engine is None:  # an engine may split the parameters after ctx.initialize
             layouts = self.parameters.layouts

@@ -102,6 +102,8 @@ NoteKey = Literal[
     "clipped",
     "compiled",
     "dropout",
+    "generated",
+    "kept",
     "level",
     "local",
     "ran",
@@ -123,6 +125,9 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     clipped               the function by which the program clips gradients
     compiled              a module inside a compiled region, where it is not recorded
     dropout               the rate of a dropout that is on
+    generated             the step and path of a main gradient that was replaced before the
+                          optimizer used it
+    kept                  those of one that was not replaced, although this rank's optimizer uses it
     level                 "step" if the program marks no micro-batches
     local                 the kind and path of an output without a logical counterpart at the Point
     ran                   an axis that took effect on the rank: "recompute" (a backward ran a

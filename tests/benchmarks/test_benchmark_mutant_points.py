@@ -39,3 +39,11 @@ def test_lines_run_by_the_candidate_and_by_the_reference_are_distinguished() -> 
     assert [found.runs("a.py", range(n, n + 1)) for n in (1, 2, 3, 4)] == [True, True, False, False]
     assert [n for n in range(5) if found.shares("a.py", range(n, n + 1))] == [2, 3]
     assert [n for n in range(5) if found.only_shares("a.py", range(n, n + 1))] == [3]
+
+
+def test_some_place_clips_with_a_limit_that_no_norm_reaches_and_some_ties_three_stages() -> None:
+    """A bound of the clip factor acts only there; with two stages the last one is the second."""
+    from _mutant_points import PLACES
+
+    assert any(place.arguments.get("clip", 0.0) > 100 for place in PLACES)
+    assert any(place.axes.get("pp", 1) > 2 and place.arguments.get("tied") for place in PLACES)

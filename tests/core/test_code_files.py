@@ -7,6 +7,7 @@ import threading
 import pytest
 import torch
 
+from pytest_trainsafe import fixtures
 from pytest_trainsafe.core import code_files
 from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
 
@@ -17,6 +18,7 @@ from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line
         ("<string>", "none"),
         ("<eval_with_key>.7", "none"),
         (code_files.__file__, "ours"),
+        (fixtures.__file__, "fixture"),
         (torch.nn.functional.__file__, "torch"),
         ("/opt/deepspeed/comm/comm.py", "wrapper"),
         ("/v/lib/python3.12/site-packages/deepspeed/comm/comm.py", "wrapper"),
@@ -44,6 +46,16 @@ def test_calling_lines_are_those_of_the_nearest_package_and_of_the_project():
     inner = lambda: call(calling_lines, package)  # noqa: E731
     assert call(inner, project)[0] == f"{package}:1"
     assert call(inner, project)[1].startswith(f"{__file__}:")
+
+
+def test_lines_of_our_loops_for_frameworks_are_named_only_if_there_is_no_other():
+    package, loop = "/v/site-packages/layers.py", f"{fixtures.__file__}"
+    inner = lambda: call(calling_lines, package)  # noqa: E731
+    site, user = call(inner, loop)
+    assert site == f"{package}:1"
+    assert user.startswith(f"{__file__}:")  # the test, and not the loop
+    # From the loop itself, the nearest other line is named, here the test's.
+    assert call(calling_lines, loop)[0].startswith(f"{__file__}:")
 
 
 def test_frames_of_torch_and_of_python_are_no_callers():

@@ -9,20 +9,22 @@ Called by `judge.localize.search`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 import msgspec
+import torch
 
+from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.localize.conditions import Condition, Conditions
+from pytest_trainsafe.judge.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judge.localize.inputs import Compared, Inputs, callers_of
 from pytest_trainsafe.judge.localize.stages import is_input, stage_of, wrong_transfer
-from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.inject.rewrite import replacement, rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -108,6 +110,7 @@ class _Blame:
         self.wrong = [id for id in dict.fromkeys(failing) if id is not None and id.step != INITIAL]
         self.callers = callers_of(rung.reference)
         self.conditions = Conditions(rung)
+        self.steps = Steps(rung)
         self.input_ids: dict[tuple[int, int | None, str, str], list[TensorId]] = {}
         for id in rung.reference.ids():
             if is_input(id):
@@ -166,12 +169,23 @@ class _Blame:
             if not wrong and not late and (norm or scaled):
                 yield Fault("norm", PROGRAM)
         wrong |= {id.path for id in (*reduced, *late)}
-        stepped = [id for id in self.wrong if id.kind in _STEPPED and not (_paths(id) & wrong)]
+        stepped = [id for id in self.wrong if id.kind in _STEPPED and self.judges(id, wrong)]
         # A common factor on all gradients is an effect of the fault before it.
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
         for id in stepped:
             if _parameter(id) not in follow:
                 yield Fault("optimizer", _parameter(id))
+
+    def judges(self, id: TensorId, wrong: Collection[str]) -> bool:
+        """Whether a wrong step shows a fault of the optimizer.
+
+        It does if the step used equal gradients in both Runs: generated ones, or right ones.
+        `wrong` has the parameters whose gradients are wrong.
+        """
+        path = _parameter(id)
+        if self.steps.unequal(id, path):
+            return False
+        return self.steps.alone(id, path) or not (_paths(id) & {*wrong})
 
     def are_uncleared(self, gradients: Iterable[TensorId]) -> bool:
         """Whether the gradients that are explained contain those of the previous step."""
@@ -184,9 +198,15 @@ class _Blame:
         paths = {_parameter(id) for id in stepped}
         step = self.wrong[-1].step
         given = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
-        return follow_a_factor(
-            self.rung, [id for id in given if id.step == step and id.path in paths]
-        )
+        ids = [id for id in given if id.step == step and id.path in paths]
+        used = {id: self.generated(id) for id in ids if self.steps.alone(id, id.path)}
+        return follow_a_factor(self.rung, ids, used)
+
+    def generated(self, id: TensorId) -> torch.Tensor:
+        """The logical values by which a main gradient was replaced."""
+        like = torch.empty(0, dtype=precision(self.rung.dtype).dtype)
+        seed = self.rung.reference.manifest.spec.seed
+        return replacement(id, self.rewrite[rewrite_key(id)], seed, like)
 
     def lacking(self, kind: str) -> list[TensorId]:
         """The reference's tensors of a kind in the first wrong step, if the candidate has none."""

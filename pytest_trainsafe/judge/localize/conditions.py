@@ -1,6 +1,8 @@
-"""Finds modules that run under other conditions than in the reference, such as evaluation mode.
+"""Finds the conditions under which modules and the optimizer run in the Runs of a localisation.
 
-Reads the events of `record/training/conditions.py`.  Called by `judge.localize.blame`.
+A module may run in evaluation mode, unlike in the reference; the optimizer may get gradients that
+were generated.  Reads the events of `record/training/conditions.py` and `generated.py`.  Called by
+`judge.localize.blame`.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.record.training.generated import noted
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -48,3 +51,37 @@ def evaluations(trace: Trace) -> dict[str, Site]:
 def _altered(trace: Trace) -> set[tuple[int, int | None, str]]:
     altered = (fact for rank in trace.ranks for fact in rank.events_of(Altered))
     return {(fact.step, fact.microbatch, fact.module) for fact in altered}
+
+
+class Steps:
+    """The parameters that the optimizer updates by generated gradients in the traces of `rung`."""
+
+    def __init__(self, rung: Rung) -> None:
+        self._rung = rung
+        self._sides = [_generated(trace) for trace in (rung.candidate, rung.reference)]
+
+    def alone(self, id: TensorId, path: str) -> bool:
+        """Whether both Runs update the parameter `path` by equal gradients in the step of `id`."""
+        where = noted(id.step, path)
+        return all(where in generated and where not in kept for generated, kept in self._sides)
+
+    def unequal(self, id: TensorId, path: str) -> bool:
+        """Whether one Run does so, and the other one does not, or not on every rank."""
+        where = noted(id.step, path)
+        return not self.alone(id, path) and any(where in made for made, _ in self._sides)
+
+    def updated(self, step: int) -> frozenset[str]:
+        """The parameters that both Runs recorded after `step`, and updated by equal gradients."""
+        return frozenset(
+            id.path
+            for id in self._rung.reference.ids()
+            if (id.kind, id.step) == ("param", step)
+            and self._rung.candidate.holders(id)
+            and self.alone(id, id.path)
+        )
+
+
+def _generated(trace: Trace) -> tuple[set[str], set[str]]:
+    """The main gradients that any rank generated, and those that any rank kept."""
+    generated = {text for rank in trace.ranks for text in rank.note("generated")}
+    return generated, {text for rank in trace.ranks for text in rank.note("kept")}

@@ -6,17 +6,19 @@ Only tensors that were compared are said to agree.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.judge.localize.conditions import Condition
-from pytest_trainsafe.judge.localize.inputs import Compared
+from pytest_trainsafe.judge.localize.conditions import Condition, Steps
+from pytest_trainsafe.judge.localize.inputs import Compared, callers_of
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
@@ -37,7 +39,7 @@ def located(
 
     `axis` is the text on the axis (such as tp) without which the first fault does not occur, or "".
     """
-    description = _Description(comparison, rung, program)
+    description = _Description(faults, comparison, rung, program)
     groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
     for fault in faults:
         key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
@@ -49,6 +51,8 @@ def located(
         rows.append(("faulty", agrees + text) if not number else ("and", text))
     if len(groups) > MAX_GROUPS:
         rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
+    if cleared := description.clears_the_optimizer():
+        rows.append(("agrees", cleared))
     first = next(iter(groups.values()))
     for number, text in enumerate(description.reductions(first)):
         rows.append(("" if number else "reduced by", text))
@@ -59,7 +63,10 @@ def located(
 
 
 class _Description:
-    def __init__(self, comparison: Comparison, rung: Rung, program: Program) -> None:
+    def __init__(
+        self, faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program
+    ) -> None:
+        self.faults = faults
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
@@ -80,8 +87,12 @@ class _Description:
 
         It begins the sentence on the fault.
         """
-        forward = self.compared.modules("activation")
-        both = self.compared.modules("activation", "activation_grad")
+        forward = "" if self.fails("activation") else self.compared.modules("activation")
+        both = (
+            ""
+            if self.fails("activation", "activation_grad")
+            else self.compared.modules("activation", "activation_grad")
+        )
         match fault.phase:
             case "buffer" | "backward" if forward:
                 return f"the forward of {forward} agrees; "
@@ -91,9 +102,42 @@ class _Description:
                 return "the tensors between modules agree, forward and backward; "
             case "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
-            case "optimizer" if self.compared.has("main_grad"):
+            case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
         return ""
+
+    def fails(self, *kinds: Kind, module: str | None = None) -> bool:
+        """Whether any tensor of these kinds differs, or any of those that belong to `module`."""
+        return any(
+            f.where is not None and f.where.kind in kinds and module in (None, f.where.module)
+            for f in self.found()
+        )
+
+    def clears_the_optimizer(self) -> str:
+        """The sentence that the optimizer's step is right; "" unless it was judged alone.
+
+        It is if its wrong gradients were replaced by equal ones in both Runs.
+        """
+        if not self.updated_alone or any(f.phase == "optimizer" for f in self.faults):
+            return ""
+        count, total = len(self.updated_alone), self.compared.parameters
+        which = f"all {total}" if count == total else f"{count} of {total}"
+        return (
+            "the optimizer's step: from gradients that were generated, equal in both Runs, it "
+            f"updates {which} parameters as in the reference"
+        )
+
+    @cached_property
+    def updated_alone(self) -> frozenset[str]:
+        """The compared parameters that both Runs updated by equal, generated gradients."""
+        first = min((f.where.step for f in self.found() if f.where is not None), default=INITIAL)
+        return Steps(self.rung).updated(first)
+
+    def clears_the_model(self) -> str:
+        """The clause that the model is not at fault; "" if a part of it is at fault, too."""
+        of_model = ("forward", "backward", "buffer", "weights")
+        blamed = any(f.target != PROGRAM and f.phase in of_model for f in self.faults)
+        return "" if blamed else "; the model is not at fault"
 
     def describe(self, group: Sequence[Fault]) -> str:
         """The sentence on a group of faults."""
@@ -107,15 +151,13 @@ class _Description:
             parameters = f"all {total} parameters"
         match fault.phase:
             case "data":
-                return (
-                    f"the data that {self.program} passes to its model is wrong; the model is not "
-                    "at fault"
-                )
+                cleared = self.clears_the_model()
+                return f"the data that {self.program} passes to its model is wrong{cleared}"
             case "buffer":
                 modules = name_list([f.target or "the root module" for f in group], "module")
                 return f"the buffers are wrong after the forward of {modules}"
             case "loss":
-                return f"the loss that {self.program} reports is wrong; the model is not at fault"
+                return f"the loss that {self.program} reports is wrong{self.clears_the_model()}"
             case "norm":
                 return self.describe_norm()
             case "weights":
@@ -128,7 +170,9 @@ class _Description:
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case _:
-                return f"the optimizer's step of {parameters} is wrong"
+                equal = self.updated_alone.issuperset(names)
+                given = ", from equal gradients in both Runs" if equal else ""
+                return f"the optimizer's step of {parameters} is wrong{given}"
 
     def reduced(self, names: Sequence[str]) -> str:
         """The evidence that the reduction of some parameters' gradients is wrong."""
@@ -162,8 +206,8 @@ class _Description:
         factor = self.comparison.factor
         reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
         if factor is not None and factor.clips:
-            agree = "each micro-batch's gradient agrees; "
-            before = agree if self.compared.has("param_grad") else ""
+            agree = self.compared.has("param_grad") and not self.fails("param_grad")
+            before = "each micro-batch's gradient agrees; " if agree else ""
             count = len(factor.scaled)
             return f"{before}{factor_cause(factor)}: one factor explains all {count} main gradients"
         if not reported:
@@ -174,8 +218,8 @@ class _Description:
                 "the gradient norm is wrong, or all gradients are scaled before the norm is "
                 "computed: gradients are compared after clipping, which hides such a factor"
             )
-        of = ", although the gradients are right" if self.compared.has("main_grad") else ""
-        return f"the gradient norm is wrong{of}"
+        right = self.compared.has("main_grad") and not self.fails("main_grad", "unclipped_grad")
+        return f"the gradient norm is wrong{', although the gradients are right' if right else ''}"
 
     def describe_module(self, group: Sequence[Fault]) -> str:
         """The sentence on faults in the forward or backward of modules."""
@@ -187,10 +231,8 @@ class _Description:
                 "the model: it agrees in the stage that sends it, but not where it arrives"
             )
         if fault.target == PROGRAM and fault.phase == "forward":
-            return (
-                f"the input that {self.program} passes to its model is wrong; the model is not at "
-                "fault"
-            )
+            cleared = self.clears_the_model()
+            return f"the input that {self.program} passes to its model is wrong{cleared}"
         if fault.target == PROGRAM and fault.uncalled:
             return f"{self.program} does not run the backward of every micro-batch"
         if fault.target == PROGRAM:
@@ -213,21 +255,34 @@ class _Description:
         if fault.uncalled:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
+            code = f"the {fault.phase} of the code in {named} between the modules that it calls"
+            if any(self.calls_wrong(f.target) for f in group):
+                return f"{code}: from equal outputs of these modules it computes something else"
             return (
-                f"the {fault.phase} of the code in {named} between the modules that it calls: the "
-                "outputs of these modules agree, but what it computes from them does not"
+                f"{code}: the outputs of these modules agree, but what it computes from them does "
+                "not"
             )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
             if not any(self.compared.inputs(f.target) for f in group):
                 return f"{differs}; {its} inputs were not compared"
-            if fault.not_compared:
+            if any(f.not_compared for f in group):
                 return f"{differs}; not all of {its} inputs were compared"
             return f"the forward of {named}: {its} inputs agree, {its} output does not"
+        if any(self.fails("activation_grad", module=f.target) for f in group):
+            return (
+                f"the backward of {named}: from equal gradients of {its} output, {its} inputs get "
+                "other ones"
+            )
         return (
             f"the backward of {named}: the gradients that reach {its} output agree, those that "
             f"leave {its} inputs do not"
         )
+
+    def calls_wrong(self, module: str) -> bool:
+        """Whether an output of a module that `module` calls differs."""
+        called = [name for name, by in callers_of(self.rung.reference).items() if by == module]
+        return any(self.fails("activation", module=name) for name in called)
 
     def unsummed(self, group: Sequence[Fault]) -> str:
         """A clause that names the axis over which a group's gradients are never summed; else ""."""
@@ -291,6 +346,8 @@ class _Description:
         clause = ""
         if fault.phase == "forward" and not fault.uncalled:
             made = self.places.made("output", fault.target)
+            # Of a package that makes the output, the program's line only calls the model.
+            made = "" if made == self.places.led_there() else made
             clause = apart(f"; its output is made at {relative(made)}", made, source)
         if not clause and (fault.between or fault.uncalled):
             caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
@@ -353,6 +410,8 @@ class _Description:
         user = self.places.led_there()
         if is_installed(source) and user:
             what += f"; the model is called at {relative(user)}"
+        elif is_installed(source):
+            what += self.places.program_of(source)
         return source, what
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -74,7 +74,7 @@ def _code(module: str, candidate: Trace) -> tuple[str, str]:
     what = f"module class {cls}"
     sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
     group = next((site.user or site.at for site in sites if site.what == "group"), "")
-    if group:
+    if group and not is_fixture(group):
         return source, f"{what}; a process group is made at {relative(group)}"
     while module and module not in modules:
         module = module.rpartition(".")[0]

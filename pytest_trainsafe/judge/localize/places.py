@@ -10,7 +10,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
-from pytest_trainsafe.core.code_files import is_installed, relative
+from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
@@ -106,7 +106,7 @@ class Places:
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
-        return site.user or site.at, f"{_DOES['mode']}{_through(site)}"
+        return self._place(site, _DOES["mode"])
 
     def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
         """The source line that produces the wrong tensor `id`, if no module does."""
@@ -175,7 +175,7 @@ class Places:
         for what in kinds:
             for site in self.sites:
                 if site.what == what:
-                    return site.user or site.at, f"{_DOES[what]}{_through(site)}"
+                    return self._place(site, _DOES[what])
         return NOWHERE
 
     def _norm(self, comparison: Comparison) -> Place:
@@ -201,7 +201,7 @@ class Places:
         """
         for site in self.sites:
             if site.what == "write" and (not operations or site.name in operations):
-                return site.user or site.at, f"changes gradients by {site.name}{_through(site)}"
+                return self._place(site, f"changes gradients by {site.name}")
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
@@ -223,6 +223,8 @@ class Places:
         role = self.candidate.sizes.mesh.role
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
             does = "does not shard these parameters" if ignored else "reduces the gradients"
+            if is_fixture(wrapper.user or wrapper.at):
+                return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             return (
                 wrapper.user or wrapper.at,
                 f"{wrapper.name} is applied here and {does}{_through(wrapper)}",
@@ -286,21 +288,39 @@ class Places:
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
-        if not made.caller:
-            return made.site, str(made)
-        if not _own(made.caller):
-            return made.site, f"{made}, called at {relative(made.caller)}"
-        return made.caller, f"{made} at {relative(made.site)}"
+        if _own(made.caller):
+            return made.caller, f"{made} at {relative(made.site)}"
+        called = f", called at {relative(made.caller)}" if made.caller else ""
+        return made.site, f"{made}{called}{self.program_of(made.site)}"
 
     def _optimizer(self) -> Place:
         source, what = self._does("step")
         made = next((site for site in self.sites if site.what == "optimizer"), None)
         if made is None:
             return source, what
-        line = made.user or made.at
         if not source:
-            return line, f"constructs {made.name}"
+            return self._place(made, f"constructs {made.name}")
+        line = made.user if made.user and made.user != source else made.at
+        if is_fixture(line):
+            return source, what
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+    def _place(self, site: Site, does: str) -> Place:
+        """The user's line, or a framework's line with that of the user's program; what it does.
+
+        Lines of this package's loops do not stand alone, because users have not written them.
+        """
+        if site.user:
+            return site.user, f"{does}{_through(site)}"
+        program = _line_of(self.program)
+        if is_fixture(site.at) and program:
+            return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
+        return site.at, f"{does}{self.program_of(site.at)}"
+
+    def program_of(self, source: str) -> str:
+        """A clause on the line of the user's program, if `source` is not in the user's code."""
+        program = "" if _own(source) else _line_of(self.program)
+        return f"; the program is at {relative(program)}" if _own(program) else ""
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
@@ -313,7 +333,7 @@ def set_up(candidate: Trace, module: str, source: str) -> str:
 def apart(clause: str, line: str, source: str) -> str:
     """A clause that names `line`, if that is in another file than `source`; else ""."""
     file, other = line.rpartition(":")[0], source.rpartition(":")[0]
-    return clause if file and file != other and not is_installed(file) else ""
+    return clause if _own(line) and file != other else ""
 
 
 def _of_norm(comparison: Comparison) -> Iterator[Finding]:
@@ -332,7 +352,8 @@ def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
 
 
 def _own(line: str) -> bool:
-    return bool(line) and not is_installed(line.rpartition(":")[0])
+    """Whether a line is the user's, and not an installed package's or this package's loop's."""
+    return bool(line) and not (is_installed(line) or is_fixture(line))
 
 
 def _through(site: Site) -> str:
@@ -345,7 +366,7 @@ def _through(site: Site) -> str:
 
 def _line_of(program: Program) -> str:
     """The "file:line" of a program's function, or the path of a script; "" if neither is known."""
-    if not program.file:
+    if not program.file or is_fixture(program.file):
         return program.path if program.script is not None else ""
     function = program.path.rpartition(":")[2].rpartition(".")[2]
     lines = Path(program.file).read_text(encoding="utf-8").splitlines()

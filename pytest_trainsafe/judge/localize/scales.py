@@ -9,10 +9,11 @@ from __future__ import annotations
 import math
 
 import torch
+from msgspec.structs import replace
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.inject.rewrite import own_rewrite_key, rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -29,8 +30,11 @@ LEAST_SPREAD = 0.25
 DIGITS = 3
 
 
-def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
+def scales(reference: Trace, candidate: Trace, main_gradients: bool = False) -> dict[str, Rewrite]:
     """Maps the key of each output and gradient that both Runs recorded to how it is rewritten.
+
+    With `main_gradients`, these are included, unless a framework's engine takes the steps: it may
+    clip or copy gradients after its step has begun.
 
     Some tensors are left out, and so are not rewritten:
 
@@ -38,25 +42,44 @@ def scales(reference: Trace, candidate: Trace) -> dict[str, Rewrite]:
     - those that several pipeline stages record under one name;
     - those of a module whose calls were renumbered (`Trace.renumbered`);
     - those of a module that a stage replaces by a stand-in of a class other than `nn.Identity`;
-    - those that are empty, not finite or not floating-point, and outputs with many exact zeros.
+    - those that are empty, not finite or not floating-point, outputs with many exact zeros, and
+      main gradients of zeros.
 
-    The values are measured in the first step and micro-batch that has the tensor.
+    The values are measured in the first step and micro-batch that has the tensor.  A micro-batch in
+    which its shape is another has a key of its own, with the same scale.
     """
     known = candidate.renumbered | _other_stand_ins(candidate)
+    engine = any(rank.note("reduces_in") for t in (candidate, reference) for rank in t.ranks)
+    kinds = {"activation", "activation_grad"}
+    if main_gradients and not engine:
+        kinds.add("main_grad")
     both = {
         rewrite_key(id)
         for id in candidate.ids()
-        if _flows(id)
-        and id.module not in known
+        if id.kind in kinds
+        and (id.kind == "main_grad" or id.module not in known)
         and not any(is_cut_over_stages(t, id) for t in (candidate, reference))
     }
     found: dict[str, Rewrite | None] = {}
+    cut: dict[str, object] = {}
     for id in reference.ids():
         key = rewrite_key(id)
-        if _flows(id) and key in both and key not in found:
+        if key not in both:
+            continue
+        if key not in found:
             tensor = logical_tensor(reference, id).tensor
             found[key] = None if tensor is None else _scale(id, tensor)
+            cut[key] = _cut(reference, id)
+        elif (scale := found[key]) is not None and _cut(reference, id) != cut[key]:
+            tensor = logical_tensor(reference, id).tensor
+            if tensor is not None and tuple(tensor.shape) != scale.shape:
+                found[own_rewrite_key(id)] = replace(scale, shape=tuple(tensor.shape))
     return {key: scale for key, scale in found.items() if scale is not None}
+
+
+def _cut(trace: Trace, id: TensorId) -> object:
+    """What determines the shape of a logical tensor: the shapes and layouts of its parts."""
+    return {(event.shape, event.layout) for _, event in trace.holders(id)}
 
 
 def _other_stand_ins(candidate: Trace) -> set[str]:
@@ -73,17 +96,15 @@ def _other_stand_ins(candidate: Trace) -> set[str]:
     }
 
 
-def _flows(id: TensorId) -> bool:
-    return id.kind in ("activation", "activation_grad")
-
-
 def _scale(id: TensorId, tensor: torch.Tensor) -> Rewrite | None:
     if not tensor.is_floating_point() or not tensor.numel() or not bool(tensor.isfinite().all()):
         return None
     zeros = int((tensor == 0).sum()) / tensor.numel()
     mean, std = float(tensor.mean()), float(tensor.std(correction=0))
     shape = tuple(tensor.shape)
-    if id.kind == "activation_grad":
+    if id.kind == "main_grad" and zeros == 1:
+        return None
+    if id.kind in ("activation_grad", "main_grad"):
         return Rewrite(shape, _round(mean), _round(max(std, LEAST_SPREAD * abs(mean))))
     if zeros > MAX_ZEROS:
         return None

@@ -40,6 +40,9 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.requested import Run
     from pytest_trainsafe.runs.traces import Traces
 
+#: The kinds of the gradients of parameters.
+_GRADIENTS = frozenset({"param_grad", "main_grad", "unclipped_grad"})
+
 
 def localize(
     candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
@@ -73,7 +76,9 @@ def localize(
     began = time.perf_counter()
     why = ""
     try:
-        found = Search(candidate, reference, rung, seconds).run()
+        # If the optimizer's gradients agree, it is judged by them: its fault may need their values.
+        wrong = any(f.where is not None and f.where.kind in _GRADIENTS for f in failing)
+        found = Search(candidate, reference, rung, seconds, wrong).run()
     except TimeoutError:
         spent = time.perf_counter() - began
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
@@ -171,7 +176,8 @@ def _not_located(why: str) -> Located:
 class Search:
     """A search for the code that causes the differences in `rung`, limited to `seconds`.
 
-    `rung` has the traces of candidate and reference that were compared in one dtype.  Raises
+    `rung` has the traces of candidate and reference that were compared in one dtype.  With
+    `main_gradients`, the optimizer gets generated gradients, and is judged alone.  Raises
     TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError for
     traces without values.
     """
@@ -180,17 +186,18 @@ class Search:
     reference: Traces
     rung: Rung
     seconds: float
+    main_gradients: bool = True
 
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.seconds
         self.dtype = self.rung.candidate.manifest.dtype
         whole = self.reference.in_full().at(self.dtype)
-        self.rewrite = scales(whole, self.rung.candidate)
+        self.rewrite = scales(whole, self.rung.candidate, self.main_gradients)
         self.rewrites = tuple(sorted(self.rewrite.items()))
 
     def run(self) -> Located:
         """Search, and return the report's rows."""
-        if not self.rewrite:
+        if all(key.startswith("main_grad ") for key in self.rewrite):
             return _not_located("no activations were recorded that can be replaced for the search")
         rung = self.rewritten()
         comparison, faults = self.judge(rung)

@@ -11,6 +11,7 @@ Used by the recorder of activations.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -20,14 +21,17 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.model.replaced import called
 
 #: Maps the scores [..., options], the chosen indices [..., k] and the number of earlier choices in
 #: this call to the indices to use.
 Decide = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
-_TOPK = frozenset({torch.topk, torch.Tensor.topk})
-_ARGMAX = frozenset({torch.argmax, torch.Tensor.argmax})
-_MAX = frozenset({torch.max, torch.Tensor.max})
+# What `called` returns, which no replacement by the program changes.
+_BY_NAME = torch._C._VariableFunctions
+_TOPK = frozenset({_BY_NAME.topk, torch._C.TensorBase.topk})
+_ARGMAX = frozenset({_BY_NAME.argmax, torch._C.TensorBase.argmax})
+_MAX = frozenset({_BY_NAME.max, torch._C.TensorBase.max})
 
 
 class Chooser:
@@ -88,6 +92,7 @@ class _Calls(TorchFunctionMode):
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        func = called(func, sys._getframe(1))
         result = func(*args, **kwargs)
         if func in _TOPK:
             scores, largest = (

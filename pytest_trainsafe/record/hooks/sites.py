@@ -65,7 +65,7 @@ class Sites:
         """The program's innermost line on the stack; None if there is none.  Does not record it."""
         at, user = calling_lines()
         # On a GPU, hooks of a backward run in a thread without the program's frames.
-        known = owner_of(at.rpartition(":")[0]) in ("project", "installed")
+        known = owner_of(at.rpartition(":")[0]) in ("project", "installed", "fixture")
         return Site(what, at, user, name) if known else None
 
     def write_constructed(self) -> None:

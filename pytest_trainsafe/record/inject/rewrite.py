@@ -25,7 +25,7 @@ from torch import nn
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.indices import LayoutError, local_shape
-from pytest_trainsafe.core.layout import Coordinates, Layout
+from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -41,7 +41,7 @@ from pytest_trainsafe.record.training.tensors import (
     own_layout,
 )
 from pytest_trainsafe.trace.facts import Caller
-from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.run_spec import Rewrite, RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attribute that marks a tensor as the output of a module: its `Origin`.
@@ -212,7 +212,7 @@ class Rewriter:
             values = self._values(where, like.permute(order), layout)
             back = sorted(range(len(order)), key=order.__getitem__)
             return None if values is None else values.permute(back).contiguous()
-        target = self.target.get(rewrite_key(where))
+        target = self.target.get(own_rewrite_key(where)) or self.target.get(rewrite_key(where))
         if target is None:
             return None
         local, sizes = local_values(like), self.point.sizes
@@ -222,20 +222,7 @@ class Rewriter:
             return None
         if len(target.shape) != local.ndim or tuple(local.shape) != expected:
             return None  # its shape is wrong, and it has been recorded with that shape
-        values = consistent_tensor(
-            f"rewritten {where}",
-            target.shape,
-            mean=target.mean,
-            std=target.std,
-            dtype=local.dtype,
-            device=local.device,
-            seed=self.seed,
-            layout=layout,
-            coordinates=self.coordinates,
-            sizes=sizes,
-        )
-        if target.low is not None and target.high is not None:
-            values = values.clamp(target.low, target.high)
+        values = replacement(where, target, self.seed, local, layout, self.coordinates, sizes=sizes)
         if self.noise is not None:
             values = self.noise(f"{where}/rewritten", values)
         if is_dtensor(like):
@@ -359,6 +346,36 @@ class _Rewritten(torch.autograd.Function):
         return grad, None
 
 
+def replacement(
+    where: TensorId,
+    target: Rewrite,
+    seed: int,
+    like: torch.Tensor,
+    layout: Layout = (),
+    coordinates: Coordinates | None = None,
+    sizes: Sizes | None = None,
+) -> torch.Tensor:
+    """This rank's part of the values that replace tensor `where`, with the dtype of `like`.
+
+    Without a layout, the result is the whole logical tensor.
+    """
+    values = consistent_tensor(
+        f"rewritten {where}",
+        target.shape,
+        mean=target.mean,
+        std=target.std,
+        dtype=like.dtype,
+        device=like.device,
+        seed=seed,
+        layout=layout,
+        coordinates=coordinates,
+        sizes=sizes,
+    )
+    if target.low is not None and target.high is not None:
+        values = values.clamp(target.low, target.high)
+    return values
+
+
 def _once(base: TensorId) -> tuple[int, int | None, str]:
     return base.step, base.microbatch, base.module
 
@@ -366,3 +383,8 @@ def _once(base: TensorId) -> tuple[int, int | None, str]:
 def rewrite_key(where: TensorId) -> str:
     """The key of a tensor in `spec.rewrite`: the same for all steps and micro-batches."""
     return f"{where.kind} {where.path} {where.call}"
+
+
+def own_rewrite_key(where: TensorId) -> str:
+    """The key in `spec.rewrite` of a tensor whose shape is unlike that in other micro-batches."""
+    return f"{rewrite_key(where)} in step {where.step}, micro-batch {where.microbatch}"

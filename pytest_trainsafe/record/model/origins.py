@@ -7,7 +7,6 @@ So it is used only in Runs of a localisation.  Called by the recorder.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Sequence
 from types import FrameType, FunctionType
@@ -17,6 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_trainsafe.core.code_files import calling_frames, line_of
+from pytest_trainsafe.record.model.replaced import called
 from pytest_trainsafe.trace.facts import Made, MadeWhat
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
@@ -39,10 +39,9 @@ class Origins(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.Tensor.backward:
+        func = called(func, sys._getframe(1))
+        if type(func) is FunctionType and func.__code__.co_qualname == "Tensor.backward":
             self.note("loss", "", args[0])
-        if type(func) is FunctionType and sys._getframe(1).f_code is func.__code__:
-            func = _replaced(func)
         result = func(*args, **(kwargs or {}))
         if type(result) is torch.Tensor:
             self._made((result,), sys._getframe(1))
@@ -74,17 +73,6 @@ class Origins(TorchFunctionMode):
             self._writer.add(Made(what, name, line))
 
 
-@functools.cache
-def _replaced(function: FunctionType) -> Any:
-    """The method of a tensor that the program has replaced by `function`, which calls it.
-
-    torch looks a method up by its name, and so takes the program's function for the method that
-    this function calls.  If that were called again, what it does would be done twice.
-    """
-    names = (name for name, value in vars(torch.Tensor).items() if value is function)
-    return getattr(torch._C.TensorBase, next(names, ""), function)
-
-
 def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:
     """The Origins of a Run; None if the Run's report needs none, or if they would change the Run.
 
@@ -103,6 +91,8 @@ def _line(frame: FrameType | None) -> str:
     for each, owner in calling_frames(frame):
         if owner == "ours":
             break
+        if owner == "fixture":
+            continue
         if owner == "project":
             return line_of(each)
         line = line or line_of(each)

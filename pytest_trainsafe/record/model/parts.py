@@ -89,3 +89,23 @@ def named_parameters(
 
 def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix and name else prefix or name
+
+
+def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
+    """Maps canonical names to parameters; tied parameters occur once, under their first name.
+
+    Raises ProgramError if two different parameters have the same name.
+    """
+    seen: set[int] = set()
+    unique: dict[str, nn.Parameter] = {}
+    for name, parameter in named:
+        if id(parameter) in seen:
+            continue
+        if name in unique:
+            raise ProgramError(
+                f"two parameters are called {name!r} after the levels that wrappers add to names "
+                "(`module.` at the root, `_orig_mod.`) are removed; rename one of the attributes"
+            )
+        seen.add(id(parameter))
+        unique[name] = parameter
+    return unique

@@ -129,7 +129,7 @@ def _kind(code: CodeType) -> int:
             return 0
         case "project":
             kind = USER
-        case "installed" | "wrapper":
+        case "installed" | "wrapper" | "fixture":
             kind = INSTALLED
     return kind | CHECKPOINT if os.path.basename(file) == "checkpointing.py" else kind
 

@@ -14,12 +14,14 @@ from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.core.mesh import Mesh, mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.record.adapter import Engine, adapters
-from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.generated import GeneratedGradients
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
 from pytest_trainsafe.record.training.parameter_adapter import (
     AttributeParameterAdapter,
@@ -52,6 +54,7 @@ class ParameterRecorder:
         parameter_adapter: ParameterAdapter | None = None,
         engine: Engine | None = None,
         sites: Sites | None = None,
+        rewriter: Rewriter | None = None,
     ) -> None:
         self.spec = spec
         self.sizes = spec.point.sizes
@@ -84,6 +87,7 @@ class ParameterRecorder:
         self._hooked: set[str] = set()
         self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
+        self._generated = None if rewriter is None else GeneratedGradients(rewriter)
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
         #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
@@ -231,7 +235,7 @@ class ParameterRecorder:
         if self.sites is not None:
             self.sites.note("step", self.clock.step)
         if not has_closure:  # a closure has yet to compute the gradients
-            self._write_main_grads(owned)
+            self._write_main_grads(owned, replace=True)
 
     def after_step(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the step used, and notes a step that the engine skipped."""
@@ -255,13 +259,15 @@ class ParameterRecorder:
             return
         versions = [parameter._version for parameter in self.parameters.values()]
         if not self.optimizer_stepped and versions != self._versions:
-            self.before_step(has_closure=False)
+            self.before_step(has_closure=True)
+            self._write_main_grads()
         self._seen_by_wrapper = {}
         self._skipping = wrapper
 
-    def _write_main_grads(self, owned: Collection[int] = ()) -> None:
+    def _write_main_grads(self, owned: Collection[int] = (), replace: bool = False) -> None:
         """Writes the gradients that the optimizer uses, once per step, as soon as there are any.
 
+        With `replace`, a Run of a localisation then replaces them; the step has yet to use them.
         With several optimizers, each writes the gradients of its own parameters. The first to step
         also writes those of parameters in no optimizer, since one may hold their master copies.
         """
@@ -279,6 +285,12 @@ class ParameterRecorder:
             self._main_written |= to_write
         for name, gradient in held.items():
             self._add("main_grad", name, gradient)
+        if replace and held and self._generated is not None:
+            self._generated.begin(stepping(self.optimizer))
+            for name, gradient in held.items():
+                where = self._where("main_grad", name)
+                layout, _ = self._layout(name, gradient.tensor, flat_range=gradient.flat_range)
+                self._generated.replace(where, self.parameters[name], gradient.tensor, layout)
 
     def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
         """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept."""
@@ -428,23 +440,3 @@ def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
             name_in_ledger(parameter.grad, f"{name}.grad")
 
     return hook
-
-
-def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """Maps canonical names to parameters; tied parameters occur once, under their first name.
-
-    Raises ProgramError if two different parameters have the same name.
-    """
-    seen: set[int] = set()
-    unique: dict[str, nn.Parameter] = {}
-    for name, parameter in named:
-        if id(parameter) in seen:
-            continue
-        if name in unique:
-            raise ProgramError(
-                f"two parameters are called {name!r} after the levels that wrappers add to names "
-                "(`module.` at the root, `_orig_mod.`) are removed; rename one of the attributes"
-            )
-        seen.add(id(parameter))
-        unique[name] = parameter
-    return unique

@@ -35,6 +35,9 @@ MAX_SIZES = 16
 #: elements of each of them, and MAX_TOGETHER that of all together.
 SMALL, MAX_TOGETHER = 2**16, 2**20
 
+#: This package's code: the recorder, and its loops for frameworks.
+_OURS = ("ours", "fixture")
+
 
 class Reductions:
     """Records the collectives that reduce gradients or their norm; equal ones only once.
@@ -125,5 +128,5 @@ def _called_at(site: str) -> str:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and (frame.f_code.co_filename, frame.f_lineno) != at_site:
         frame = frame.f_back
-    callers = (each for each, owner in calling_frames(frame) if owner != "ours")
+    callers = (each for each, owner in calling_frames(frame) if owner not in _OURS)
     return next((line_of(each) for each in callers if each.f_code.co_filename != file), "")

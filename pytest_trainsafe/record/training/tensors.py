@@ -1,4 +1,4 @@
-"""Functions on one tensor: its values on this rank, its own layout, its hash, its gradient."""
+"""Functions on one tensor: its values on this rank, its memory, layout, hash and gradient."""
 
 from __future__ import annotations
 
@@ -26,6 +26,16 @@ def local_values(tensor: Any) -> torch.Tensor:
             local = local.to_local()  # type: ignore[attr-defined]
         # A subclass may be pending (`is_pending`); an operation on it waits for the values.
         return local if type(local) is torch.Tensor else local.clone()
+
+
+def memory(tensor: torch.Tensor) -> int:
+    """The address of a tensor's memory on this rank; 0 if it has none."""
+    held: Any = tensor
+    try:
+        local = held._local_tensor if is_dtensor(held) else held
+        return int(local.untyped_storage().data_ptr())
+    except (RuntimeError, NotImplementedError):  # fake and functional tensors have none
+        return 0
 
 
 def is_pending(tensor: torch.Tensor) -> bool:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.training.tensors import memory
 from pytest_trainsafe.trace.facts import Site
 
 #: Operations that only clear a gradient.
@@ -90,7 +90,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
 def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> bool:
     """Whether an operation changes a tensor in one of these memories."""
     return any(
-        _memory(tensor) in memories
+        memory(tensor) in memories
         for argument, value in zip(func._schema.arguments, args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
         for tensor in _tensors(value)
@@ -98,7 +98,7 @@ def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> boo
 
 
 def _memories(tensors: Iterable[torch.Tensor]) -> set[int]:
-    return {_memory(tensor) for tensor in tensors} - {0}
+    return {memory(tensor) for tensor in tensors} - {0}
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -107,13 +107,3 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
     elif isinstance(value, list | tuple):
         for each in value:
             yield from _tensors(each)
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """The address of a tensor's memory; 0 if it has none."""
-    held: Any = tensor
-    try:
-        local = held._local_tensor if is_dtensor(held) else held
-        return int(local.untyped_storage().data_ptr())
-    except (RuntimeError, NotImplementedError):  # fake and functional tensors have none
-        return 0

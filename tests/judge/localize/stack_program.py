@@ -147,34 +147,41 @@ class Stack(nn.Module):
 ANNOTATIONS = {"modules": {"up": {"output": {"tp_dim": -1}}, "relu": {"output": {"tp_dim": -1}}}}
 
 
-def train(ctx: Any, bug: str = "", recompute: bool = False) -> None:
-    bug = bug if ctx.world_size > 1 else ""
-    model = Stack(ctx.point.size("tp"), ctx.group("tp"), bug, recompute)
+def train(ctx: Any, bug: str = "", recompute: bool = False, last: int = 4) -> None:
+    """Trains one step; the last micro-batch has `last` rows, the other one has four.
+
+    `bug` is one bug or several, joined by "+".
+    """
+    bugs = bug.split("+") if ctx.world_size > 1 else [""]
+    model = Stack(ctx.point.size("tp"), ctx.group("tp"), bugs[0], recompute)
     model.to(ctx.device, ctx.dtype)
     ctx.initialize(model)
-    if bug == "start":
+    if "start" in bugs:
         model.get_parameter("blocks.1.down.bias").data.add_(1.0)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     ctx.watch(model, optimizer, annotations=ANNOTATIONS)
     with ctx.step():
         for index in ctx.microbatches(2):
             data = torch.Generator().manual_seed(index)
-            batch = torch.randn(4, HIDDEN, generator=data, dtype=torch.float64).to(ctx.dtype)
+            rows = last if index == 1 else 4
+            batch = torch.randn(rows, HIDDEN, generator=data, dtype=torch.float64).to(ctx.dtype)
             with ctx.microbatch(index):
-                loss = model(batch.roll(1, 0) if bug == "data" else batch).square().mean()
-                ctx.loss(loss * 2 if bug == "reported" else loss)
-                (loss * 2 if bug == "differentiated" else loss).backward()
+                loss = model(batch.roll(1, 0) if "data" in bugs else batch).square().mean()
+                if "divisor" in bugs:
+                    loss = loss * (rows / 4)  # divided by the rows of a full micro-batch
+                ctx.loss(loss * 2 if "reported" in bugs else loss)
+                (loss * 2 if "differentiated" in bugs else loss).backward()
         squares = torch.zeros((), dtype=ctx.dtype)
         for name, parameter in model.named_parameters():
-            if bug != "unreduced" or name != "blocks.1.down.bias":
+            if "unreduced" not in bugs or name != "blocks.1.down.bias":
                 dist.all_reduce(parameter.grad, group=ctx.group("dp"))
             assert parameter.grad is not None
             whole = parameter.grad.square().sum()
             if hasattr(parameter, "partition_dim"):
                 dist.all_reduce(whole, group=ctx.group("tp"))
             squares += whole
-        ctx.grad_norm(squares if bug == "norm" else squares.sqrt())
+        ctx.grad_norm(squares if "norm" in bugs else squares.sqrt())
         before = model.get_parameter("blocks.1.down.bias").detach().clone()
         optimizer.step()
-        if bug == "step":
+        if "step" in bugs:
             model.get_parameter("blocks.1.down.bias").data.lerp_(before, 0.5)

@@ -113,6 +113,8 @@ def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives
     text = failure(candidate_trace, reference_trace)
 
     assert "the gradient reduction of embedding.word_embeddings.weight is wrong" in text
+    # Each rank of dp updates flat shares of the parameters.
+    assert "agrees the optimizer's step: from gradients that were generated" in text
     assert "reduced by reduce_scatter_tensor(SUM) over dp at" in text
     assert "all_reduce(SUM) over pp at" in text
     assert ", called at" in text.partition("all_reduce(SUM) over pp at")[2].partition("axis")[0]

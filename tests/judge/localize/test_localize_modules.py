@@ -10,7 +10,11 @@ from clipped_traces import rung
 from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.localize.description import located
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Made, Site
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
 
 TP = Point.of(tp=2)
@@ -108,3 +112,30 @@ def test_the_model_is_the_reported_source_if_the_blamed_class_is_torchs(tmp_path
         ModuleEvent("norm", "LayerNorm", "/env/lib/site-packages/torch/nn/modules/norm.py:3"),
     )
     assert located_faults(wrong).what == "module class Model"
+
+
+def test_a_fault_in_an_installed_class_that_no_line_of_the_user_calls_is_named_with_the_program(
+    tmp_path: Path,
+) -> None:
+    """As in a loop of this package, which calls the framework for the user."""
+    wrong = described(
+        rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
+        ModuleEvent("norm", "Norm", "/env/lib/site-packages/framework/norm.py:3"),
+    )
+    comparison = with_factor(wrong, compare(wrong))
+    program = Program(path="programs:train", file=__file__)
+    found = located(blamed(wrong), comparison, wrong, program, "")
+    assert found.source.endswith("site-packages/framework/norm.py:3")
+    assert found.what.endswith("test_localize_modules.py:1")
+    assert "the program is at" in found.what
+
+
+def test_the_line_that_calls_the_model_is_not_said_to_make_an_output_in_it(tmp_path: Path) -> None:
+    """The innermost line of the user is the one that calls the package."""
+    wrong = described(
+        rung(tmp_path, TP, only("activation", "norm.output", lambda r, at, part: part + 1)),
+        ModuleEvent("norm", "Norm", "/env/lib/site-packages/framework/norm.py:3"),
+    )
+    site = Site("model", "/env/lib/site-packages/framework/loop.py:5", "/me/fit.py:9")
+    found = located_faults(noting(wrong, site, Made("output", "norm", "/me/fit.py:9")))
+    assert found.what == "module class Norm; the model is called at /me/fit.py:9"

@@ -11,11 +11,13 @@ from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.places import Places
-from pytest_trainsafe.trace.facts import Reduction, Site
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Reduction, Site, What
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
@@ -128,3 +130,70 @@ def test_the_line_named_without_a_localisation_depends_on_the_kind_of_the_first_
     noted = noting(wrong, REDUCED, STEP)
     id = TensorId(0, None, kind, "fc1", "bias")  # type: ignore[arg-type]
     assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted))[0] == line
+
+
+#: A loop of this package's fixtures, which trains a user's model, and the user's program.
+LOOP = f"{Path(deepspeed.__file__).parent / 'loop.py'}:61"
+USERS = Program(path="programs:train", file=str(Path(__file__)))
+PROGRAM_LINE = f"{Path(__file__)}:1"
+ENGINE = "/env/site-packages/deepspeed/runtime/engine.py:2500"
+
+
+def of_a_loop(wrong, *lines: Reduction | Site, phase: Phase) -> tuple[str, str]:
+    """The line named for a fault in a program that one of this package's loops trains."""
+    noted = noting(wrong, *lines)
+    comparison = with_factor(noted, compare(noted))
+    return Places(noted.candidate, USERS).of_phase(phase, comparison, ["fc1.bias"])
+
+
+@pytest.mark.parametrize(
+    ("what", "phase", "does"),
+    [
+        ("step", "optimizer", "steps the optimizer"),
+        ("model", "data", "calls the model"),
+        ("backward", "backward", "starts the backward"),
+        ("write", "reduction", "changes gradients by mul_"),
+        ("wrapper", "reduction", "applies mul_, which reduces the gradients"),
+        ("loss", "loss", "reports the loss"),
+    ],
+)
+def test_a_loop_of_our_fixtures_is_named_only_beside_the_users_program(
+    wrong, what: What, phase: Phase, does: str
+) -> None:
+    source, text = of_a_loop(wrong, Site(what, LOOP, name="mul_"), phase=phase)
+    assert source == PROGRAM_LINE
+    assert f"the program; the loop that trains it {does} at " in text
+    assert text.endswith("loop.py:61")
+
+
+def test_a_line_of_a_framework_is_named_with_the_users_program(wrong) -> None:
+    source, text = of_a_loop(wrong, Site("step", ENGINE), phase="optimizer")
+    assert source == ENGINE
+    assert text.startswith("steps the optimizer; the program is at ")
+    assert text.endswith("test_localize_places.py:1")
+    reduced = Reduction("all_reduce(SUM)", ("dp",), ENGINE, LOOP, 16)
+    source, text = of_a_loop(wrong, reduced, phase="reduction")
+    assert source == ENGINE
+    assert text.endswith("test_localize_places.py:1")
+
+
+def test_an_optimizer_that_a_loop_of_our_fixtures_constructs_has_no_line_of_its_own(wrong) -> None:
+    made = Site("optimizer", LOOP, name="AdamW")
+    assert "constructed" not in of_a_loop(wrong, Site("step", ENGINE), made, phase="optimizer")[1]
+
+
+def test_the_users_own_line_is_named_before_that_of_the_program(wrong) -> None:
+    source, text = of_a_loop(wrong, Site("step", ENGINE, "/me/fit.py:9"), phase="optimizer")
+    assert source == "/me/fit.py:9"
+    assert text == f"steps the optimizer, through {ENGINE}"
+
+
+def test_an_optimizer_that_a_framework_constructs_and_steps_is_named_at_the_frameworks_line(
+    wrong,
+) -> None:
+    """The user's one line calls a function of the framework that does both."""
+    calls = "/me/fit.py:9"
+    made = Site("optimizer", "/env/site-packages/deepspeed/make.py:3", calls, "AdamW")
+    source, text = of_a_loop(wrong, Site("step", ENGINE, calls), made, phase="optimizer")
+    assert source == calls
+    assert text.endswith("; AdamW is constructed at /env/site-packages/deepspeed/make.py:3")

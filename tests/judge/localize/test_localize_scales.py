@@ -6,11 +6,14 @@ import dataclasses
 
 import msgspec
 import torch
+from blamed_traces import with_facts
 from call_traces import Flow, flow, values, write
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.localize.scales import LEAST_SPREAD, scales
-from pytest_trainsafe.record.inject.rewrite import rewrite_key
+from pytest_trainsafe.record.inject.rewrite import own_rewrite_key, rewrite_key
+from pytest_trainsafe.trace.schema import NoteEvent
 
 OUTPUT, GRADIENT = flow("fc1"), flow("fc1", kind="activation_grad")
 PP = Point.of(pp=2)
@@ -103,3 +106,38 @@ def test_the_scale_is_taken_from_the_first_step(tmp_path):
         tmp_path, Flow(OUTPUT, values("output", 64)), Flow(later, 100 * values("later", 64))
     )
     assert found[rewrite_key(OUTPUT)].std < 2
+
+
+def test_a_micro_batch_of_another_shape_is_rewritten_in_its_own_shape(tmp_path):
+    smaller = msgspec.structs.replace(OUTPUT, microbatch=1)
+    alike = msgspec.structs.replace(OUTPUT, microbatch=2)
+
+    found = rewrites(
+        tmp_path,
+        Flow(OUTPUT, values("output", 64, 4)),
+        Flow(smaller, values("smaller", 16, 4)),
+        Flow(alike, values("alike", 64, 4)),
+    )
+
+    first = found.pop(rewrite_key(OUTPUT))
+    assert found == {
+        own_rewrite_key(smaller): msgspec.structs.replace(first, shape=(16, 4)),
+    }
+
+
+def test_main_gradients_are_rewritten_on_request_unless_they_are_zero_or_an_engine_takes_the_steps(
+    tmp_path,
+):
+    weight, bias = (TensorId(0, None, "main_grad", "fc1", name) for name in ("weight", "bias"))
+    flows = [Flow(weight, values("weight", 8, 4)), Flow(bias, torch.zeros(8))]
+
+    assert rewrites(tmp_path / "not", *flows) == {}
+    reference, candidate = (write(tmp_path / name, flows) for name in ("reference", "candidate"))
+    found = scales(reference, candidate, main_gradients=True)
+    assert set(found) == {rewrite_key(weight)}
+    assert found[rewrite_key(weight)].low is None
+    ranks = [
+        dataclasses.replace(rank, facts=with_facts(rank, NoteEvent("reduces_in", "float32")))
+        for rank in candidate.ranks
+    ]
+    assert scales(reference, candidate.with_ranks(ranks), main_gradients=True) == {}

@@ -183,3 +183,34 @@ def test_choices_are_not_intercepted_after_a_forward_that_raises(record: Any) ->
     with pytest.raises(ValueError, match="of the program"):
         record(training(choose=fails))
     assert torch._C._len_torch_function_stack() == 0
+
+
+@pytest.mark.parametrize("name", ["topk", "argmax", "max"])
+def test_choices_are_recorded_though_the_program_has_replaced_the_function(
+    monkeypatch: pytest.MonkeyPatch, record: Any, name: str
+) -> None:
+    calls: list[int] = []
+    for number in range(2):
+        before = getattr(Tensor, name)
+
+        def through(
+            scores: Tensor,
+            *args: Any,
+            _called: Any = before,
+            _number: int = number,
+            **kwargs: Any,
+        ) -> Any:
+            calls.append(_number)
+            return _called(scores, *args, **kwargs)
+
+        monkeypatch.setattr(Tensor, name, through)
+    choose = {
+        "topk": by_topk,
+        "argmax": lambda scores: scores.argmax(dim=-1, keepdim=True),
+        "max": by_max,
+    }[name]
+
+    run = record(training(choose=choose))
+
+    assert len(found(run, "decision", "router.output")) == 2
+    assert calls == 2 * [1, 0]  # two micro-batches

@@ -109,3 +109,24 @@ def test_a_replaced_tensor_method_is_called_only_once(
         named = values.type()
 
     assert named == values.type() == "cuda.torch.FloatTensor"
+
+
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_the_line_of_the_loss_is_recorded_once_though_backward_is_replaced(
+    monkeypatch: pytest.MonkeyPatch, record: Any, length: int
+) -> None:
+    calls: list[int] = []
+    for number in range(length):
+
+        def backward(
+            loss: Tensor, *args: Any, _called: Any = torch.Tensor.backward, _number: int = number
+        ) -> None:
+            calls.append(_number)
+            _called(loss, *args)
+
+        monkeypatch.setattr(torch.Tensor, "backward", backward)
+
+    run = record(training(), dtype="float64", rewrite=REWRITE)
+
+    assert made(run)["loss", ""] == "return losses.square().sum() / 4"
+    assert calls == 2 * [*reversed(range(length))]  # two steps

@@ -10,7 +10,7 @@ parameter's gradient, and this multiple is equal for all parameters.  Called by
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import msgspec
 import torch
@@ -35,7 +35,9 @@ from pytest_trainsafe.judge.compare.rung import Rung
 SECOND_MOMENTS = ("exp_avg_sq",)
 
 
-def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
+def follow_a_factor(
+    rung: Rung, gradients: Iterable[TensorId], used: Mapping[TensorId, torch.Tensor] | None = None
+) -> set[str]:
     """The paths of the parameters whose steps are wrong as if all gradients had one wrong factor.
 
     `gradients` are the main gradients of the parameters with wrong steps.  Their recorded values
@@ -44,7 +46,8 @@ def follow_a_factor(rung: Rung, gradients: Iterable[TensorId]) -> set[str]:
     """
     moved: Ratios = {}
     for id in gradients:
-        found = _moved(rung, id)
+        given = (used or {}).get(id)
+        found = _moved(rung, id, _of_reference(rung, id) if given is None else given.double())
         if found:
             moved[id] = found
     shares: dict[int, Ratio] = {}
@@ -67,14 +70,13 @@ def _agree(one: Ratio, known: Iterable[Ratio]) -> int:
     return sum(abs(one.factor - other.factor) <= one.blur + other.blur for other in known)
 
 
-def _moved(rung: Rung, gradient: TensorId) -> dict[int, Ratio] | None:
+def _moved(rung: Rung, gradient: TensorId, given: torch.Tensor | None) -> dict[int, Ratio] | None:
     """By rank, the error of a parameter's first moment as a multiple of the main gradient.
 
-    `gradient` names the main gradient; its value in the reference is used.  If the optimizer has no
-    first moment, the error is that of the parameter's update.  None if the needed values were not
+    `gradient` names the main gradient; `given` is its logical value.  If the optimizer has no first
+    moment, the error is that of the parameter's update.  None if the needed values were not
     recorded or cannot be compared, or if `_second_agrees` is false.
     """
-    given = _of_reference(rung, gradient)
     if given is None:
         return None
     for moment in FIRST_MOMENTS:

@@ -94,6 +94,7 @@ def _wrong(
         earlier=_earlier(rung, id),
         terms=_terms(rung, id),
         left=_left(rung, id),
+        computed=_computed(rung, id),
     )
 
 
@@ -150,6 +151,20 @@ def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
             return {}
         found[index] = tensor
     return found
+
+
+def _computed(rung: Rung, id: TensorId) -> dict[int, frozenset[int]]:
+    """By rank, the micro-batches whose tensors it recorded in the step of `id`, a gradient."""
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    return {
+        rank.rank: frozenset(
+            other.microbatch
+            for other in rank.tensors
+            if other.step == id.step and other.microbatch is not None
+        )
+        for rank in rung.candidate.ranks
+    }
 
 
 def _finite(rung: Rung, id: TensorId) -> torch.Tensor | None:

@@ -35,6 +35,7 @@ class WrongTensor:
     previous step") to the reference's earlier values.  If the tensor is the sum of the gradients of
     micro-batches, `terms` maps each micro-batch to its gradient, and `left` has what a program that
     does not clear its gradients may still hold of the previous step, in the reference's values.
+    `computed` maps each rank to the micro-batches that it computes in the tensor's step.
     """
 
     value: torch.Tensor
@@ -49,6 +50,7 @@ class WrongTensor:
     earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
     left: tuple[torch.Tensor, ...] = ()
+    computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     error: float = field(init=False)
 
     def __post_init__(self) -> None:

@@ -113,6 +113,8 @@ class Places:
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
+        if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
+            phase = "data"
         if phase is None:
             return NOWHERE
         factor = comparison.factor

@@ -194,3 +194,10 @@ def test_an_earlier_value_allows_its_own_noise_only(apart: float, name: str | No
     )
     found = stale(wrong)
     assert (found and found.name) == name
+
+
+def test_a_factor_close_to_one_is_not_shown_as_one() -> None:
+    reference = reference_tensor()
+    found = scaled(alone((1 + 1e-8) * reference, reference, allowed=1e-12))
+    assert found is not None
+    assert found.text == "the value is 1.00000001 times the reference"

@@ -234,13 +234,15 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     into evaluation mode; "watch" calls ctx.watch; "group" makes a process group.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
-    the constructed class, the operation, or the module's path.
+    the constructed class, the operation, or the module's path.  `factor` is the number by which a
+    "write" multiplies the gradients, 0 if it does not or if the number is not known.
     """
 
     what: What
     at: Text
     user: Text = ""
     name: Text = ""
+    factor: float = 0.0
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

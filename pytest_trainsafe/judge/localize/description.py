@@ -63,7 +63,7 @@ class _Description:
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
-        self.places = Places(rung.candidate, program)
+        self.places = Places(rung.candidate, program, rung.reference)
         self.compared = Compared(rung)
         self.program = program.name
 
@@ -124,6 +124,11 @@ class _Description:
                 return (
                     f"the gradients of {parameters} still contain those of the previous step: the "
                     "program does not set them to zero between the steps"
+                )
+            case "reduction" if self.places.changed(self.comparison, names) is not None:
+                return (
+                    f"the gradients of {parameters} are changed between their backward and the "
+                    f"optimizer's step: {self.reduced(names)}"
                 )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"

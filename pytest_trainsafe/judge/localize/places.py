@@ -153,6 +153,8 @@ class Places:
             phase = "reduction"
         if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
             phase = "data"
+        if phase is None and has_whole_steps_only(self.candidate):
+            phase = "forward"  # no module is compared, as for a buffer
         if phase is None:
             return NOWHERE
         factor = comparison.factor
@@ -313,6 +315,11 @@ class Places:
         if not source:
             return line, f"constructs {made.name}"
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+
+def has_whole_steps_only(trace: Trace) -> bool:
+    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
+    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:

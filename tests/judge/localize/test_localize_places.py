@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from blamed_traces import PROGRAM, noting
 from clipped_traces import rung
@@ -15,6 +16,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.localize.blame import Phase
+from pytest_trainsafe.judge.localize.initial import whole_steps
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.trace.facts import Reduction, Site
 
@@ -186,3 +188,22 @@ def test_the_line_named_without_a_localisation_depends_on_the_kind_of_the_first_
     noted = noting(wrong, REDUCED, STEP)
     id = TensorId(0, None, kind, "fc1", "bias")  # type: ignore[arg-type]
     assert Places(noted.candidate, PROGRAM).of_tensor(id, compare(noted))[0] == line
+
+
+def test_in_whole_steps_a_line_of_the_step_is_named_for_every_tensor(wrong) -> None:
+    """As for a buffer of a module, since no module is compared."""
+    noted = noting(wrong, REDUCED, STEP, MODEL)
+    ranks = [
+        dataclasses.replace(
+            rank, steps=[msgspec.structs.replace(step, microbatches=0) for step in rank.steps]
+        )
+        for rank in noted.candidate.ranks
+    ]
+    whole = noted.candidate.with_ranks(ranks)
+    comparison = compare(noted)
+    buffer = TensorId(0, None, "buffer", "fc1", "mean")
+    assert Places(whole, PROGRAM).of_tensor(buffer, comparison)[0] == MODEL.user
+    assert Places(noted.candidate, PROGRAM).of_tensor(buffer, comparison) == ("", "")
+    update = TensorId(0, None, "update", "fc1", "bias")
+    assert whole_steps(comparison, Places(whole, PROGRAM)).source == REDUCED.caller
+    assert Places(whole, PROGRAM).of_tensor(update, comparison)[0] == STEP.at

@@ -1,8 +1,8 @@
 """Lets a wrong setup of a run lead the report of a failure that it causes.
 
-A guard reports that dp ranks saw the same data, or that a step was skipped.  If the first wrong
-tensor is a consequence of that, its pattern is replaced by one that names the setup.  Called by the
-ladder.
+A guard reports that dp ranks saw the same data, or that a step was skipped, and a note that a
+parameter has no counterpart.  If the first wrong tensor is a consequence of that, its pattern is
+replaced by one that names the setup.  Called by the ladder.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.guards.untied import untied
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -42,13 +43,17 @@ def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
         return comparison
     first = [finding for finding in failing if finding.where == where]
     lead = next((finding for finding in first if finding.pattern is not None), first[0])
-    pattern = _same_data(rung, comparison, where) or _skipped_step(rung, where)
+    pattern = (
+        _same_data(rung, comparison, where) or _skipped_step(rung, where) or untied(rung, lead)
+    )
     if pattern is None:
         return comparison
-    if lead.pattern is not None:
+    if lead.pattern is not None and pattern.name != "untied":
         text = f"{pattern.text}; {lead.pattern.text}"
         pattern = msgspec.structs.replace(pattern, text=text)
-    led = msgspec.structs.replace(lead, pattern=pattern, module_class="", source="")
+    led = msgspec.structs.replace(lead, pattern=pattern)
+    if pattern.name != "untied":
+        led = msgspec.structs.replace(led, module_class="", source="")
     findings = [led if finding is lead else finding for finding in comparison.findings]
     return dataclasses.replace(comparison, findings=findings)
 

@@ -31,6 +31,7 @@ from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.model.inputs import ModelInputs
+from pytest_trainsafe.record.model.names import unique_parameters
 from pytest_trainsafe.record.model.origins import origins
 from pytest_trainsafe.record.model.parts import (
     Model,
@@ -47,7 +48,7 @@ from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
-from pytest_trainsafe.record.training.parameters import ParameterRecorder, unique_parameters
+from pytest_trainsafe.record.training.parameters import ParameterRecorder
 from pytest_trainsafe.record.training.reductions import Reductions
 from pytest_trainsafe.record.training.tensors import (
     local_values,

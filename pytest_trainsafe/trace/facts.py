@@ -166,7 +166,8 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     `call` is the collective with its operation, such as "all_reduce(SUM)"; `axes` are the mesh axes
     it acts over, and `site` is the line that calls it.  `caller` is the nearest line of another
     file on the call stack, "" for none: frameworks call collectives in functions of their own.
-    `numel` counts the input elements; it is None if there are several input tensors.
+    `numel` counts the input elements; it is None if there are several input tensors.  `in_step` is
+    true if an optimizer's step makes the call, after the main gradients were recorded.
     """
 
     call: Text
@@ -175,6 +176,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     caller: Text
     numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
     of: Of = "gradients"
+    in_step: bool = False
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

@@ -34,8 +34,8 @@ from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
+from pytest_trainsafe.record.model.names import unique_parameters
 from pytest_trainsafe.record.model.parts import named_modules, named_parameters, parts_of
-from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, moe
 
 PROGRAMS: dict[str, Callable[..., None]] = {

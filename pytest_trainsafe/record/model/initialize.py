@@ -22,9 +22,8 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
-from pytest_trainsafe.record.model.names import split
+from pytest_trainsafe.record.model.names import split, unique_parameters
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of
-from pytest_trainsafe.record.training.parameters import unique_parameters
 from pytest_trainsafe.record.training.tensors import local_values
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.

@@ -7,6 +7,12 @@ has no wrappers.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from torch import nn
+
+from pytest_trainsafe.record.clock import ProgramError
+
 #: The attributes under which wrappers keep the wrapped module.
 WRAPPERS = frozenset(
     {
@@ -40,3 +46,23 @@ def split(name: str) -> tuple[str, str]:
     """Splits off the last level: `layers.0.fc.weight` gives `("layers.0.fc", "weight")`."""
     module, _, leaf = name.rpartition(".")
     return module, leaf
+
+
+def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
+    """Maps canonical names to parameters; tied parameters occur once, under their first name.
+
+    Raises ProgramError if two different parameters have the same name.
+    """
+    seen: set[int] = set()
+    unique: dict[str, nn.Parameter] = {}
+    for name, parameter in named:
+        if id(parameter) in seen:
+            continue
+        if name in unique:
+            raise ProgramError(
+                f"two parameters are called {name!r} after the levels that wrappers add to names "
+                "(`module.` at the root, `_orig_mod.`) are removed; rename one of the attributes"
+            )
+        seen.add(id(parameter))
+        unique[name] = parameter
+    return unique

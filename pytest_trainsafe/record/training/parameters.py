@@ -14,7 +14,7 @@ from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.core.mesh import Mesh, mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.record.adapter import Engine, adapters
-from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
@@ -232,9 +232,11 @@ class ParameterRecorder:
             self.sites.note("step", self.clock.step)
         if not has_closure:  # a closure has yet to compute the gradients
             self._write_main_grads(owned)
+            self.clock.stepping = True
 
     def after_step(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the step used, and notes a step that the engine skipped."""
+        self.clock.stepping = False
         if self.clock.step is not None:
             self._write_main_grads(owned)
             why = self.engine.skipped() if self.engine is not None else ""
@@ -256,6 +258,7 @@ class ParameterRecorder:
         versions = [parameter._version for parameter in self.parameters.values()]
         if not self.optimizer_stepped and versions != self._versions:
             self.before_step(has_closure=False)
+            self.clock.stepping = False
         self._seen_by_wrapper = {}
         self._skipping = wrapper
 
@@ -428,23 +431,3 @@ def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:
             name_in_ledger(parameter.grad, f"{name}.grad")
 
     return hook
-
-
-def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:
-    """Maps canonical names to parameters; tied parameters occur once, under their first name.
-
-    Raises ProgramError if two different parameters have the same name.
-    """
-    seen: set[int] = set()
-    unique: dict[str, nn.Parameter] = {}
-    for name, parameter in named:
-        if id(parameter) in seen:
-            continue
-        if name in unique:
-            raise ProgramError(
-                f"two parameters are called {name!r} after the levels that wrappers add to names "
-                "(`module.` at the root, `_orig_mod.`) are removed; rename one of the attributes"
-            )
-        seen.add(id(parameter))
-        unique[name] = parameter
-    return unique

@@ -13,7 +13,7 @@ import torch
 
 from pytest_trainsafe.core.indices import Indices
 from pytest_trainsafe.core.layout import Coordinates
-from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.core.usage import in_print, name_ranks
 
 Replica = tuple[int, Coordinates, torch.Tensor]
 
@@ -25,8 +25,8 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
 
     `arrays` are the logical indices that the replicas hold.  The message names the ranks that
     differ from the first, and the axes over which they differ.  For the first such rank it gives
-    the number of elements that differ, the logical index and the values of the first of them, and
-    the largest difference.
+    the number of elements that differ, the logical index of the first of them, and the largest
+    difference with the values that differ by it.
     """
     reference_rank, _, reference = replicas[0]
     different = [
@@ -38,15 +38,17 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
         return None
     ranks = [rank for rank, *_ in different]
     first_rank, tensor, unequal = different[0]
-    local = tuple(int(i) for i in np.argwhere(unequal.numpy())[0]) if unequal.ndim else ()
-    logical = [int(array[i]) for array, i in zip(arrays, local, strict=True)]
+    places = np.argwhere(unequal.numpy())
+    largest, at = _largest(tensor[unequal], reference[unequal])
+    first, worst = (tuple(map(int, places[n])) for n in (0, at))
+    logical, most = ([int(a[i]) for a, i in zip(arrays, n, strict=True)] for n in (first, worst))
     row = f"row {logical[0]}, " if logical else ""
+    values = " against ".join(in_print(tensor[worst].item(), reference[worst].item()))
     return (
         f"replicas over {' and '.join(_axes(replicas))} differ: {name_ranks(ranks)} from "
         f"rank {reference_rank}; on rank {first_rank}, {int(unequal.sum())} of "
-        f"{unequal.numel()} elements differ, the first at {row}index {logical} "
-        f"({_value(tensor[local])} against {_value(reference[local])}), "
-        f"largest difference {_largest(tensor[unequal], reference[unequal])}"
+        f"{unequal.numel()} elements differ, the first at {row}index {logical}; "
+        f"largest difference {largest}{'' if worst == first else f', at index {most}'} ({values})"
     )
 
 
@@ -86,14 +88,10 @@ def _axes(replicas: Sequence[Replica]) -> list[str]:
     return axes or list(dict.fromkeys(a for c, _ in seen for a in c if c[a] != seen[0][0][a]))
 
 
-def _largest(left: torch.Tensor, right: torch.Tensor) -> str:
-    """The largest difference between elements that differ."""
+def _largest(left: torch.Tensor, right: torch.Tensor) -> tuple[str, int]:
+    """The largest difference between elements that differ, and the number of its element."""
     wide = torch.complex128 if left.is_complex() else torch.float64
     distance = (left.to(wide) - right.to(wide)).abs().nan_to_num(nan=float("inf"))
-    largest = distance.max().item()
-    return f"{largest:.3g}" if largest else "0 (only the sign of zero differs)"
-
-
-def _value(element: torch.Tensor) -> str:
-    value = element.item()
-    return f"{value:.9g}" if isinstance(value, float) else str(value)
+    place = int(distance.argmax())
+    largest = distance[place].item()
+    return f"{largest:.3g}" if largest else "0 (only the sign of zero differs)", place

@@ -15,6 +15,8 @@ MAX_SHOWN, _MAX_COLLECTION = 100, 300
 _ENTRIES, _DEPTH, _MAX_LISTED = 6, 3, 40
 #: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100
+#: This many significant digits distinguish any two float64 values.
+MAX_DIGITS = 17
 #: Larger integers are described by their size: CPython refuses to print more than 4 300 digits.
 _MAX_BITS = 256
 
@@ -96,3 +98,21 @@ def _entries(value: Iterable[object], depth: int) -> str:
 def name_ranks(ranks: Sequence[int]) -> str:
     """`rank 3`, or `ranks 0, 2`."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+
+
+def in_print(
+    value: complex | float | int | bool, other: complex | float | int | bool, digits: int = 9
+) -> tuple[str, str]:
+    """Two numbers as text, with `digits` significant digits, or more if these look the same.
+
+    Nine digits distinguish any two float32 values.  Integers and booleans are written in full.
+    """
+    texts = _number(value, digits), _number(other, digits)
+    while texts[0] == texts[1] and digits < MAX_DIGITS:
+        digits += 1
+        texts = _number(value, digits), _number(other, digits)
+    return texts
+
+
+def _number(value: complex | float | int | bool, digits: int) -> str:
+    return str(value) if isinstance(value, int) else f"{value:.{digits}g}"

@@ -26,8 +26,9 @@ from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.compare.declarations.propose import has_missing, propose
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.guards.deterministic import not_deterministic
+from pytest_trainsafe.judge.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judge.compare.guards.not_compared import not_compared
-from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, guard
+from pytest_trainsafe.judge.compare.guards.vacuity import guard
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.sketch.rerecord import tensors_to_record
@@ -133,7 +134,7 @@ class _Ladder:
         )
         if comparison.failed:
             with _one_thread():
-                comparison = with_factor(rung, comparison)
+                comparison = led_by_setup(rung, with_factor(rung, comparison))
         unsteady = not_deterministic(rung, comparison, dtype, reference)
         if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
             comparison.findings.clear()  # a program that differs from itself cannot be compared
@@ -368,7 +369,7 @@ def judge_pair(
     comparison = _compare(rung, loosen)
     if comparison.failed:
         with _one_thread():
-            comparison = with_factor(rung, comparison)
+            comparison = led_by_setup(rung, with_factor(rung, comparison))
     judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
     if comparison.failed and has_missing(rung, comparison):
         with _one_thread():
@@ -420,7 +421,7 @@ def _judged(
         rounding=rung.dtype,
         comparison=comparison,
         doubts=[f for f in doubts if not is_accepted(f.check, accepted)],
-        hints=[f for f in found if comparison.failed and f.check in SETUP],
+        hints=setup_hints(found, comparison),
         accepted=[f for f in doubts if is_accepted(f.check, accepted)],
         cast=deciding_cast(rung.reference),
         reference=_named(rung.reference),

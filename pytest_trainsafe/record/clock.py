@@ -46,13 +46,15 @@ class Clock:
     a micro-batch may be entered several times, and a backward belongs to the micro-batch whose
     outputs it reaches, wherever it runs.  `resumed` is True while a backward computes weight
     gradients that an earlier backward of the same micro-batch deferred.  `recomputed` is True once
-    a backward has run forward code again (activation recomputation).
+    a backward has run forward code again (activation recomputation).  `stepping` is True while an
+    optimizer's step uses gradients that were recorded when it began.
     """
 
     def __init__(self) -> None:
         self.step: int | None = None
         self.open: int | None = None
         self.resumed = False
+        self.stepping = False
         self.steps_done = 0
         #: Whether every dp rank computes a slice of each micro-batch (`order="split"`).
         self.split = False
@@ -84,6 +86,7 @@ class Clock:
     def end_step(self) -> None:
         """Leaves the step, even after an exception: its number is not used again."""
         self.step = self.open = None
+        self.stepping = False
         self.steps_done += 1
         self._seen = _Step()
 

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from pytest_trainsafe.core.finding import Mismatch
+from pytest_trainsafe.core.usage import in_print
 
 
 def mismatch_text(mismatch: Mismatch) -> str:
@@ -14,7 +15,7 @@ def mismatch_text(mismatch: Mismatch) -> str:
     `3 of 8 (37.5 %) differ by more than ...; the greatest absolute difference is ...`.
     """
     total, differing = mismatch.elements, mismatch.differing
-    values = f"{_number(mismatch.value)} instead of {_number(mismatch.expected)}"
+    values = " instead of ".join(in_print(mismatch.value, mismatch.expected))
     if total == 1:
         return f"the only element is {values}, a difference of {mismatch.difference:.1e}"
     by = f" by more than {mismatch.threshold:.1e}" if mismatch.threshold else ""
@@ -22,8 +23,3 @@ def mismatch_text(mismatch: Mismatch) -> str:
         f"{differing} of {total} ({100 * differing / total:.1f} %) differ{by}; the greatest "
         f"absolute difference is {mismatch.difference:.1e}, at index {mismatch.index}: {values}"
     )
-
-
-def _number(value: complex | float | int | bool) -> str:
-    """A value with nine significant digits, enough to distinguish any two float32 values."""
-    return str(value) if isinstance(value, int) else f"{value:.9g}"

@@ -167,7 +167,8 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     `call` is the collective with its operation, such as "all_reduce(SUM)"; `axes` are the mesh axes
     it acts over, and `site` is the line that calls it.  `caller` is the nearest line of another
     file on the call stack, "" for none: frameworks call collectives in functions of their own.
-    `numel` counts the input elements; it is None if there are several input tensors.
+    `numel` counts the input elements; it is None if there are several input tensors.  `in_step` is
+    true if an optimizer's step makes the call, after the main gradients were recorded.
     """
 
     call: Text
@@ -176,6 +177,7 @@ class Reduction(msgspec.Struct, frozen=True, tag="reduction", omit_defaults=True
     caller: Text
     numel: Annotated[int, msgspec.Meta(ge=0, le=2**48)] | None = None
     of: Of = "gradients"
+    in_step: bool = False
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
@@ -235,13 +237,15 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     into evaluation mode; "watch" calls ctx.watch; "group" makes a process group.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
-    the constructed class, the operation, or the module's path.
+    the constructed class, the operation, or the module's path.  `factor` is the number by which a
+    "write" multiplies the gradients, 0 if it does not or if the number is not known.
     """
 
     what: What
     at: Text
     user: Text = ""
     name: Text = ""
+    factor: float = 0.0
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""

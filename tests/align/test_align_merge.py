@@ -50,6 +50,17 @@ def test_a_differing_replica_is_reported_with_its_ranks_and_first_row() -> None:
     assert merged.parts == parts
 
 
+@pytest.mark.parametrize("last", [0.0, 0.1])
+def test_the_values_shown_of_replicas_differ_in_print(last: float) -> None:
+    """Two float64 values may agree in the nine digits that are usually shown."""
+    values = torch.tensor([0.450390625, 1.0, 0.5], dtype=torch.float64)
+    other = values + torch.tensor([1e-13, 0.0, last], dtype=torch.float64)
+    point = Point.of(tp=2)
+    parts = [Part(r, point.coordinates(r), t, (), SOURCE) for r, t in enumerate((values, other))]
+    shown = "at index [2] (0.6 against 0.5)" if last else "(0.4503906250001 against 0.450390625)"
+    expect(only(merge(parts, point.sizes)), "replicas", "the first at row 0, index [0]", shown)
+
+
 def test_replicas_with_equal_nans_are_equal_and_with_different_signs_of_zero_are_not() -> None:
     tensors = torch.tensor([float("nan"), 0.0]), torch.tensor([float("nan"), -0.0])
     point = Point.of(tp=2)

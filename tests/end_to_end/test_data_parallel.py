@@ -74,3 +74,14 @@ def test_a_mean_annotation_is_suggested_even_if_no_gradient_norm_is_reported(
 ):
     text = report(candidate_trace, reference_trace, norm=False, way="by hand")
     assert "gradients: {mean: [dp]}" in text
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="float64")
+@pytest.mark.parametrize("way", ["ddp", "fsdp"])
+def test_a_division_after_a_wrappers_reduction_is_named_instead_of_the_wrapper(
+    candidate_trace, reference_trace, localizing, way
+):
+    text = report(candidate_trace, reference_trace, way=way, divided=3)
+    assert "are changed between their backward and the optimizer's step" in text
+    assert "(changes gradients by div_)" in text
+    assert "is applied here" not in text

@@ -53,11 +53,15 @@ def test_a_loop_without_micro_batches_is_compared_by_whole_steps(candidate_trace
 
 
 @pytest.mark.trainsafe(loop_programs.whole_steps, **AT, candidate_args={"fault": "reduction"})
-def test_a_missing_reduction_is_found_in_whole_steps(candidate_trace, reference_trace):
+def test_a_missing_reduction_is_found_in_whole_steps(candidate_trace, reference_trace, localizing):
     text = report(candidate_trace, reference_trace)
 
     assert "starts at 0.bias · main_grad · step 0" in text
-    assert "only whole steps were compared" in text
+    assert "not localised only whole steps were compared" in text
+    at = text.partition("look at ")[2]
+    assert at.startswith("loop_programs.py:") or "/loop_programs.py:" in at.partition("(")[0]
+    assert "(all_reduce(SUM) over dp" in at
+    assert "module class" not in text
 
 
 @pytest.mark.trainsafe(loop_programs.whole_steps, **AT, candidate_args={"fault": "rate"})
@@ -68,6 +72,8 @@ def test_a_wrong_learning_rate_is_found_in_whole_steps(
 
     assert "starts at 0.weight · update · step 0" in text
     assert "faulty every gradient that the optimizer receives agrees; the optimizer's step" in text
+    assert "(steps the optimizer; AdamW is constructed at" in text.partition("look at ")[2]
+    assert "module class" not in text
 
 
 @pytest.mark.trainsafe(loop_programs.strided, **AT)
@@ -79,7 +85,8 @@ def test_micro_batches_strided_over_dp_ranks_pass(candidate_trace, reference_tra
 def test_a_declared_order_that_is_not_the_order_of_the_data_is_reported(
     candidate_trace, reference_trace
 ):
+    """Rank 0 computes the data of micro-batches 0 and 2, and numbers them 0 and 1."""
     text = report(candidate_trace, reference_trace)
 
     assert "starts at input.0 · input · step 0 · micro-batch 1" in text
-    assert "it equals the reference's input of micro-batch 0" in text
+    assert "it equals the reference's input of micro-batch 2" in text

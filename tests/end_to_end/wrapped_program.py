@@ -69,10 +69,12 @@ def train(
     times: int = 1,
     norm: bool = True,
     annotations: Any = None,
+    divided: int = 1,
 ) -> None:
     """With `share` the loss is a mean over this rank's micro-batches, else over those of all ranks.
 
-    The loss is multiplied by `times`; `norm` reports the gradient norm.
+    The loss is multiplied by `times`; `norm` reports the gradient norm.  Gradients are divided by
+    `divided` after their reduction.
     """
     model: nn.Module = nn.Sequential(
         nn.Linear(WIDTH, 2 * WIDTH), nn.Tanh(), nn.Linear(2 * WIDTH, WIDTH)
@@ -93,6 +95,9 @@ def train(
                     (times * loss / (len(mine) if share else MICROBATCHES)).backward()
             if isinstance(called, ByHand):
                 called.reduce()
+            if divided != 1:
+                for parameter in model.parameters():
+                    parameter.grad.div_(divided)
             total = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             if norm:
                 ctx.grad_norm(total)

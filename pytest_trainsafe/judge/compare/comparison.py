@@ -40,8 +40,10 @@ class Comparison:
 
     `given` lists the model inputs that differ from the reference's, with their positions in
     dataflow and the difference; `unclear` lists the inputs of unknown layout.  `apart` maps the
-    path of each buffer that was not compared, or not on every rank, to the reason.  `factor` is the
-    factor by which all main gradients of the failing step are wrong; None if they share none.
+    path of each buffer that was not compared, or not on every rank, to the reason.  `in_step` maps
+    the path of each gradient that the optimizer reduces inside its step to what was compared: "the
+    mean over dp".  `factor` is the factor by which all main gradients of the failing step are
+    wrong; None if they share none.
     """
 
     dtype: str
@@ -66,6 +68,7 @@ class Comparison:
     given: list[tuple[int, TensorId, InputJudgement]] = field(default_factory=list)
     unclear: list[TensorId] = field(default_factory=list)
     apart: dict[str, str] = field(default_factory=dict)
+    in_step: dict[str, str] = field(default_factory=dict)
     factor: Factor | None = None
 
     @property

@@ -12,9 +12,11 @@ from collections.abc import Collection, Sequence
 
 import msgspec
 import numpy as np
+import torch
 
 from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.align.logical import is_cut_over_stages, whole_hash
+from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
@@ -22,6 +24,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.decisions import judge_decision
+from pytest_trainsafe.judge.compare.declarations.reduced_in_step import reduced_in_step
 from pytest_trainsafe.judge.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judge.compare.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judge.compare.parameters import Parameters
@@ -178,10 +181,30 @@ class _Judge(Parameters):
             passed = self.parameter(order, id, merged, reference)
         else:
             tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
+            merged = self.reduced(id, merged, reference, tolerance)
             passed = self.judge(order, id, merged, reference, tolerance)
         pattern = self.replicas(id, merged, reference) if passed else None
         for finding in merged.findings:
             self.add(order, finding, pattern if finding.check == "replicas" else None)
+
+    def reduced(
+        self, id: TensorId, merged: Merged, reference: torch.Tensor, tolerance: Tolerance
+    ) -> Merged:
+        """A gradient as the optimizer's step reduces it, or `merged` if the step does not."""
+
+        def passes(value: torch.Tensor) -> bool:
+            """Whether a value of the gradient agrees with the reference."""
+            arrays = value.numpy(), reference.numpy()
+            judged = judge_allowed(*arrays, tolerance.allowed, tolerance.size, self.rung.dtype)
+            return judged.passed
+
+        found = None
+        if tolerance.finite and not tolerance.unmeasured:
+            found = reduced_in_step(self.rung.candidate, id, merged, passes)
+        if found is None:
+            return merged
+        self.result.in_step[id.path] = found.how
+        return found.merged
 
     def absent(self, order: int, id: TensorId) -> None:
         """Record a tensor that the candidate lacks: as a finding, or in a count."""

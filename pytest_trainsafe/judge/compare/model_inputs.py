@@ -87,7 +87,7 @@ class ModelInputs:
         if self._fits(id, parts, expected):
             return InputJudgement("agrees")
         if any(
-            self._fits(id, parts, other) and not self._has_its_own(there, parts[0], other)
+            self._fits(there, parts, other) and not self._has_its_own(there, parts[0], other)
             for there, other in self._beside(id)
         ):
             return InputJudgement("unclear")  # the arguments are in another order
@@ -131,13 +131,13 @@ class ModelInputs:
         """Returns a result with the verdict "differs" and a text that describes the difference.
 
         If the parts equal the reference's input of another micro-batch, the text names that
-        micro-batch.
+        micro-batch.  It names none whose noise is so large that `expected` equals it too.
         """
         for there in self._same_place(id):
             other = _first(self.rung.reference, there)
-            if other is None or torch.equal(other, expected):
+            if other is None or self._same(there, _wide(expected), other):
                 continue
-            if self._fits(id, parts, other, alone=len(parts) == 1):
+            if self._fits(there, parts, other, alone=len(parts) == 1):
                 text = f"it equals the reference's input of {_when(there, id)}"
                 return _differs(text)
         value = parts[0].tensor
@@ -151,9 +151,10 @@ class ModelInputs:
     def _fits(
         self, id: TensorId, parts: list[Part], expected: torch.Tensor, alone: bool = False
     ) -> bool:
-        """Whether parts merge into `expected` in some layout.
+        """Whether parts merge into `expected`, the reference's input `id`, in some layout.
 
-        `alone` is true for the part of a single rank: then no part of another rank is needed.
+        The noise of the input `id` is allowed, whatever input the parts belong to.  `alone` is true
+        for the part of a single rank: then no part of another rank is needed.
         """
         if _family(parts[0].tensor) != _family(expected):
             return False
@@ -168,6 +169,7 @@ class ModelInputs:
         return False
 
     def _same(self, id: TensorId, merged: torch.Tensor, expected: torch.Tensor) -> bool:
+        """Whether `merged` equals `expected`, the reference's input `id`, up to its noise."""
         wide, own = _wide(expected).numpy(), merged.numpy()
         if wide.shape != own.shape:
             return False
@@ -177,6 +179,7 @@ class ModelInputs:
         return judge_tensor(own, wide, measured, self.rung.dtype).passed
 
     def _measured(self, id: TensorId, shape: tuple[int, ...]) -> Iterator[np.ndarray]:
+        """The values of the reference's input `id` in the runs that measure rounding."""
         for trace in self.rung.measures():
             other = _first(trace, id)
             if other is not None and tuple(other.shape) == shape:

@@ -10,11 +10,12 @@ from functools import cached_property
 
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.core.tensor_id import INITIAL, Kind
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
+from pytest_trainsafe.judge.compare.guards.untied import without_shares
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, Steps
@@ -70,7 +71,7 @@ class _Description:
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
-        self.places = Places(rung.candidate, program)
+        self.places = Places(rung.candidate, program, rung.reference)
         self.compared = Compared(rung)
         self.program = program.name
 
@@ -166,6 +167,11 @@ class _Description:
                 return (
                     f"the gradients of {parameters} still contain those of the previous step: the "
                     "program does not set them to zero between the steps"
+                )
+            case "reduction" if self.places.changed(self.comparison, names) is not None:
+                return (
+                    f"the gradients of {parameters} are changed between their backward and the "
+                    f"optimizer's step: {self.reduced(names)}"
                 )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
@@ -285,7 +291,14 @@ class _Description:
         return any(self.fails("activation", module=name) for name in called)
 
     def unsummed(self, group: Sequence[Fault]) -> str:
-        """A clause that names the axis over which a group's gradients are never summed; else ""."""
+        """A clause on what a group's gradients lack: the terms of an axis, or of a parameter.
+
+        "" if neither is known.
+        """
+        own = self.unshared(group)
+        if own:
+            names = name_list([id.path for id in own], "parameter")
+            return f": they lack the gradients of {names}, which the reference shares with them"
         axis = self.unsummed_axis(group)
         return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
 
@@ -303,6 +316,16 @@ class _Description:
         axes = {pattern.axis for pattern in patterns if pattern.name == "partial sum"}
         alone = all(pattern.name == "partial sum" for pattern in patterns) and len(axes) == 1
         return axes.pop() if alone else ""
+
+    def unshared(self, group: Sequence[Fault]) -> list[TensorId]:
+        """The parameters that the reference shares with the first of the group, as `untied` says.
+
+        [] if they do not explain this parameter's wrong gradient.
+        """
+        target = group[0].target
+        wrong = (f.where for f in self.found() if f.where and f.where.path == target)
+        first = next((id for id in wrong if id.kind == "param_grad"), None)
+        return without_shares(self.rung, first) if first is not None else []
 
     def reductions(self, group: Sequence[Fault]) -> list[str]:
         """The program's reductions as texts for the report; [] if none is wrong or missing."""
@@ -338,6 +361,9 @@ class _Description:
         if fault.target == PROGRAM:
             return self.made_by_program(fault, source)
         if fault.phase == "weights":
+            own = self.unshared(group)
+            if own:
+                return set_up(self.rung.candidate, own[0].module, source)
             module = fault.target.rpartition(".")[0]
             others = source == self.code(module)[0] and self.other_class(group, source)
             return others or set_up(self.rung.candidate, module, source)
@@ -388,6 +414,9 @@ class _Description:
             place = self.places.of_condition(fault.condition, fault.target)
             return place if place[0] else self.code(fault.target)
         if fault.phase == "weights":
+            own = self.unshared(group)
+            if own:
+                return self.code(own[0].module)
             axis = self.unsummed_axis(group)
             summing = self.places.summing(axis) if axis else NOWHERE
             return summing if summing[0] else self.code(fault.target)

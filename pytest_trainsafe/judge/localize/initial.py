@@ -14,7 +14,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.localize.description import name_list
-from pytest_trainsafe.judge.localize.places import set_up
+from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -134,31 +134,30 @@ def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
     return f", on rank {' and '.join(map(str, sorted(stages)))} of pp,"
 
 
-def has_whole_steps_only(trace: Trace) -> bool:
-    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
-    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
+def whole_steps(failed: Comparison, places: Places) -> Located:
+    """The report's row for a program that marked no micro-batch, and a line of its step.
 
-
-def whole_steps(failed: Comparison) -> Located:
-    """The report's row for a program that marked no micro-batch."""
+    `places` has the lines.  No module is named, since none is compared.
+    """
     wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
     kinds = {id.kind for id in wrong}
+    at = places.of_tensor(wrong[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(_parameter(id) for id in wrong))
         text = (
             "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"
         )
-        return Located((("faulty", text),), faults=tuple(("optimizer", name) for name in names))
+        return Located((("faulty", text),), *at, tuple(("optimizer", name) for name in names))
     if kinds == {"loss"} and failed.compared["main_grad"]:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
-        return Located((("faulty", text),), faults=(("loss", "<program>"),))
+        return Located((("faulty", text),), *at, (("loss", "<program>"),))
     why = (
         "only whole steps were compared, so the fault may be in the data, the forward, the "
         "backward or the reduction of gradients; mark micro-batches with ctx.microbatch to "
         "distinguish these"
     )
-    return Located((("not localised", why),))
+    return Located((("not localised", why),), *at)
 
 
 def _parameter(id: TensorId) -> str:

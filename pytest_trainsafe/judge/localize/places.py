@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
-from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
@@ -58,16 +58,28 @@ _DOES: dict[What, str] = {
 #: In-place operations that scale a gradient.
 _SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
 
+#: The largest relative difference between the factor of an error and that of a line that causes it.
+_NEAR = 0.02
+
+#: The patterns of gradients that a missing or wrong reduction may have.
+_OF_REDUCTIONS = frozenset(
+    {"partial sum", "scaled", "other micro-batches", "uncleared", "zero", "stale", "clip factor"}
+)
+
 #: How the names of reductions end that sum or average; gradients rarely need any other.
 _SUMS = ("(SUM)", "(AVG)")
 
 
 class Places:
-    """The source lines that a candidate's trace recorded, searched for the line at fault."""
+    """The source lines that a candidate's trace recorded, searched for the line at fault.
 
-    def __init__(self, candidate: Trace, program: Program) -> None:
+    Lines that change gradients in the same way in the `reference` are not at fault.
+    """
+
+    def __init__(self, candidate: Trace, program: Program, reference: Trace | None = None) -> None:
         self.candidate = candidate
         self.program = program
+        self.expected = set() if reference is None else _writes_of(reference)
         self.reductions = self._reductions("gradients")
         self.norms = self._reductions("norm")
         found = dict.fromkeys(site for rank in candidate.ranks for site in rank.events_of(Site))
@@ -98,6 +110,32 @@ class Places:
                 return NOWHERE
         return found if found[0] else (_line_of(self.program), "the program")
 
+    def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
+        """The line that changes the gradients of `targets` wrongly after their backward.
+
+        `targets` has the paths of parameters.  If the gradients are multiples of the reference's,
+        it is a line that multiplies by this number.  If their error is none that a reduction makes,
+        and a wrapper of torch reduces them, it is any line of the program that does not multiply.
+        """
+        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        found = self._multiplies(patterns)
+        wrapped = any(site.what == "wrapper" for site in self.sites)
+        if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
+            return found
+        own = (site for site in self._unexpected() if not site.user)
+        return next((site for site in own if site.name not in _SCALES), None)
+
+    def _multiplies(self, patterns: Iterable[Pattern]) -> Site | None:
+        """The line that multiplies gradients by the factor of the first pattern that has one."""
+        factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
+        near = _NEAR * abs(factor)
+        unexpected = self._unexpected() if factor else iter(())
+        return next((site for site in unexpected if abs(site.factor - factor) <= near), None)
+
+    def _unexpected(self) -> Iterator[Site]:
+        """The lines that change gradients in place, and not in the same way in the reference."""
+        return (site for site in self.sites if site.what == "write" and site not in self.expected)
+
     def of_condition(self, condition: Condition, module: str) -> Place:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
@@ -113,6 +151,10 @@ class Places:
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
+        if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
+            phase = "data"
+        if phase is None and has_whole_steps_only(self.candidate):
+            phase = "forward"  # no module is compared, as for a buffer
         if phase is None:
             return NOWHERE
         factor = comparison.factor
@@ -180,6 +222,9 @@ class Places:
 
     def _norm(self, comparison: Comparison) -> Place:
         """The source line that reduces the gradient norm, or that scales gradients by it."""
+        changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
+        if changed is not None:
+            return self._written(changed)
         factor = comparison.factor
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
@@ -201,7 +246,7 @@ class Places:
         """
         for site in self.sites:
             if site.what == "write" and (not operations or site.name in operations):
-                return self._place(site, f"changes gradients by {site.name}")
+                return self._written(site)
         return NOWHERE
 
     def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
@@ -209,11 +254,15 @@ class Places:
 
         A missing reduction has no line of its own.  If one is missing, the result is the line that
         reduces the same gradients over another axis, or else a line that reduces, writes or uses
-        any gradients.
+        any gradients.  A line that changes the gradients after their reduction comes before all
+        of these.
         """
+        targets = [*targets]
+        changed = self.changed(comparison, targets)
+        if changed is not None:
+            return self._written(changed)
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
-        targets = [*targets]
         fitting, ignored = self._fitting(targets), self._ignored(targets)
         ranked = sorted(
             fitting or self._not_of_wrapper(targets, self.reductions),
@@ -305,6 +354,10 @@ class Places:
             return source, what
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
 
+    def _written(self, site: Site) -> Place:
+        """The place of a line that changes gradients in place."""
+        return self._place(site, f"changes gradients by {site.name}")
+
     def _place(self, site: Site, does: str) -> Place:
         """The user's line, or a framework's line with that of the user's program; what it does.
 
@@ -321,6 +374,11 @@ class Places:
         """A clause on the line of the user's program, if `source` is not in the user's code."""
         program = "" if _own(source) else _line_of(self.program)
         return f"; the program is at {relative(program)}" if _own(program) else ""
+
+
+def has_whole_steps_only(trace: Trace) -> bool:
+    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
+    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
@@ -362,6 +420,24 @@ def _through(site: Site) -> str:
     FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
     """
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
+
+
+def _patterns(
+    comparison: Comparison, kinds: Collection[str], paths: Collection[str] = ()
+) -> list[Pattern]:
+    """The patterns of wrong tensors of some kinds, of all paths if there are no `paths`."""
+    return [
+        f.pattern
+        for f in comparison.findings
+        if f.verdict == "fail" and f.pattern is not None and f.where is not None
+        if f.where.kind in kinds and (not paths or f.where.path in paths)
+    ]
+
+
+def _writes_of(trace: Trace) -> set[Site]:
+    """The lines of a trace that change gradients in place."""
+    sites = (site for rank in trace.ranks for site in rank.events_of(Site))
+    return {site for site in sites if site.what == "write"}
 
 
 def _line_of(program: Program) -> str:

@@ -26,8 +26,8 @@ from pytest_trainsafe.judge.localize.axes import Tried, necessary_axis, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
 from pytest_trainsafe.judge.localize.description import located
-from pytest_trainsafe.judge.localize.initial import has_whole_steps_only, initial, whole_steps
-from pytest_trainsafe.judge.localize.places import Places
+from pytest_trainsafe.judge.localize.initial import initial, whole_steps
+from pytest_trainsafe.judge.localize.places import Places, has_whole_steps_only
 from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.launch import GroupFailure
@@ -65,7 +65,7 @@ def localize(
     if first.where is None:
         return None
     if has_whole_steps_only(rung.reference):
-        return whole_steps(failed)
+        return whole_steps(failed, Places(rung.candidate, candidate.case.program))
     case = candidate.case
     family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:

@@ -236,9 +236,11 @@ class ParameterRecorder:
             self.sites.note("step", self.clock.step)
         if not has_closure:  # a closure has yet to compute the gradients
             self._write_main_grads(owned, replace=True)
+            self.clock.stepping = True
 
     def after_step(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the step used, and notes a step that the engine skipped."""
+        self.clock.stepping = False
         if self.clock.step is not None:
             self._write_main_grads(owned)
             why = self.engine.skipped() if self.engine is not None else ""

@@ -51,7 +51,9 @@ class Reductions:
     - it has at least as many elements as the largest parameter (a bucket).
 
     A reduction of a single number counts as a reduction of the norm of the gradients.  Inside of a
-    micro-batch only reductions of gradients over dp alone are recorded.
+    micro-batch only reductions of gradients over dp alone are recorded.  Inside of an optimizer's
+    step, any reduction of several floating-point numbers counts as one of gradients, because the
+    optimizer may pad or stack them.
     """
 
     def __init__(
@@ -83,7 +85,8 @@ class Reductions:
         how = f"({call.reduce})" if call.reduce else ""
         name, caller = f"{call.op}{how}", _called_at(call.site)
         of: Of = "norm" if of_norm else "gradients"
-        made = Reduction(name, tuple(axes), call.site, caller, call.numel, of)
+        in_step = self._clock.stepping and not inside
+        made = Reduction(name, tuple(axes), call.site, caller, call.numel, of, in_step)
         line = f"{of} {name} {axes}", f"{call.site} {caller}"
         if made not in self._noted and self._lines[line] < MAX_SIZES:
             self._noted.add(made)
@@ -97,6 +100,8 @@ class Reductions:
             return True
         if not _floating(call) or call.numel == 1:
             return False
+        if self._clock.stepping:
+            return True
         largest = max(self._sizes, default=0)
         return call.numel in self._sizes or call.numel >= largest or self._is_sum(call.numel)
 

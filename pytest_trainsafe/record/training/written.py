@@ -7,9 +7,11 @@ localisation only, because every operation then costs a Python call.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -19,6 +21,9 @@ from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.training.tensors import memory
 from pytest_trainsafe.trace.facts import Site
 
+#: Operations that multiply by a number, with the power of the number that is the factor.
+_SCALES = {"mul_": 1, "_foreach_mul_": 1, "div_": -1, "_foreach_div_": -1}
+
 #: Operations that only clear a gradient.
 _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 
@@ -26,8 +31,9 @@ _CLEARS = frozenset({"zero_", "fill_", "_foreach_zero_"})
 class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Intercepts the operations of a step, to find lines that change gradients or parameters.
 
-    Operations inside a backward are ignored.  Changes of gradients inside a micro-batch are ignored
-    too, because they belong to the backward of this micro-batch.
+    Operations inside a backward are ignored.  Of the changes of gradients inside a micro-batch,
+    only those that the program itself makes are recorded: those of a framework belong to its
+    backward.
     """
 
     def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:
@@ -38,6 +44,7 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._gradients: set[int] | None = None
         self._weights: set[int] | None = None
         self._found: dict[Site, None] = {}
+        self._noted: set[Site] = set()
 
     def found(self) -> list[Site]:
         """The source lines that changed parameters since the last call of `forget`."""
@@ -73,12 +80,20 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             site = self._sites.here("alter", name)
             if site is not None:
                 self._found[site] = None
-        if self._clock.open is not None or name in _CLEARS:
+        if name in _CLEARS:
             return
         if self._gradients is None:
             self._gradients = _memories(self._held())
         if _writes_to(func, args, self._gradients):
-            self._sites.note("write", name=name)
+            self._note(name, args)
+
+    def _note(self, name: str, args: Sequence[Any]) -> None:
+        """Records the line of an operation on gradients, with the factor of its first time."""
+        site = self._sites.here("write", name)
+        if site is None or site in self._noted or (site.user and self._clock.open is not None):
+            return
+        self._noted.add(site)
+        self._sites.add(msgspec.structs.replace(site, factor=_factor(name, args)))
 
     def _held(self) -> Iterator[torch.Tensor]:
         for parameter in self._parameters:
@@ -95,6 +110,18 @@ def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> boo
         if argument.alias_info is not None and argument.alias_info.is_write
         for tensor in _tensors(value)
     )
+
+
+def _factor(name: str, args: Sequence[Any]) -> float:
+    """The number by which an operation multiplies its first argument; 0 if it is not known."""
+    power, by = _SCALES.get(name, 0), args[1] if len(args) > 1 else None
+    if isinstance(by, list | tuple) and by and all(isinstance(n, int | float) for n in by):
+        by = by[0] if len({*by}) == 1 else None
+    if type(by) is torch.Tensor and by.numel() == 1 and not by.is_meta:
+        by = by.item()
+    if not power or not isinstance(by, int | float) or not by or not math.isfinite(by):
+        return 0.0
+    return float(by) ** power
 
 
 def _memories(tensors: Iterable[torch.Tensor]) -> set[int]:

@@ -50,6 +50,12 @@ def test_a_different_wrong_norm_on_each_rank_is_one_cause(tmp_path: Path) -> Non
     assert lead(found).where == NORM
 
 
+def test_a_factor_close_to_one_is_not_shown_as_one(tmp_path: Path) -> None:
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 1 - 1e-8, 1: 1 - 1e-8})))
+    assert found.factor is not None
+    assert found.factor.description.startswith("1.00000001 times")
+
+
 def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
     """Unequal terms of a sum over dp."""
     return part * (0.75 if at["dp"] else 0.25)

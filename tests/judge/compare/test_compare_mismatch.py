@@ -88,6 +88,15 @@ def test_complex_and_scalar_tensors_have_a_mismatch() -> None:
     assert mismatch_text(single) == "the only element is 2 instead of 1.5, a difference of 5.0e-01"
 
 
+def test_two_values_that_agree_in_nine_digits_are_shown_with_more() -> None:
+    reference = torch.tensor([1.0, 0.450390625], dtype=torch.float64)
+    found = mismatch_of(reference * (1 + 1e-13), reference, 0.0)
+    assert found is not None
+    ours, _, theirs = mismatch_text(found).rpartition(": ")[2].partition(" instead of ")
+    assert ours != theirs
+    assert float(ours) - float(theirs) == pytest.approx(found.difference, rel=0.1)
+
+
 @pytest.mark.parametrize("shape", [(2, 2), (0,)])
 def test_tensors_of_different_shapes_or_without_elements_have_no_mismatch(
     shape: tuple[int, ...],

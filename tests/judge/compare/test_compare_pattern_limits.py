@@ -28,6 +28,7 @@ from pytest_trainsafe.judge.compare.patterns.narrow import narrower
 from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
+from pytest_trainsafe.judge.compare.patterns.stale import stale
 from pytest_trainsafe.judge.compare.patterns.zero import zero_in_part
 
 
@@ -176,3 +177,27 @@ def test_a_sum_accumulated_in_bfloat16_is_explained_as_a_narrower_dtype() -> Non
     assert found.name == "narrower dtype"
     eps = torch.finfo(torch.bfloat16).eps
     assert float((total - reference).norm() / reference.norm()) > eps
+
+
+@pytest.mark.parametrize(("apart", "name"), [(0.0, "stale"), (0.05, None)])
+def test_an_earlier_value_allows_its_own_noise_only(apart: float, name: str | None) -> None:
+    """The noise of this micro-batch is larger than the earlier micro-batch's values."""
+    reference, earlier = 1000 * drawn("large", 24, 16), drawn("small", 24, 16)
+    error = float((earlier - reference).norm())
+    value = earlier + apart * error * drawn("apart", 24, 16) / drawn("apart", 24, 16).norm()
+    wrong = alone(
+        value,
+        reference,
+        allowed=0.03 * error,
+        earlier={"of the previous micro-batch, 0": earlier},
+        earlier_allowed={"of the previous micro-batch, 0": 1e-6},
+    )
+    found = stale(wrong)
+    assert (found and found.name) == name
+
+
+def test_a_factor_close_to_one_is_not_shown_as_one() -> None:
+    reference = reference_tensor()
+    found = scaled(alone((1 + 1e-8) * reference, reference, allowed=1e-12))
+    assert found is not None
+    assert found.text == "the value is 1.00000001 times the reference"

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 from blamed_traces import PROGRAM, noting
 from clipped_traces import rung
-from compare_traces import only
+from compare_traces import draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -15,6 +17,7 @@ from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.localize.blame import Phase
+from pytest_trainsafe.judge.localize.initial import whole_steps
 from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction, Site, What
@@ -27,6 +30,9 @@ STEP = Site("step", "/me/fit.py:40")
 ADAM = Site("optimizer", "/me/fit.py:20", name="AdamW")
 DDP = Site("wrapper", "/me/fit.py:25", name="DistributedDataParallel")
 CLIP = Site("write", "/me/fit.py:38", name="_foreach_mul_")
+DIVIDES = Site("write", "/me/fit.py:36", name="div_", factor=0.5)
+DOUBLES = Site("write", "/me/fit.py:37", name="mul_", factor=2.0)
+ADDS = Site("write", "/me/fit.py:35", name="add_")
 MODEL = Site("model", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30")
 
 
@@ -37,11 +43,21 @@ def wrong(tmp_path_factory: pytest.TempPathFactory):
     return rung(tmp_path_factory.mktemp("places"), Point.of(dp=2), double, limit=0)
 
 
-def place(wrong, *lines: Reduction | Site, phase: Phase = "reduction", of: str = "fc1.bias"):
-    """The line named for a fault in `phase`, if the candidate recorded `lines`."""
-    noted = noting(wrong, *lines)
+def place(
+    wrong,
+    *lines: Reduction | Site,
+    phase: Phase = "reduction",
+    of: str = "fc1.bias",
+    both: tuple[Site, ...] = (),
+):
+    """The line named for a fault in `phase`, if the candidate recorded `lines`.
+
+    The candidate and the reference recorded the lines `both`.
+    """
+    noted = noting(wrong, *lines, *both)
     comparison = with_factor(noted, compare(noted))
-    return Places(noted.candidate, PROGRAM).of_phase(phase, comparison, [of])
+    reference = noting(dataclasses.replace(wrong, candidate=wrong.reference), *both).candidate
+    return Places(noted.candidate, PROGRAM, reference).of_phase(phase, comparison, [of])
 
 
 def test_a_reduction_of_the_gradients_size_is_named_with_its_caller(wrong) -> None:
@@ -84,6 +100,50 @@ def test_the_line_that_constructs_a_gradient_reducing_wrapper_is_named(wrong) ->
 def test_without_a_reduction_the_line_that_changes_gradients_or_steps_is_named(wrong) -> None:
     assert place(wrong, STEP, CLIP) == ("/me/fit.py:38", "changes gradients by _foreach_mul_")
     assert place(wrong, STEP) == ("/me/fit.py:40", "steps the optimizer")
+
+
+@pytest.mark.parametrize("reduces", [DDP, REDUCED])
+def test_a_line_that_multiplies_by_the_factor_of_the_error_is_named_before_the_reduction(
+    wrong, reduces: Reduction | Site
+) -> None:
+    """The gradient is twice the reference's."""
+    assert place(wrong, reduces, DIVIDES, CLIP, DOUBLES) == (
+        "/me/fit.py:37",
+        "changes gradients by mul_",
+    )
+
+
+@pytest.mark.parametrize("reduces", [DDP, REDUCED])
+def test_a_line_that_multiplies_by_another_number_or_as_the_reference_is_not_at_fault(
+    wrong, reduces: Reduction | Site
+) -> None:
+    line = reduces.at if isinstance(reduces, Site) else reduces.caller
+    assert place(wrong, reduces, DIVIDES, CLIP, ADDS)[0] == line
+    assert place(wrong, reduces, both=(DOUBLES,))[0] == line
+
+
+@pytest.fixture(scope="module")
+def noisy(tmp_path_factory: pytest.TempPathFactory):
+    """A bias whose gradient is wrong as no reduction makes it."""
+    other = only("main_grad", "fc1.bias", lambda r, at, part: part + draw("noise", part.shape))
+    return rung(tmp_path_factory.mktemp("noisy"), Point.of(dp=2), other, limit=0)
+
+
+def test_a_wrappers_gradients_are_changed_by_the_program_if_no_reduction_makes_the_error(
+    noisy,
+) -> None:
+    assert place(noisy, DDP, CLIP, ADDS) == ("/me/fit.py:35", "changes gradients by add_")
+    assert place(noisy, DDP, CLIP, both=(ADDS,))[0] == DDP.at
+    inside = Site("write", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30", "add_")
+    assert place(noisy, DDP, inside)[0] == DDP.at
+
+
+def test_a_norm_wrong_by_the_factor_of_a_line_is_located_at_this_line(tmp_path: Path) -> None:
+    """Clipping removes the factor from the gradients."""
+    double = only("grad_norm", "grad_norm", lambda r, at, part: part * 2)
+    doubled = rung(tmp_path, Point.of(dp=2), double)
+    assert place(doubled, STEP, NORM, DOUBLES, phase="norm")[0] == DOUBLES.at
+    assert place(doubled, STEP, NORM, DIVIDES, phase="norm")[0] == NORM.site
 
 
 def test_a_wrong_norm_is_located_at_its_reduction_or_else_where_gradients_are_scaled(wrong) -> None:
@@ -197,3 +257,22 @@ def test_an_optimizer_that_a_framework_constructs_and_steps_is_named_at_the_fram
     source, text = of_a_loop(wrong, Site("step", ENGINE, calls), made, phase="optimizer")
     assert source == calls
     assert text.endswith("; AdamW is constructed at /env/site-packages/deepspeed/make.py:3")
+
+
+def test_in_whole_steps_a_line_of_the_step_is_named_for_every_tensor(wrong) -> None:
+    """As for a buffer of a module, since no module is compared."""
+    noted = noting(wrong, REDUCED, STEP, MODEL)
+    ranks = [
+        dataclasses.replace(
+            rank, steps=[msgspec.structs.replace(step, microbatches=0) for step in rank.steps]
+        )
+        for rank in noted.candidate.ranks
+    ]
+    whole = noted.candidate.with_ranks(ranks)
+    comparison = compare(noted)
+    buffer = TensorId(0, None, "buffer", "fc1", "mean")
+    assert Places(whole, PROGRAM).of_tensor(buffer, comparison)[0] == MODEL.user
+    assert Places(noted.candidate, PROGRAM).of_tensor(buffer, comparison) == ("", "")
+    update = TensorId(0, None, "update", "fc1", "bias")
+    assert whole_steps(comparison, Places(whole, PROGRAM)).source == REDUCED.caller
+    assert Places(whole, PROGRAM).of_tensor(update, comparison)[0] == STEP.at

@@ -152,3 +152,23 @@ def test_a_collective_in_a_wrapper_function_is_recorded_with_its_caller(
     [made] = events.found
     assert made.site.startswith(f"{collective_wrapper.__file__}:")
     assert made.caller == f"{__file__}:{line}"
+
+
+def test_in_an_optimizers_step_a_padded_or_stacked_gradient_counts_too(
+    events: ReductionWriter,
+) -> None:
+    clock = Clock()
+    clock.start_step()
+    reductions = Reductions(clock, events, POINT, PARAMETERS)
+    padded = call(op="reduce_scatter_tensor", shape=(7,))
+    reductions.on_collective(padded)
+    assert events.found == []
+    clock.stepping = True
+    reductions.on_collective(padded)
+    reductions.on_collective(call(shape=(1,)))
+    reductions.on_collective(call(shape=(7,), dtype="int64"))
+    clock.end_step()
+    clock.start_step()
+    reductions.on_collective(call())
+    assert [(made.numel, made.in_step) for made in events.found] == [(7, True), (4, False)]
+    assert [made.in_step for made in events.of_norm] == [True]

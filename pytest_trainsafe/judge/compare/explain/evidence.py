@@ -15,6 +15,7 @@ from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judge.compare.explain.part_ratio import allowed_of
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.catalogue import explain
 from pytest_trainsafe.judge.compare.patterns.partial_sum import names_axis
@@ -81,6 +82,9 @@ def _wrong(
     judged: TensorJudgement,
 ) -> WrongTensor:
     holders = rung.reference.holders(_recorded(id))
+    before = _before(id)
+    earlier = {when: _finite(rung, other) for when, other in before.items()}
+    known = {when: tensor for when, tensor in earlier.items() if tensor is not None}
     return WrongTensor(
         value=_wide(value),
         reference=_wide(reference),
@@ -91,10 +95,12 @@ def _wrong(
         dtype=holders[0][1].dtype if holders else rung.dtype,
         factors={"micro-batches": _microbatches(rung, id.step)},
         slices=judged.slices,
-        earlier=_earlier(rung, id),
+        earlier=known,
+        earlier_allowed={w: allowed_of(rung, before[w], tensor) for w, tensor in known.items()},
         terms=_terms(rung, id),
         left=_left(rung, id),
         only=_only_axis(rung),
+        computed=_computed(rung, id),
     )
 
 
@@ -136,16 +142,15 @@ def _microbatches(rung: Rung, step: int) -> int:
     return sum(done.values()) or 1
 
 
-def _earlier(rung: Rung, id: TensorId) -> dict[str, torch.Tensor]:
-    """The reference's values of the previous step and the previous micro-batch, by description."""
+def _before(id: TensorId) -> dict[str, TensorId]:
+    """The tensor in the previous step and in the previous micro-batch, by description."""
     before = {}
     if id.step > INITIAL and id.kind != "update":
         before["of the previous step"] = msgspec.structs.replace(id, step=id.step - 1)
     if id.microbatch:
         earlier = msgspec.structs.replace(id, microbatch=id.microbatch - 1)
         before[f"of the previous micro-batch, {earlier.microbatch}"] = earlier
-    values = {when: _finite(rung, other) for when, other in before.items()}
-    return {when: tensor for when, tensor in values.items() if tensor is not None}
+    return before
 
 
 def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
@@ -170,6 +175,20 @@ def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
             return {}
         found[index] = tensor
     return found
+
+
+def _computed(rung: Rung, id: TensorId) -> dict[int, frozenset[int]]:
+    """By rank, the micro-batches whose tensors it recorded in the step of `id`, a gradient."""
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    return {
+        rank.rank: frozenset(
+            other.microbatch
+            for other in rank.tensors
+            if other.step == id.step and other.microbatch is not None
+        )
+        for rank in rung.candidate.ranks
+    }
 
 
 def _finite(rung: Rung, id: TensorId) -> torch.Tensor | None:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import in_print
 
 Clips = Literal["norms", "wrong norm", "right norm", "reference", ""]
 
@@ -40,10 +41,11 @@ class Factor:
     @property
     def description(self) -> str:
         """The words after "the gradients are" in a report: `1.02973 times their reference`."""
-        values = list(dict.fromkeys(f"{value:.6g}" for value in self.factors.values()))
+        texts = {rank: in_print(value, 1.0, 6)[0] for rank, value in self.factors.items()}
+        values = list(dict.fromkeys(texts.values()))
         if len(values) == 1:
             return f"{values[0]} times their reference"
-        each = [f"{value:.6g} times on rank {rank}" for rank, value in self.factors.items()]
+        each = [f"{text} times on rank {rank}" for rank, text in texts.items()]
         more = f" and {len(each) - MAX_RANKS} more" if len(each) > MAX_RANKS else ""
         return f"multiples of their reference, {', '.join(each[:MAX_RANKS])}{more}"
 

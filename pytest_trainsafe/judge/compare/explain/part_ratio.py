@@ -117,12 +117,13 @@ def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
 def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
     """The norm of the error that rounding explains in a tensor of the reference."""
     others = [
-        tensor.to(torch.float64).numpy()
+        tensor.to(reference.dtype).numpy()
         for trace in rung.measures()
         if trace.holders(id)
         and is_whole(trace, id)
         and (tensor := logical_tensor(trace, id).tensor) is not None
         and tensor.shape == reference.shape
+        and finite(tensor.numpy())
     ]
     if not others:
         return SIGNIFICANT * precision(rung.dtype).epsilon * norm(reference.numpy())

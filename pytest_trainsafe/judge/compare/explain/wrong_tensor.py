@@ -33,10 +33,12 @@ class WrongTensor:
     from the reference, "" if there is none or more than one.  `allowed` is the absolute norm of the
     error that rounding explains, and `slices` this norm at every index of each dimension (empty if
     unknown).  `dtype` is the dtype in which the reference recorded the tensor.  `earlier` maps
-    descriptions ("of the previous step") to the reference's earlier values.  If the tensor is the
-    sum of the gradients of micro-batches, `terms` maps each micro-batch to its gradient, and `left`
-    has what a program that does not clear its gradients may still hold of the previous step, in the
-    reference's values.
+    descriptions ("of the previous step") to the reference's earlier values, and `earlier_allowed`
+    to the norms of the errors that rounding explains in these (`allowed` for values that it lacks).
+    If the tensor is the sum of the gradients of micro-batches, `terms` maps each micro-batch to its
+    gradient, and `left` has what a program that does not clear its gradients may still hold of the
+    previous step, in the reference's values.
+    `computed` maps each rank to the micro-batches that it computes in the tensor's step.
     """
 
     value: torch.Tensor
@@ -49,23 +51,39 @@ class WrongTensor:
     factors: Mapping[str, int] = field(default_factory=dict)
     slices: tuple[Norms, ...] = ()
     earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    earlier_allowed: Mapping[str, float] = field(default_factory=dict)
     terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
     left: tuple[torch.Tensor, ...] = ()
     only: str = ""
+    computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
     error: float = field(init=False)
 
     def __post_init__(self) -> None:
         assert self.value.shape == self.reference.shape
         object.__setattr__(self, "error", norm(self.value - self.reference))
 
-    def explains(self, value: torch.Tensor, target: torch.Tensor | None = None) -> bool:
-        """Whether `value` equals the reference (or `target`) up to rounding or 1 % of the error."""
-        return self.settles(norm(value - (self.reference if target is None else target)))
+    def explains(
+        self,
+        value: torch.Tensor,
+        target: torch.Tensor | None = None,
+        allowed: float | None = None,
+    ) -> bool:
+        """Whether `value` equals the reference (or `target`) up to rounding or 1 % of the error.
 
-    def settles(self, left: float) -> bool:
-        """Whether a remaining error of norm `left` is rounding, or at most 1 % of `error`."""
+        `allowed` is the norm of the error that rounding explains in `target`; None for that of the
+        reference.
+        """
+        left = norm(value - (self.reference if target is None else target))
+        return self.settles(left, allowed)
+
+    def settles(self, left: float, allowed: float | None = None) -> bool:
+        """Whether a remaining error of norm `left` is rounding, or at most 1 % of `error`.
+
+        `allowed` is as for `explains`.
+        """
         share = 0.25 if self.value.numel() >= FEW else 0.05
-        return left <= max(min(3 * self.allowed, share * self.error), LEFT_OVER * self.error)
+        rounding = self.allowed if allowed is None else allowed
+        return left <= max(min(3 * rounding, share * self.error), LEFT_OVER * self.error)
 
 
 def by_few(tensor: torch.Tensor) -> bool:

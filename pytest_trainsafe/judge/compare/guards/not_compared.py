@@ -41,6 +41,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
             "reference's, all within rounding; the candidate used the reference's choices instead"
         )
     notes += _clipped(rung)
+    notes += _in_step(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)
     mine, theirs = set(rung.candidate.ids()), set(rung.reference.ids())
@@ -110,6 +111,18 @@ def _ways_of_clipping(functions: Iterable[str]) -> set[str]:
     """The clip functions; torch's two functions that clip by the norm count as the same one."""
     by_norm = ("clip_grad_norm_", "clip_grads_with_norm_")
     return {by_norm[0] if function in by_norm else function for function in functions}
+
+
+def _in_step(comparison: Comparison) -> list[str]:
+    """Sentences on gradients that the optimizer reduces inside its step."""
+    ways: dict[str, list[str]] = {}
+    for path, how in comparison.in_step.items():
+        ways.setdefault(how, []).append(path)
+    return [
+        f"the optimizer's step reduces gradients over ranks: {how} of what the ranks hold before "
+        f"the step was compared for {_listed(paths)}"
+        for how, paths in ways.items()
+    ]
 
 
 def _buffers(comparison: Comparison) -> list[str]:

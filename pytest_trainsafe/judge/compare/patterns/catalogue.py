@@ -15,7 +15,7 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judge.compare.explain.confine import confined, non_finite
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judge.compare.patterns.mask import other_mask
-from pytest_trainsafe.judge.compare.patterns.microbatches import other_weights
+from pytest_trainsafe.judge.compare.patterns.microbatches import other_weights, own_terms
 from pytest_trainsafe.judge.compare.patterns.narrow import narrower
 from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
@@ -30,6 +30,7 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
     narrower,
     partial_sum,
     scaled,
+    own_terms,
     other_weights,
     other_shard,
     stale,

@@ -11,6 +11,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
+from pytest_trainsafe.core.usage import in_print
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor, by_few, norm
 
 #: The largest relative difference between a measured factor and the axis size that it is named by.
@@ -143,9 +144,9 @@ def _plain(name: str) -> str:
 
 
 def _digits(factor: float, wrong: WrongTensor) -> str:
-    """The factor as text, with only the digits that rounding does not change."""
+    """The factor as text, with only the digits that rounding does not change, but not as 1."""
     blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
-    return f"{factor:.{max(1 - math.floor(math.log10(blur)), 3)}g}"
+    return in_print(factor, 1.0, max(1 - math.floor(math.log10(blur)), 3))[0]
 
 
 def _or(names: list[str]) -> str:

@@ -16,7 +16,9 @@ def stale(wrong: WrongTensor) -> Pattern | None:
     if by_few(wrong.value - wrong.reference):
         return None
     for when, earlier in wrong.earlier.items():
-        if earlier.shape == wrong.value.shape and wrong.explains(wrong.value, earlier):
+        if earlier.shape != wrong.value.shape:
+            continue
+        if wrong.explains(wrong.value, earlier, wrong.earlier_allowed.get(when)):
             return Pattern(
                 "stale",
                 f"the value equals the reference's value {when}",

@@ -1,0 +1,33 @@
+"""An optimizer that reduces gradients inside its step passes, and its faults are found there."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from stepping_program import train
+
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.assertions import TrainsafeFailure
+
+
+def report(candidate, reference, fault):
+    candidate.case = replace(candidate.case, candidate_arguments={"fault": fault})
+    with pytest.raises(TrainsafeFailure) as failure:
+        assert_trainsafe(candidate, reference)
+    return " ".join(str(failure.value).split())
+
+
+@pytest.mark.trainsafe(train, dp=2, dtype="float64")
+def test_reductions_inside_the_step_are_known(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+    text = report(candidate_trace, reference_trace, "sum")
+    assert "is missing for this gradient" not in text
+    assert "the value is 2 times the reference, a factor of dp" in text
+    assert "4 of 4 main gradients" in text
+    assert "the mean over dp of what the ranks hold before the step was compared" in text
+
+    text = report(candidate_trace, reference_trace, "none")
+    assert "starts at 0.weight · main_grad · step 0" in text
+    assert "an average over dp is missing for this gradient" in text

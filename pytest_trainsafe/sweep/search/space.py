@@ -7,6 +7,7 @@ only whole Points are known to be valid or invalid.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,6 +29,8 @@ from pytest_trainsafe.sweep.validity import Rule
 TRIES = 200
 #: The most combinations of mesh axes in a space, and the most reasons that an error lists.
 MAX_MESHES, MAX_REASONS = 10_000, 8
+#: The most Points to which the rules are applied to learn whether they allow some values together.
+MAX_ASKED = 10_000
 
 #: Why a Point that all rules allow is not in a space.
 IS_REFERENCE = "the candidate is the reference itself here"
@@ -109,6 +112,20 @@ class Space:
     def is_reference(self, point: Point) -> bool:
         """Whether a Point is left out only because the candidate is the reference itself there."""
         return self.cell(point).invalid == IS_REFERENCE
+
+    def allows(self, values: Mapping[str, Sequence[AxisValue]]) -> bool | None:
+        """Whether the rules allow some Point whose axes have some of these values.
+
+        The axes that `values` does not name may have any value.  A Point at which the candidate is
+        the reference is allowed.  None if no such Point was found among the first MAX_ASKED, and
+        there are more.
+        """
+        choices = [values.get(name, every) for name, every in self.values.items()]
+        for row in itertools.islice(itertools.product(*choices), MAX_ASKED):
+            point = self.point(dict(zip(self.values, row, strict=True)))
+            if self.is_valid(point) or self.is_reference(point):
+                return True
+        return None if math.prod(map(len, choices)) > MAX_ASKED else False
 
     def _is_reference(self, cell: Cell) -> bool:
         case = cell.case

@@ -1,15 +1,10 @@
-"""The report of a fuzz test: the axes that the failure needs, and how to run it again.
-
-Plain text of at most 100 columns, like the other reports; commands are not wrapped.
-"""
+"""The text of an interaction: the axes that a failure of a fuzz test needs."""
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
-from pytest_trainsafe.core.point import AxisValue, Point
-from pytest_trainsafe.report.rows import head, row
+from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.sweep.search.interaction import AxisEffect, Interaction
 
 
@@ -69,64 +64,3 @@ def _one_of(axis: str, values: Sequence[AxisValue]) -> str:
 
 def _is_size(value: AxisValue) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
-
-
-def example_line(point: Point) -> str:
-    """The decorator that makes a test run a Point first: `@example(point=Point.of(tp=2))`."""
-    return f"@example(point={point!r})"
-
-
-def sweep_words(point: Point) -> str:
-    """The arguments of `--trainsafe-sweep` that select only this Point: `tp=2 sp=True`."""
-    return " ".join(shlex.quote(f"{axis}={value}") for axis, value in point)
-
-
-def fuzz_message(
-    program: str,
-    nodeid: str,
-    interaction: Interaction,
-    examples: int,
-    failure: str,
-    options: str = "",
-) -> str:
-    """The report of a failed fuzz test.
-
-    `examples` is the number of Points that had been run when the first one failed, and `failure`
-    the report of the smallest failing Point.  `options` are appended to the rerun command.
-    """
-    point = interaction.point
-    lines = [*head(f"trainsafe: fuzzing {program} found a failing point: {point}"), ""]
-    lines += row("interaction", interaction_text(interaction))
-    for effect in interaction.effects:
-        if effect.differs:
-            values = ", ".join(map(str, effect.differs))
-            lines += row("", f"with {effect.axis}={values} the test neither passes nor fails so")
-    searched = f"{interaction.tried} points run by the search, after {examples} examples"
-    if not interaction.complete:
-        searched += "; it stopped at its limit, so a smaller point may fail too"
-    lines += row("searched", searched)
-    lines += row("example", example_line(point), wrapped=False)
-    command = f"pytest {shlex.quote(nodeid)} --trainsafe-sweep {sweep_words(point)}{options}"
-    lines += row("rerun", command, wrapped=False)
-    return "\n".join([*lines, "", failure])
-
-
-def flaky_message(program: str, point: Point, why: str, cause: str, failure: str) -> str:
-    """The report on a program whose failure is not reproducible, so that it is no finding.
-
-    `why` describes the difference between the program's Runs, and `cause` names the reason for this
-    difference.  `failure` is the report of the failure.
-    """
-    lines = [
-        *head(f"trainsafe: {program} is flaky at {point}, so its failure is not a finding"),
-        "",
-    ]
-    lines += row("flaky", why)
-    lines += row("cause", cause)
-    lines += row(
-        "so",
-        "make the program deterministic first: seed every generator from ctx.seed, and see "
-        "assert_deterministic",
-    )
-    lines += row("failure", failure.partition("\n")[0])
-    return "\n".join(lines)

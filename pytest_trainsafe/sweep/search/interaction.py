@@ -17,6 +17,7 @@ class AxisEffect:
     `reference` has the untried values with which the candidate is the reference itself.
     `possible` has the values that the rules allow while every needed axis has a value with which
     the failure occurs.  It is None if the rules were not asked, or not for all Points.
+    `passed_at` is the Point with the nearest of the values `passes` at which the test passed.
     """
 
     axis: str
@@ -27,6 +28,7 @@ class AxisEffect:
     untried: tuple[AxisValue, ...] = ()
     reference: tuple[AxisValue, ...] = ()
     possible: tuple[AxisValue, ...] | None = None
+    passed_at: Point | None = None
 
     @property
     def needed(self) -> bool:

@@ -19,6 +19,8 @@ from pytest_trainsafe.sweep.search.space import Space
 #: "differs": in any other way than this failure or a pass.  Another failure, an inconclusive
 #: comparison and an error say nothing about the failure that is searched.
 Result = Literal["fails", "passes", "differs"]
+#: A result, and the Point at which the test ended so.
+_Found = tuple[Result, Point]
 
 #: The most Points that a search runs.
 MAX_TRIED = 60
@@ -116,50 +118,62 @@ class _Search:
         """
         mine = dict(self.smallest)[axis]
         values = self.space.values[axis]
-        results: dict[AxisValue, Result | None] = {mine: "fails"}
+        found: dict[AxisValue, _Found] = {mine: ("fails", self.smallest)}
         for value in values:
             later = values.index(value) > values.index(mine)
-            if value != mine and (every or not later or not _known_after(mine, values, results)):
-                results[value] = self._varied(axis, value)
-        untried = tuple(value for value in values if results.get(value) is None)
+            if value != mine and (every or not later or not _known_after(mine, values, found)):
+                tried = self._varied(axis, value)
+                if tried is not None:
+                    found[value] = tried
+        untried = tuple(value for value in values if value not in found)
+        passed = {value: point for value, (result, point) in found.items() if result == "passes"}
+        far = {value: abs(values.index(value) - values.index(mine)) for value in passed}
         return AxisEffect(
             axis,
             mine,
-            fails=tuple(value for value in values if results.get(value) == "fails"),
-            passes=tuple(value for value in values if results.get(value) == "passes"),
-            differs=tuple(value for value in values if results.get(value) == "differs"),
+            fails=_with_result("fails", found, values),
+            passes=_with_result("passes", found, values),
+            differs=_with_result("differs", found, values),
             untried=untried,
             reference=tuple(v for v in untried if self.space.is_reference(self._with(axis, v))),
+            passed_at=passed[min(far, key=far.__getitem__)] if far else None,
         )
 
     def _with(self, axis: str, value: AxisValue) -> Point:
         return self.space.point({**dict(self.smallest), axis: value})
 
-    def _varied(self, axis: str, value: AxisValue) -> Result | None:
-        """How the test ends if only `axis` changes, to `value`; None if this is not known."""
+    def _varied(self, axis: str, value: AxisValue) -> _Found | None:
+        """How the test ends if only `axis` changes, to `value`, and at which Point it was run.
+
+        None if no Point was run.
+        """
         point = self._with(axis, value)
         if self.space.is_reference(point):
             return self._without_axis(axis, point)
-        return self._result(point) if self.space.is_valid(point) else None
+        return self._at(point) if self.space.is_valid(point) else None
 
-    def _without_axis(self, axis: str, reference: Point) -> Result | None:
+    def _at(self, point: Point) -> _Found | None:
+        result = self._result(point)
+        return None if result is None else (result, point)
+
+    def _without_axis(self, axis: str, reference: Point) -> _Found | None:
         """How the test ends without `axis`, the only parallel axis of the smallest failing Point.
 
         The Point without any parallel axis is the reference itself.  It cannot fail, so it does not
         show whether the failure needs `axis`.  Points at which one other mesh axis is parallel are
         run instead.  If one of them fails in the same way, the failure does not need `axis`; else,
-        if one of them passes, it does.  None if there are no such Points.
+        if one of them passes, it does.  None if no such Point was run.
         """
-        values, found = dict(reference), set()
+        values, found = dict(reference), list[_Found]()
         for name in self.space.mesh_axes:
             for value in self.space.values[name] if name != axis else ():
                 point = self.space.point({**values, name: value})
                 if self.space.is_valid(point):
-                    found.add(self._result(point))
+                    found += filter(None, [self._at(point)])
                     break
-            if "fails" in found:
-                return "fails"
-        return next((result for result in ("passes", "differs") if result in found), None)
+            if found and found[-1][0] == "fails":
+                return found[-1]
+        return min(found, key=lambda each: each[0] != "passes", default=None)
 
     def _possible(
         self, effect: AxisEffect, needed: Mapping[str, Sequence[AxisValue]]
@@ -185,8 +199,15 @@ class _Search:
         return tuple(allowed) if mine else None
 
 
+def _with_result(
+    result: Result, found: Mapping[AxisValue, _Found], values: Sequence[AxisValue]
+) -> tuple[AxisValue, ...]:
+    """Those of `values` with which the test ended so, in their order."""
+    return tuple(value for value in values if value in found and found[value][0] == result)
+
+
 def _known_after(
-    mine: AxisValue, values: Sequence[AxisValue], results: Mapping[AxisValue, Result | None]
+    mine: AxisValue, values: Sequence[AxisValue], found: Mapping[AxisValue, _Found]
 ) -> bool:
     """Whether the result of some value after `mine` is known."""
-    return any(results.get(value) for value in values[values.index(mine) + 1 :])
+    return any(value in found for value in values[values.index(mine) + 1 :])

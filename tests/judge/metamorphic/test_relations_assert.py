@@ -8,7 +8,7 @@ from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_same_by, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
-from pytest_trainsafe.fuzz.flaky import repeated
+from pytest_trainsafe.fuzz.failures.flaky import repeated
 
 
 @pytest.fixture(scope="module")

@@ -93,9 +93,7 @@ def test_a_range_over_values_that_all_fail_is_claimed():
 
 def test_values_that_are_invalid_at_the_smallest_point_are_in_no_range():
     """With cp=2, a tp of 4 has more ranks than are allowed."""
-    found = search(
-        lambda p: p.size("tp") > 1 and p.size("cp") > 1, most=4, tp=[1, 4, 2], cp=[1, 2]
-    )
+    found = search(lambda p: p.size("tp") > 1 and p.size("cp") > 1, most=4, tp=[1, 4, 2], cp=[1, 2])
 
     tp = next(effect for effect in found.needs if effect.axis == "tp")
     assert tp.untried == (4,)

@@ -20,6 +20,7 @@ from pytest_trainsafe.errors import (
 from pytest_trainsafe.fuzz.examples import Examples
 from pytest_trainsafe.fuzz.source import point_source
 from pytest_trainsafe.reference_models import masked
+from pytest_trainsafe.sweep.relations import Vocabulary
 from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.search.space import no_rule
 from pytest_trainsafe.sweep.signature import FUZZING
@@ -99,6 +100,8 @@ def test_a_relation_that_applies_at_no_point_causes_a_warning(examples, monkeypa
 def test_relations_that_the_program_does_not_offer_are_refused_by_the_decorator():
     with pytest.raises(ArgumentError, match=r"masked\.train offers no relation 'sort'"):
         trainsafe_fuzz(masked.train, dp=..., relations=["sort"])
+    with pytest.raises(ArgumentError, match=r"Vocabulary\(size='words'\) for masked\.train"):
+        trainsafe_fuzz(masked.train, dp=..., relations=[Vocabulary(size="words")])
     with pytest.raises(ArgumentTypeError, match="must be a list of relations"):
         trainsafe_fuzz(masked.train, dp=..., relations="order")
 

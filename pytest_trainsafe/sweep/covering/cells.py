@@ -122,8 +122,8 @@ def cover_text(covers: Iterable[Cover]) -> str:
         return text
     words = [word for each in every for word in each.idle_words][:MAX_NAMED]
     more = f" and {idle - len(words)} more" if idle > len(words) else ""
-    noun = what if idle != 1 else what.removesuffix("s")
+    noun, those = (what, "they are") if idle != 1 else (what.removesuffix("s"), "it is")
     return (
         f"{text.replace('cover all', 'cover', 1)}; no point tests {idle} other {noun}, because the "
-        f"candidate is the reference wherever they are valid: {', '.join(words)}{more}"
+        f"candidate is the reference wherever {those} valid: {', '.join(words)}{more}"
     )

@@ -7,7 +7,7 @@ from typing import Any
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.fuzz.failures.ending import PASSED, Ending
 from pytest_trainsafe.fuzz.totals import fuzz_summary
-from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.sweep.point_summary import PointSummary, RungSummary
 
 POINTS = [Point.of(tp=size) for size in (2, 3, 4)]
 
@@ -24,15 +24,14 @@ class Ran:
                 "verdict": verdict,
                 "axes": dict(point),
                 "rungs": [
-                    {"dtype": "float64", "tensors": 9, "worst": point.size("tp") % 4 / 8, **NAME}
+                    RungSummary(
+                        dtype="float64", tensors=9, worst=point.size("tp") % 4 / 8, worst_name=""
+                    )
                 ],
                 "seconds": {"train": 2.0},
             }
             for point, verdict in zip(POINTS, verdicts, strict=True)
         ]
-
-
-NAME: Any = {"worst_name": ""}
 
 
 def summary(ran: Any, *endings: Ending, failing: Point | None = None) -> Any:

@@ -21,8 +21,8 @@ def rows() -> list[list[str]]:
 
 def point(words: str) -> Point:
     named = dict(word.split("=") for word in words.strip("`").split())
-    values = {a: v == "True" if v in ("True", "False") else int(v) for a, v in named.items()}
-    return Point.of(**values, mesh=OVERLAPPING) if "shared" in values else Point.of(**values)
+    values = tuple((a, v == "True" if v in ("True", "False") else int(v)) for a, v in named.items())
+    return Point(values, OVERLAPPING) if "shared" in named else Point(values)
 
 
 def test_each_example_of_the_table_is_excluded_for_the_reason_that_the_table_gives() -> None:

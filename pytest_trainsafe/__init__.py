@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         TrainsafeWarning,
     )
     from pytest_trainsafe.fuzz.decorator import trainsafe_fuzz
-    from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure
+    from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure, FuzzInconclusive
     from pytest_trainsafe.fuzz.strategy import parallel_points
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
@@ -76,6 +76,7 @@ __all__ = [
     "Finding",
     "FlakyProgram",
     "FuzzFailure",
+    "FuzzInconclusive",
     "Group",
     "GroupFailure",
     "Loosen",
@@ -134,6 +135,7 @@ _HOME = {
     "Finding": "core.finding",
     "FlakyProgram": "fuzz.failure",
     "FuzzFailure": "fuzz.failure",
+    "FuzzInconclusive": "fuzz.failure",
     "Group": "runs.group",
     "GroupFailure": "launch",
     "Loosen": "assertions",

@@ -3,8 +3,10 @@
     strategy    `parallel_points`, a hypothesis strategy of valid Points
     decorator   `trainsafe_fuzz`, which makes a test that runs at such Points
     source      what these two share: the declaration, and the Points of the current pytest run
-    examples    runs Points for one test, each once, and explains the first failure
-    flaky       checks whether a failure is the same when its Runs are repeated
+    examples    runs Points for one test, each once, and makes the failure that hypothesis sees
+    runner      runs the test at one Point
+    failures    which failures are the same, which are flaky, and what each one needs
+    totals      the summary of all examples
     health      the health check that fails if rules exclude most Points
     replay      the example database, unused while an option restricts the test's Points
 

@@ -21,9 +21,10 @@ from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, DeclarationError
-from pytest_trainsafe.fuzz.examples import GIVEN, Examples
+from pytest_trainsafe.fuzz.examples import MAX_FAILURES, Examples
 from pytest_trainsafe.fuzz.health import require_mostly_valid
 from pytest_trainsafe.fuzz.replay import Replay
+from pytest_trainsafe.fuzz.runner import GIVEN
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
 from pytest_trainsafe.sweep.relations import Relation
@@ -44,6 +45,7 @@ def trainsafe_fuzz(
     derandomize: bool = True,
     max_world_size: int = MAX_WORLD_SIZE,
     relations: Sequence[Relation | str] = (),
+    max_failures: int = MAX_FAILURES,
     **axes: object,
 ) -> Callable[[Test], Test]:
     """Makes a test function run at Points that hypothesis draws.
@@ -63,9 +65,12 @@ def trainsafe_fuzz(
     first the next time.
     `relations` lists relations, or names of relations that the program offers.  At each Point,
     after the test function, `assert_same_by` is called with each relation that applies there.
-    The first failure is reduced to the smallest Point that fails in the same way.
+    The first failure is reduced to the smallest Point that fails in the same way.  Then further
+    examples search for failures that differ from it, until there are `max_failures`.
     Raises SweepError for an invalid axis, and ArgumentError for a relation that is not offered.
     """
+    if type(max_failures) is not int or max_failures < 1:
+        raise ArgumentError(f"max_failures takes an integer >= 1, not {shown(max_failures)}")
     if max_examples is not None and (type(max_examples) is not int or max_examples < 1):
         raise ArgumentError(
             f"max_examples takes an integer >= 1, or None for hypothesis' profile, not "
@@ -88,7 +93,7 @@ def trainsafe_fuzz(
         # After the seed, which sets the database to None.
         test = _settings(source, max_examples)(test)
         setattr(test, FUZZ, tuple(axis.name for axis, _ in source.declaration.axes))
-        setattr(test, FUZZING, functools.partial(fuzzing, source, takes))
+        setattr(test, FUZZING, functools.partial(fuzzing, source, takes, max_failures))
         return test  # type: ignore[no-any-return]  # what hypothesis makes has the type Any here
 
     return decorate
@@ -141,12 +146,15 @@ def _settings(source: PointSource, most: int | None) -> hypothesis.settings:
 
 
 @contextlib.contextmanager
-def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -> Iterator[None]:
+def fuzzing(
+    source: PointSource, takes: frozenset[str], max_failures: int, item: pytest.Function
+) -> Iterator[None]:
     """The context in which pytest runs a fuzz test: applies this run's settings, and cleans up.
 
-    It fails the test for an invalid declaration, and skips it if this machine can run none of the
-    drawn Points.
+    It fails the test for an invalid declaration, or if Points without a verdict are left, and skips
+    it if this machine can run none of the drawn Points.
     """
+    __tracebackhide__ = True
 
     def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
         reason: str | None = item.ihook.pytest_trainsafe_valid_point(
@@ -158,13 +166,16 @@ def fuzzing(source: PointSource, takes: frozenset[str], item: pytest.Function) -
         source.begin(item.config.stash[SETTINGS], project_rule)
         if HealthCheck.filter_too_much not in hypothesis.settings().suppress_health_check:
             require_mostly_valid(source.space)
-        source.examples = Examples(item, source, takes)
-        yield
-        source.examples.finish()
+        source.examples = Examples(item, source, takes, max_failures)
+        try:
+            yield
+        finally:
+            source.examples.publish()
+        source.examples.conclude()
     except Unsatisfiable:
-        if source.examples is None or not source.examples.unavailable:
+        if source.examples is None or not source.examples.runner.unavailable:
             raise
-        pytest.skip("; ".join(source.examples.unavailable))
+        pytest.skip("; ".join(source.examples.runner.unavailable))
     except DeclarationError as error:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     finally:

@@ -14,7 +14,8 @@ class FuzzFailure(TrainsafeFailure):
 
     `interaction` has the smallest failing Point and the axes that the failure needs.  `findings`
     are the judges' findings at that Point.  `examples` is the number of Points that had been run
-    when the first failure occurred.
+    when the failure occurred.  `others` has a FuzzFailure for each further failure of the test that
+    differs from this one, in the order in which they were found.
     """
 
     def __init__(
@@ -23,10 +24,16 @@ class FuzzFailure(TrainsafeFailure):
         findings: Sequence[Finding],
         interaction: Interaction,
         examples: int,
+        others: Sequence[FuzzFailure] = (),
     ) -> None:
         super().__init__(report, findings)
         self.interaction = interaction
         self.examples = examples
+        self.others = tuple(others)
+
+
+class FuzzInconclusive(TrainsafeFailure):
+    """No Point of a fuzz test failed, but some have no verdict, so the test has not passed."""
 
 
 class FlakyProgram(TrainsafeFailure):

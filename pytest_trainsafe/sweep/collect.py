@@ -131,7 +131,12 @@ def _cells(metafunc: pytest.Metafunc, mark: pytest.Mark) -> list[Cell]:
         return reason
 
     try:
-        return cells(read_marker(mark.args, mark.kwargs), config.stash[SETTINGS], project_rule)
+        return cells(
+            read_marker(mark.args, mark.kwargs),
+            config.stash[SETTINGS],
+            project_rule,
+            compared="reference_trace" in metafunc.fixturenames,
+        )
     except DeclarationError as error:
         raise _error(definition.nodeid, str(error)) from error
 

@@ -10,11 +10,11 @@ from pytest_trainsafe.config.grammar import SweepWords
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import AXES, MAX_POINTS, PROBLEM_AXES, Axis, check_values
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
-from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.point import NO_RECOMPUTE, TRIVIAL, AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.covering.cells import Cover, choose_points
+from pytest_trainsafe.sweep.covering.cells import Cover, Use, choose_points
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.validity import Rule, invalid
 
@@ -72,22 +72,28 @@ def points(axes: AxisValues, mesh: Mesh = DEFAULT) -> list[Point]:
     ]
 
 
-def cells(declaration: Declaration, settings: Settings, project_rule: Rule) -> list[Cell]:
+def cells(
+    declaration: Declaration, settings: Settings, project_rule: Rule, *, compared: bool = True
+) -> list[Cell]:
     """The Cells of a test, in order.  `project_rule` is applied after the program's own rules.
 
     Raises SweepError if none of the Points that the marker declares is valid.  A sweep that the
     command line or the ini file narrows may leave a test without a valid Point.
-    With `settings.cover`, the Cells are those of a covering design, all of them valid.
+    With `settings.cover`, the Cells are those of a covering design, all of them valid.  If the test
+    compares the candidate with its reference (`compared`), Points at which the two are the same Run
+    test nothing, so the design does without them.
     """
     axes = override(declaration.axes, settings.sweep)
     settings = with_marker(settings, declaration)
     rules, mesh = (*declaration.program.rules, project_rule), declaration.program.traits.mesh
-    chosen = settings.cover and choose_points(
-        axes,
-        mesh,
-        settings.cover,
-        lambda point: cell_of(declaration, point, settings, rules).invalid is None,
-    )
+
+    def use(point: Point) -> Use:
+        cell = cell_of(declaration, point, settings, rules)
+        if cell.invalid is not None:
+            return "invalid"
+        return "idle" if compared and is_reference(declaration, cell.case) else "valid"
+
+    chosen = settings.cover and choose_points(axes, mesh, settings.cover, use)
     if chosen:
         kept = [cell_of(declaration, point, settings, rules) for point in chosen[0]]
         return _distinct([replace(cell, cover=chosen[1]) for cell in kept])
@@ -132,6 +138,27 @@ def cell_of(
         why = invalid(trusted, program.complete(arguments), rules, most)
         reason = f"its reference at {trusted} is invalid: {why}" if why else None
     return Cell(case, point.id, reason)
+
+
+def is_reference(declaration: Declaration, case: Case) -> bool:
+    """Whether the candidate of a Case is the same Run as its reference, so it cannot differ."""
+    alone = declaration.candidate_args or case.program.traits.candidate
+    same = dict(case.arguments) == dict(case.candidate_arguments)
+    return not alone and same and _trivial(case.point) == _trivial(case.reference_point)
+
+
+def _trivial(point: Point) -> Point:
+    """`point` without the axis dtype, and without every axis that has its trivial value.
+
+    The trivial value of an axis is its value at Points that do not name the axis: 1 for sizes, 0
+    for `zero`, and False for `sp`, `recompute` and `compile`.  `recompute` is also left out with
+    other values that recompute nothing.
+    """
+    ones = {*point.mesh.names, "vpp", "ep"}
+    off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
+    if point.get("recompute", False) in NO_RECOMPUTE:
+        off.append("recompute")
+    return point.without("dtype", *off)
 
 
 def with_marker(settings: Settings, declaration: Declaration) -> Settings:

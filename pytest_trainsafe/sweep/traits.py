@@ -34,6 +34,8 @@ class Traits:
     `unavailable` is called before a candidate runs and returns why this machine cannot run it, or
     "".  `mesh` declares the mesh axes; the product of their sizes is the world size.
     `relations` are the metamorphic relations that hold for the program.
+    `refusals` names the classes of exceptions by which the program or its framework refuses a Point
+    that it does not support.  A fuzz test goes on after a refusal, which is no verdict.
     """
 
     candidate: Mapping[str, object] = field(default_factory=dict)
@@ -43,6 +45,7 @@ class Traits:
     unavailable: Callable[[Case], str] | None = None
     mesh: Mesh = DEFAULT
     relations: tuple[Relation, ...] = ()
+    refusals: frozenset[str] = frozenset({"NotImplementedError"})
 
 
 def give_traits(function: _Function, traits: Traits) -> _Function:

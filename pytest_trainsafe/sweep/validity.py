@@ -103,8 +103,7 @@ def invalid(
     point: Point, arguments: Mapping[str, object], rules: Iterable[Rule], max_world_size: int
 ) -> str | None:
     """Why a Point is invalid by the built-in rules or by `rules`, or None."""
-    built_in = (_world_size(max_world_size), _sp, _vpp, _ep, _overlaps, _microbatches)
-    for rule in (*built_in, *rules):
+    for rule in (_world_size(max_world_size), *BUILT_IN, *rules):
         reason = rule(point, arguments)
         given: object = reason
         if given is not None and not isinstance(given, str):
@@ -162,3 +161,8 @@ def _microbatches(point: Point, _arguments: Mapping[str, object]) -> str | None:
     if count % replicas:
         return f"microbatches={count} is not divisible by dp={replicas}"
     return None
+
+
+#: The rules that hold for every program, besides the largest world size.  docs/fuzzing.md lists
+#: what they exclude.
+BUILT_IN: tuple[Rule, ...] = (_sp, _vpp, _ep, _overlaps, _microbatches)

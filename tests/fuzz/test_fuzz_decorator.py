@@ -27,8 +27,8 @@ def test_a_failure_is_reduced_to_its_axes_with_an_example_line_and_a_command(fuz
     result.stdout.fnmatch_lines(
         [
             f"E *trainsafe: fuzzing program.train found a failing point: {SMALLEST}",
-            "E *interaction   needs tp >= 2 and cp >= 2; independent of heads, layers; not *",
-            "E *other value is valid here: dp",
+            "E *interaction   needs tp=2 (passes with 1) and cp=2 (passes with 1); indep*",
+            "E * not varied alone, as no other value is valid here: dp",
             "E *searched * points run by the search, after * examples",
             f"E *example * @example(point=Point.of({point}))",
             f"E *rerun * pytest test_buggy.py::test_buggy --trainsafe-sweep {SMALLEST}",
@@ -78,7 +78,7 @@ def test_a_failure_is_found_again_with_a_damaged_example_database(fuzzed, ran):
     result = fuzzed.runpytest_inprocess()
 
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *interaction   needs tp >= 2 and cp >= 2; *"])
+    result.stdout.fnmatch_lines(["E *needs tp=2 (passes with 1) and cp=2 (passes with 1); *"])
 
 
 def test_examples_are_the_same_in_workers_with_another_hash_seed(fuzzed, ran, monkeypatch):

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-import pytest_trainsafe.fuzz.examples as fuzz_examples
+import pytest_trainsafe.fuzz.failures.explain as explain
+import pytest_trainsafe.fuzz.runner as runner
 from pytest_trainsafe import FuzzFailure, Point, TrainsafeFailure, trainsafe_fuzz
 from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.errors import (
@@ -19,6 +20,7 @@ from pytest_trainsafe.errors import (
 from pytest_trainsafe.fuzz.examples import Examples
 from pytest_trainsafe.fuzz.source import point_source
 from pytest_trainsafe.reference_models import masked
+from pytest_trainsafe.sweep.relations import Vocabulary
 from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.search.space import no_rule
 from pytest_trainsafe.sweep.signature import FUZZING
@@ -66,9 +68,9 @@ def test_relations_are_asserted_at_each_point_and_their_failures_are_reduced(exa
         if traces.case.point.size("dp") > 1:
             raise TrainsafeFailure("planted")
 
-    monkeypatch.setattr(fuzz_examples, "assert_same_by", assert_same_by)
+    monkeypatch.setattr(runner, "assert_same_by", assert_same_by)
     # The failure is planted, so that its Runs are the same when they are repeated.
-    monkeypatch.setattr(fuzz_examples, "difference_text", lambda candidate, findings: "")
+    monkeypatch.setattr(explain, "difference_text", lambda candidate, findings: "")
     made = examples(["order", "split"], dp=[1, 2], layers=[1, 2], args=SMALL)
 
     made.run(Point.of(dp=1, layers=2), lambda: None)
@@ -84,13 +86,13 @@ def test_a_relation_that_applies_at_no_point_causes_a_warning(examples, monkeypa
     def assert_same_by(relation, traces):
         raise RelationError("its steps have one micro-batch")
 
-    monkeypatch.setattr(fuzz_examples, "assert_same_by", assert_same_by)
+    monkeypatch.setattr(runner, "assert_same_by", assert_same_by)
     made = examples(["order"], dp=[1], args=SMALL)
     made.run(Point.of(dp=1), lambda: None)
 
     words = r"the relation 'order' applied at none of the 1 points.*its steps have one micro-batch"
     with pytest.warns(TrainsafeWarning) as warned:
-        made.finish()
+        made.publish()
 
     assert any(re.search(words, str(each.message)) for each in warned)
 
@@ -98,6 +100,8 @@ def test_a_relation_that_applies_at_no_point_causes_a_warning(examples, monkeypa
 def test_relations_that_the_program_does_not_offer_are_refused_by_the_decorator():
     with pytest.raises(ArgumentError, match=r"masked\.train offers no relation 'sort'"):
         trainsafe_fuzz(masked.train, dp=..., relations=["sort"])
+    with pytest.raises(ArgumentError, match=r"Vocabulary\(size='words'\) for masked\.train"):
+        trainsafe_fuzz(masked.train, dp=..., relations=[Vocabulary(size="words")])
     with pytest.raises(ArgumentTypeError, match="must be a list of relations"):
         trainsafe_fuzz(masked.train, dp=..., relations="order")
 

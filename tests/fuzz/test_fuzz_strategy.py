@@ -14,7 +14,7 @@ from pytest_trainsafe.errors import ArgumentError, InvalidProgramError, SweepErr
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep import Mesh, divides, on_mesh, requires
 from pytest_trainsafe.sweep.marker import read_marker
-from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.sweep.program import Parameter, Program, resolve
 from pytest_trainsafe.sweep.search.values import awkward, open_values
 from pytest_trainsafe.sweep.validity import invalid
 
@@ -77,6 +77,19 @@ def test_open_values_of_a_size_surround_its_default():
     assert open_values(program, "tp", 3) == (1, 2, 3)
     assert open_values(program, "tied", 3) == (False, True)
     assert open_values(program, "dtype", 3) == ("float64", "float32", "bfloat16", "float16")
+
+
+@pytest.mark.parametrize("name", ["vocabulary", "vocab_size", "padded_vocab", "num_classes"])
+def test_open_values_of_a_number_of_classes_leave_out_one(name):
+    """A softmax over one class is constant, so no gradient could be wrong."""
+    assert open_values(_program(name, 11), name, 4) == (2, 3, 10, 11, 12, 22)
+    assert open_values(_program(name, 1), name, 4) == (1, 2, 3)
+    assert open_values(_program("subclasses", 4), "subclasses", 4)[0] == 1
+
+
+def _program(name, default):
+    parameter = Parameter(name, default)
+    return Program("m:train", "", parameters={name: parameter})
 
 
 @pytest.mark.parametrize(

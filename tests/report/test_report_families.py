@@ -99,6 +99,48 @@ def test_no_condition_is_claimed_that_a_passing_point_meets() -> None:
     assert condition(found[:2], []) == ""
 
 
+def test_of_several_conditions_that_fit_the_points_none_is_claimed() -> None:
+    """Few Points of a pairwise design: tail and dtype fit as well as tp and tied, the cause."""
+    wrong = ("fail", "w")
+    found = [
+        outcome("tp=2 tied=True tail=2 dtype=float64", *wrong),
+        outcome("tp=4 tied=True tail=3 dtype=float64", *wrong),
+        outcome("tp=1 tied=True tail=3 dtype=float32"),
+        outcome("tp=2 tied=False tail=1 dtype=float64"),
+        outcome("tp=1 tied=False tail=2 dtype=float32"),
+    ]
+
+    (family,) = families(found)
+    text = " ".join(" ".join(family_lines([family], "", detailed=False)).split())
+
+    assert family.condition == ""
+    assert "fails where" not in text
+    assert (
+        "every failing point has tp >= 2 and tied=True and tail >= 2 and dtype=float64; no passing "
+        "point has all of these" in text
+    )
+
+
+def test_passing_points_with_the_values_of_all_failing_ones_are_counted() -> None:
+    found = [outcome("tp=2 cp=1", "fail", "w"), outcome("tp=2 cp=2", "fail", "w")]
+    found += [outcome("tp=2 cp=4"), outcome("tp=1 cp=1")]
+
+    (family,) = families(found)
+
+    assert family.condition == ""
+    assert family.common == "every failing point has tp >= 2; so does 1 passing one"
+
+
+def test_a_bound_is_no_wider_than_the_values_that_failed() -> None:
+    """tp=4 passes without sp and was never run with it."""
+    found = [outcome("tp=2 sp=True", "fail", "w"), outcome("tp=1 sp=True")]
+    found += [outcome("tp=2 sp=False"), outcome("tp=4 sp=False")]
+
+    (family,) = families(found)
+
+    assert family.condition == "tp=2 and sp=True"
+
+
 def test_an_expected_failure_is_in_no_family() -> None:
     expected = outcome("tp=2", "fail", "w")
 

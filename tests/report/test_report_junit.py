@@ -63,7 +63,8 @@ def test_the_merged_report_of_all_shards_narrows_the_failing_condition(
     assert text.startswith("## trainsafe: 1 of 4 points failed\n")
 
     main([str(one), "--root", str(tmp_path)])
-    assert "axes: fails where cp >= 2; 1 other point passes" in capsys.readouterr().out
+    # Alone, the first shard shows as much for tp as for cp.
+    assert "fails where" not in capsys.readouterr().out
 
 
 def test_tests_without_trainsafe_properties_are_left_out(tmp_path: Path) -> None:

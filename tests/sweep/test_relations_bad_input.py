@@ -155,3 +155,34 @@ def test_a_relation_without_a_name_is_refused():
 
     with pytest.raises(ArgumentTypeError, match="Nameless has no `name`"):
         relations.hold(Nameless())
+
+
+@pytest.mark.parametrize(
+    ("relation", "words"),
+    [
+        (
+            relations.Padding(),
+            r"Padding\(length='seq_len'\) for train, which has no parameter 'seq",
+        ),
+        (relations.Padding(length="lenght"), "did you mean 'length'"),
+        (relations.Vocabulary(), r"Vocabulary\(argument='unused_ids'\)"),
+        (relations.Split(batch="samples"), r"Split\(batch='samples'\)"),
+        (relations.LossScale(), r"LossScale\(argument='loss_scale'\)"),
+        (relations.Repeat(), r"Repeat\(argument='repeats'\)"),
+    ],
+)
+def test_a_relation_that_acts_through_a_missing_argument_is_refused_where_it_is_declared(
+    relation, words
+):
+    with pytest.raises(ArgumentError, match=words):
+
+        @relations.hold(relation)
+        def train(ctx, batch_size=2, length=6, padding=0): ...
+
+
+def test_relations_that_act_through_axes_and_existing_arguments_are_accepted():
+    @relations.hold(relations.Split(), relations.Padding(length="length"), relations.Order())
+    def train(ctx, batch_size=2, length=6, padding=0): ...
+
+    @relations.hold(relations.Vocabulary())
+    def open_ended(ctx, **arguments): ...

@@ -7,7 +7,7 @@ tensor is the first wrong one in the same way, or if localisation found the same
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from pytest_trainsafe.report.run.outcome import VERDICTS, Outcome
 
@@ -20,13 +20,15 @@ class Family:
     """Failing Points with one cause.
 
     `condition` names axis values that all members have and no passing Point of the same tests has:
-    "tp >= 2 and sp=True"; "" if there is no passing Point or no such condition.  `passing` is the
-    number of passing Points of these tests.
+    "tp >= 2 and sp=True"; "" if there is no passing Point, no such condition, or more than one.
+    `common` is then a sentence on what the members have in common, or "".  `passing` is the number
+    of passing Points of these tests.
     """
 
     members: tuple[Outcome, ...]
     condition: str
     passing: int
+    common: str = ""
 
     @property
     def lead(self) -> Outcome:
@@ -52,7 +54,9 @@ def families(found: Sequence[Outcome]) -> list[Family]:
             for outcome in found
             if outcome.test in tests and outcome.verdict == "pass" and not outcome.failed
         ]
-        made.append(Family(tuple(members), condition(members, passing), len(passing)))
+        only = condition(members, passing)
+        common = "" if only else in_common(members, passing)
+        made.append(Family(tuple(members), only, len(passing), common))
     return sorted(made, key=lambda f: (VERDICTS.index(f.lead.verdict), -len(f.members)))
 
 
@@ -94,30 +98,62 @@ def condition(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
 
     For each axis, the condition names the value that all failing Points share, or a lower bound of
     their sizes.  Axes that are not needed to exclude the passing Points are left out.
-    Returns "" if there is no such condition or no passing Point, if a Point has no axes, or if the
-    text is too long.
+    Returns "" if there is no such condition or if another one fits the Points as well: in a sweep
+    that runs few Points, failing Points also share values that have nothing to do with the failure.
+    Also returns "" if no Point passes, if a Point has no axes, or if the text is too long.
     """
-    if not passing or not all(outcome.axes for outcome in (*failing, *passing)):
+    parts, others = _shared(failing, passing)
+    # A part is in every condition that fits if the other parts do not exclude the passing Points.
+    needed = [part for part in parts if not _excludes([p for p in parts if p is not part], others)]
+    if not needed or not others or not _excludes(needed, others):
         return ""
+    return _text(needed)
+
+
+def in_common(failing: Sequence[Outcome], passing: Sequence[Outcome]) -> str:
+    """The axis values that all failing Points share, and how many passing Points have them too.
+
+    For example `every failing point has tp >= 2 and tail=2; no passing point has all of these`.
+    Axes with one value in all Points are left out.  Returns "" if fewer than two Points fail, if no
+    Point passes, if nothing is shared, or if the text is too long.
+    """
+    parts, others = _shared(failing, passing)
+    parts = [part for part in parts if not all(part.holds(each) for each in others)]
+    text = _text(parts)
+    if len(failing) < 2 or not others or not text:
+        return ""
+    count = sum(all(part.holds(each) for part in parts) for each in others)
+    also = f"so do {count} passing ones" if count != 1 else "so does 1 passing one"
+    none = "no passing point has it" if len(parts) == 1 else "no passing point has all of these"
+    return f"every failing point has {text}; {also if count else none}"
+
+
+def _shared(
+    failing: Sequence[Outcome], passing: Sequence[Outcome]
+) -> tuple[list[_Part], list[dict[str, str]]]:
+    """The conditions on single axes that all failing Points meet, and the passing Points' axes.
+
+    Both are empty if a Point has no axes.
+    """
+    if not all(outcome.axes for outcome in (*failing, *passing)):
+        return [], []
     axes = [dict(outcome.axes) for outcome in failing]
     others = [dict(outcome.axes) for outcome in passing]
     parts: list[_Part] = []
     for axis in axes[0]:
         values = [each.get(axis, "") for each in axes]
+        tried = {*values, *(each.get(axis, "") for each in others)}
+        sizes = all(map(_is_size, tried))
         if len(set(values)) == 1:
-            parts.append(_Part(axis, values[0], False))
-        elif all(map(_is_size, values)):
+            # The largest size that was tried, and not the smallest: "at least" says the same.
+            largest = sizes and int(values[0]) == max(map(int, tried)) and int(values[0]) > 1
+            parts.append(_Part(axis, values[0], bool(largest)))
+        elif sizes:
             parts.append(_Part(axis, str(min(map(int, values))), True))
-    if not _excludes(parts, others):
-        return ""
-    for part in list(parts):
-        left = [each for each in parts if each is not part]
-        if left and _excludes(left, others):
-            parts = left
-    for number, part in enumerate(parts):
-        wider = [*parts[:number], replace(part, at_least=True), *parts[number + 1 :]]
-        if _is_size(part.value) and int(part.value) > 1 and _excludes(wider, others):
-            parts = wider
+    return parts, others
+
+
+def _text(parts: Sequence[_Part]) -> str:
     text = " and ".join(str(part) for part in parts)
     return text if len(text) <= _LONGEST else ""
 

@@ -161,10 +161,11 @@ def what(outcome: Outcome) -> str:
 def where(family: Family) -> str:
     """The axis values at which a family (failing Points with one cause) fails.
 
-    For example `fails where tp >= 2; 3 other points pass`; "" if no condition is known.
+    For example `fails where tp >= 2; 3 other points pass`.  If several conditions fit the Points,
+    what the failing ones have in common; "" if nothing is known.
     """
     if not family.condition:
-        return ""
+        return family.common
     others = plural(family.passing, "other point")
     verb = "pass" if family.passing != 1 else "passes"
     return f"fails where {family.condition}; {others} {verb}"

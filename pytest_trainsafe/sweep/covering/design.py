@@ -78,6 +78,13 @@ def design(levels: Sequence[int], strength: int, valid: Valid = lambda row: True
     return Design(tuple(every[each] for each in sorted(chosen)), len(every), len(whole), 0)
 
 
+def tuples_of(rows: Iterable[Row], axes: int, strength: int) -> Iterator[Part]:
+    """Yields the tuples of `strength` values that rows of `axes` values contain."""
+    groups = tuple(itertools.combinations(range(axes), strength))
+    for row in rows:
+        yield from _parts(row, groups)
+
+
 def _restarts(compared: int) -> int:
     """Returns how many designs to make, of which the smallest is taken.
 

@@ -38,6 +38,7 @@ class Split(Relation):
         "whole step: a mean over the tokens of one micro-batch where their numbers differ, a term "
         "divided by the batch size, a clip after each backward"
     )
+    acts_through: ClassVar[tuple[str, ...]] = ("batch", "count")
 
     batch: str = "batch_size"
     count: str = "microbatches"
@@ -196,6 +197,7 @@ class Padding(Relation):
         "padding leaks: into attention, into a mean or an auxiliary loss that counts padded "
         "entries, or into a dropout mask that is drawn over the padded shape"
     )
+    acts_through: ClassVar[tuple[str, ...]] = ("argument", "length")
 
     argument: str = "padding"
     length: str = "seq_len"
@@ -230,6 +232,7 @@ class Vocabulary(Relation):
         "unused ids take part: in the softmax or its normaliser, in label smoothing, in an "
         "auxiliary loss over all logits, or in a norm"
     )
+    acts_through: ClassVar[tuple[str, ...]] = ("argument", "size")
 
     argument: str = "unused_ids"
     size: str = "vocabulary"
@@ -262,6 +265,7 @@ class LossScale(Relation):
         "the scale is not undone, or only after gradients were used: a clip or a norm of scaled "
         "gradients, or a constant such as an epsilon or a fixed FP8 scale in the backward"
     )
+    acts_through: ClassVar[tuple[str, ...]] = ("argument",)
 
     argument: str = "loss_scale"
     factor: float = 2.0
@@ -312,6 +316,7 @@ class Repeat(Relation):
     suspects: ClassVar[str] = (
         "a term is not a mean over samples: it is summed, or divided by the number of samples twice"
     )
+    acts_through: ClassVar[tuple[str, ...]] = ("argument",)
 
     argument: str = "repeats"
     times: int = 2

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
+from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.sweep.program import Program
@@ -19,7 +21,8 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
     """Declares that relations hold for a program: `@hold(Split(), Order())`.
 
     Tests refer to these relations by their names.  Raises ArgumentTypeError for anything that is
-    not a relation, and ArgumentError if two relations have the same name.
+    not a relation, and ArgumentError if two relations have the same name, or if one acts through an
+    argument that the program does not have.
     """
     given: tuple[object, ...] = relations
     odd = next((each for each in given if not isinstance(each, Relation)), None)
@@ -38,6 +41,12 @@ def hold(*relations: Relation) -> Callable[[_Function], _Function]:
         )
 
     def decorate(function: _Function) -> _Function:
+        own = inspect.signature(function).parameters
+        named = [*own][1:]  # the first parameter is the context
+        open_ended = any(each.kind is inspect.Parameter.VAR_KEYWORD for each in own.values())
+        axes = traits_of(function).mesh.names
+        for relation in () if open_ended else relations:
+            _require_arguments(relation, "@hold", function.__name__, named, axes)
         return give_traits(function, replace(traits_of(function), relations=relations))
 
     return decorate
@@ -63,6 +72,9 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
     not offer; their messages name `caller`, the function that the test called.
     """
     if isinstance(given, Relation):
+        if program.script is None and not program.open_ended:
+            own = list(program.parameters)
+            _require_arguments(given, caller, program.name, own, program.traits.mesh.names)
         return _complete(given)
     offered = {relation.name: relation for relation in program.traits.relations}
     if not isinstance(given, str):
@@ -78,6 +90,25 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
             "@relations.hold(...), or pass an object, such as relations.Order()"
         )
     return offered[given]
+
+
+def _require_arguments(
+    relation: Relation, caller: str, program: str, own: Sequence[str], axes: Collection[str]
+) -> None:
+    """Raises ArgumentError if a relation acts through an argument that a program does not have.
+
+    `own` has the names of the program's parameters, and `axes` those of its mesh axes.
+    """
+    for field in relation.acts_through:
+        name = getattr(relation, field)
+        if name not in {*own, *AXES, *axes}:
+            kind = type(relation).__name__
+            raise ArgumentError(
+                f"{caller} was given {kind}({field}={shown(name)}) for {program}, which has no "
+                f"parameter {shown(name)}{nearest(str(name), own)}; its parameters: "
+                f"{listing(own) or 'none'}. Give the name of the parameter, as in "
+                f"{kind}({field}={[*own, 'name'][0]!r})"
+            )
 
 
 def _complete(relation: Relation) -> Relation:

@@ -132,6 +132,8 @@ class Relation(ABC):
     #: Whether the recorded tensors must differ if the program follows the change.  Equal tensors
     #: then mean that the program ignored it, so that the Run was compared with itself.
     visible: ClassVar[bool] = True
+    #: The fields that hold names of arguments or axes, without which the relation cannot act.
+    acts_through: ClassVar[tuple[str, ...]] = ()
 
     unless: Unless | None = field(default=None, kw_only=True)
     ignore: tuple[str, ...] = field(default=(), kw_only=True)

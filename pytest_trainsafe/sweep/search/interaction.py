@@ -13,8 +13,11 @@ class AxisEffect:
 
     `value` is the axis' value there.  `fails` has the values with which the same failure occurs,
     `value` among them; `passes` those with which the test passes; `differs` those with which it
-    fails in another way.  Values that are not valid with the other axes' values are in none of
-    them.  `implied` says that no smaller value is valid together with the axes that are needed.
+    ends in any other way; and `untried` those with which no Point was run.
+    `reference` has the untried values with which the candidate is the reference itself.
+    `possible` has the values that the rules allow while every needed axis has a value with which
+    the failure occurs.  It is None if the rules were not asked, or not for all Points.
+    `passed_at` is the Point with the nearest of the values `passes` at which the test passed.
     """
 
     axis: str
@@ -22,17 +25,28 @@ class AxisEffect:
     fails: tuple[AxisValue, ...]
     passes: tuple[AxisValue, ...] = ()
     differs: tuple[AxisValue, ...] = ()
-    implied: bool = False
+    untried: tuple[AxisValue, ...] = ()
+    reference: tuple[AxisValue, ...] = ()
+    possible: tuple[AxisValue, ...] | None = None
+    passed_at: Point | None = None
 
     @property
     def needed(self) -> bool:
-        """Whether the failure depends on this axis."""
+        """Whether the failure depends on this axis: the test passed with another value."""
         return bool(self.passes)
 
     @property
     def independent(self) -> bool:
         """Whether the failure occurs with several values, and with all that were tried."""
         return len(self.fails) > 1 and not self.passes and not self.differs
+
+    @property
+    def implied(self) -> bool:
+        """Whether the rules allow no value before `value` in the order of the axis' values.
+
+        The order is that of `possible`, the cheapest first.
+        """
+        return self.possible is not None and self.possible[:1] == (self.value,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +78,19 @@ class Interaction:
         return tuple(e.axis for e in self.effects if e.independent and not e.implied)
 
     @property
+    def alone(self) -> tuple[str, ...]:
+        """The axes whose effect is unknown because the candidate is the reference without them."""
+        return tuple(effect.axis for effect in self._unknown if effect.reference)
+
+    @property
     def undecided(self) -> tuple[str, ...]:
-        """The axes whose effect is unknown.
+        """The other axes whose effect is unknown.
 
         For each of them, the search ran no Point that differs from `point` in that axis only.
         """
+        return tuple(effect.axis for effect in self._unknown if not effect.reference)
+
+    @property
+    def _unknown(self) -> list[AxisEffect]:
         alone = (e for e in self.effects if not e.needed and not e.differs and not e.implied)
-        return tuple(effect.axis for effect in alone if len(effect.fails) == 1)
+        return [effect for effect in alone if len(effect.fails) == 1]

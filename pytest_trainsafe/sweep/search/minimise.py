@@ -7,7 +7,7 @@ varied alone.  Every Point is run once.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -15,9 +15,12 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.sweep.search.interaction import AxisEffect, Interaction
 from pytest_trainsafe.sweep.search.space import Space
 
-#: How the test ends at a Point.  "fails": in the same way as where the search started; "differs":
-#: it fails in another way.
+#: How the test ends at a Point.  "fails": by the same failure as where the search started;
+#: "differs": in any other way than this failure or a pass.  Another failure, an inconclusive
+#: comparison and an error say nothing about the failure that is searched.
 Result = Literal["fails", "passes", "differs"]
+#: A result, and the Point at which the test ended so.
+_Found = tuple[Result, Point]
 
 #: The most Points that a search runs.
 MAX_TRIED = 60
@@ -98,69 +101,113 @@ class _Search:
 
     def _effects(self) -> tuple[AxisEffect, ...]:
         several = [axis for axis, values in self.space.values.items() if len(values) > 1]
-        effects = [self._effect(axis) for axis in several]
-        needed = [effect.axis for effect in effects if effect.needed]
+        effects = [self._effect(axis, every=False) for axis in several]
+        # A range of values is claimed only for needed axes, and only if every value was tried.
+        effects = [self._effect(e.axis, every=True) if e.needed else e for e in effects]
+        needed = {effect.axis: effect.fails for effect in effects if effect.needed}
         return tuple(
-            effect if effect.needed else replace(effect, implied=self._is_implied(effect, needed))
+            effect if effect.needed else replace(effect, possible=self._possible(effect, needed))
             for effect in effects
         )
 
-    def _effect(self, axis: str) -> AxisEffect:
+    def _effect(self, axis: str, *, every: bool) -> AxisEffect:
         """How the test ends with other values of one axis.
 
-        Runs every cheaper value, then more expensive ones until the result of one is known.
+        Runs every cheaper value, then more expensive ones until the result of one is known, or,
+        with `every`, all of them.
         """
         mine = dict(self.smallest)[axis]
         values = self.space.values[axis]
-        here = values.index(mine)
-        found: dict[Result, list[AxisValue]] = {"fails": [], "passes": [], "differs": []}
-        for value in values[:here]:
-            self._vary(axis, value, found)
-        found["fails"].append(mine)
-        for value in values[here + 1 :]:
-            if self._vary(axis, value, found):
-                break
+        found: dict[AxisValue, _Found] = {mine: ("fails", self.smallest)}
+        for value in values:
+            later = values.index(value) > values.index(mine)
+            if value != mine and (every or not later or not _known_after(mine, values, found)):
+                tried = self._varied(axis, value)
+                if tried is not None:
+                    found[value] = tried
+        untried = tuple(value for value in values if value not in found)
+        passed = {value: point for value, (result, point) in found.items() if result == "passes"}
+        far = {value: abs(values.index(value) - values.index(mine)) for value in passed}
         return AxisEffect(
-            axis, mine, tuple(found["fails"]), tuple(found["passes"]), tuple(found["differs"])
+            axis,
+            mine,
+            fails=_with_result("fails", found, values),
+            passes=_with_result("passes", found, values),
+            differs=_with_result("differs", found, values),
+            untried=untried,
+            reference=tuple(v for v in untried if self.space.is_reference(self._with(axis, v))),
+            passed_at=passed[min(far, key=far.__getitem__)] if far else None,
         )
 
-    def _vary(self, axis: str, value: AxisValue, found: dict[Result, list[AxisValue]]) -> bool:
-        """Finds how the test ends if only `axis` changes, to `value`.
+    def _with(self, axis: str, value: AxisValue) -> Point:
+        return self.space.point({**dict(self.smallest), axis: value})
 
-        Adds the value to the list of this result in `found`.  Returns False if the result remains
-        unknown.
+    def _varied(self, axis: str, value: AxisValue) -> _Found | None:
+        """How the test ends if only `axis` changes, to `value`, and at which Point it was run.
+
+        None if no Point was run.
         """
-        point = self.space.point({**dict(self.smallest), axis: value})
+        point = self._with(axis, value)
         if self.space.is_reference(point):
-            result: Result | None = self._without_axis(axis, point)
-        else:
-            result = self._result(point) if self.space.is_valid(point) else None
-        if result is None:
-            return False
-        found[result].append(value)
-        return True
+            return self._without_axis(axis, point)
+        return self._at(point) if self.space.is_valid(point) else None
 
-    def _without_axis(self, axis: str, reference: Point) -> Result:
+    def _at(self, point: Point) -> _Found | None:
+        result = self._result(point)
+        return None if result is None else (result, point)
+
+    def _without_axis(self, axis: str, reference: Point) -> _Found | None:
         """How the test ends without `axis`, the only parallel axis of the smallest failing Point.
 
-        The Point without any parallel axis is the reference itself.  It always passes, so it cannot
+        The Point without any parallel axis is the reference itself.  It cannot fail, so it does not
         show whether the failure needs `axis`.  Points at which one other mesh axis is parallel are
-        run instead.  If one of them fails, the failure does not need `axis`.
+        run instead.  If one of them fails in the same way, the failure does not need `axis`; else,
+        if one of them passes, it does.  None if no such Point was run.
         """
-        values = dict(reference)
+        values, found = dict(reference), list[_Found]()
         for name in self.space.mesh_axes:
             for value in self.space.values[name] if name != axis else ():
                 point = self.space.point({**values, name: value})
                 if self.space.is_valid(point):
-                    if self._result(point) == "fails":
-                        return "fails"
+                    found += filter(None, [self._at(point)])
                     break
-        return "passes"
+            if found and found[-1][0] == "fails":
+                return found[-1]
+        return min(found, key=lambda each: each[0] != "passes", default=None)
 
-    def _is_implied(self, effect: AxisEffect, needed: Sequence[str]) -> bool:
-        """Whether the rules allow no cheaper value of an axis while the needed axes keep theirs."""
+    def _possible(
+        self, effect: AxisEffect, needed: Mapping[str, Sequence[AxisValue]]
+    ) -> tuple[AxisValue, ...] | None:
+        """The values of an axis that the rules allow together with those of the needed axes.
+
+        `needed` has the values with which the failure occurs.  Returns None if nothing is needed,
+        if a cheaper value than that of the smallest failing Point is allowed, or if the rules would
+        have to be applied to too many Points.
+        """
+        if not needed:
+            return None
         values = self.space.values[effect.axis]
-        cheaper = values[: values.index(effect.value)]
-        return bool(cheaper and needed) and not any(
-            self.space.moved(self.smallest, effect.axis, value, kept=needed) for value in cheaper
-        )
+        mine = values.index(effect.value)
+        allowed: list[AxisValue] = []
+        for number, value in enumerate(values):
+            known = value in (*effect.fails, *effect.differs)
+            answer = known or self.space.allows({**needed, effect.axis: (value,)})
+            if answer is None or (answer and number < mine):
+                return None
+            if answer:
+                allowed.append(value)
+        return tuple(allowed) if mine else None
+
+
+def _with_result(
+    result: Result, found: Mapping[AxisValue, _Found], values: Sequence[AxisValue]
+) -> tuple[AxisValue, ...]:
+    """Those of `values` with which the test ended so, in their order."""
+    return tuple(value for value in values if value in found and found[value][0] == result)
+
+
+def _known_after(
+    mine: AxisValue, values: Sequence[AxisValue], found: Mapping[AxisValue, _Found]
+) -> bool:
+    """Whether the result of some value after `mine` is known."""
+    return any(value in found for value in values[values.index(mine) + 1 :])

@@ -7,6 +7,7 @@ only whole Points are known to be valid or invalid.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -17,17 +18,19 @@ from typing import TypeVar
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES
-from pytest_trainsafe.core.point import NO_RECOMPUTE, TRIVIAL, AxisValue, Point
+from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.marker import Declaration
-from pytest_trainsafe.sweep.product import AxisValues, Cell, cell_of, with_marker
+from pytest_trainsafe.sweep.product import AxisValues, Cell, cell_of, is_reference, with_marker
 from pytest_trainsafe.sweep.validity import Rule
 
 #: How many random values of the other axes are tried to find a valid Point with given mesh axes.
 TRIES = 200
 #: The most combinations of mesh axes in a space, and the most reasons that an error lists.
 MAX_MESHES, MAX_REASONS = 10_000, 8
+#: The most Points to which the rules are applied to learn whether they allow some values together.
+MAX_ASKED = 10_000
 
 #: Why a Point that all rules allow is not in a space.
 IS_REFERENCE = "the candidate is the reference itself here"
@@ -97,7 +100,11 @@ class Space:
         if cell is None:
             rules = (*self.declaration.program.rules, self.rule)
             cell = cell_of(self.declaration, point, self.settings, rules)
-            if cell.invalid is None and not self.alone and self._is_reference(cell):
+            if (
+                cell.invalid is None
+                and not self.alone
+                and is_reference(self.declaration, cell.case)
+            ):
                 cell = replace(cell, invalid=IS_REFERENCE)
             self._cells[point] = cell
         return cell
@@ -110,11 +117,19 @@ class Space:
         """Whether a Point is left out only because the candidate is the reference itself there."""
         return self.cell(point).invalid == IS_REFERENCE
 
-    def _is_reference(self, cell: Cell) -> bool:
-        case = cell.case
-        alone = self.declaration.candidate_args or case.program.traits.candidate
-        same = dict(case.arguments) == dict(case.candidate_arguments)
-        return not alone and same and _trivial(case.point) == _trivial(case.reference_point)
+    def allows(self, values: Mapping[str, Sequence[AxisValue]]) -> bool | None:
+        """Whether the rules allow some Point whose axes have some of these values.
+
+        The axes that `values` does not name may have any value.  A Point at which the candidate is
+        the reference is allowed.  None if no such Point was found among the first MAX_ASKED, and
+        there are more.
+        """
+        choices = [values.get(name, every) for name, every in self.values.items()]
+        for row in itertools.islice(itertools.product(*choices), MAX_ASKED):
+            point = self.point(dict(zip(self.values, row, strict=True)))
+            if self.is_valid(point) or self.is_reference(point):
+                return True
+        return None if math.prod(map(len, choices)) > MAX_ASKED else False
 
     @cached_property
     def bases(self) -> dict[tuple[AxisValue, ...], Point]:
@@ -307,20 +322,6 @@ def cheapest_first(axis: str, values: Sequence[AxisValue]) -> tuple[AxisValue, .
     if all(isinstance(value, int) for value in values):
         return tuple(sorted(values, key=int))
     return tuple(values)
-
-
-def _trivial(point: Point) -> Point:
-    """`point` without the axis dtype, and without every axis that has its trivial value.
-
-    The trivial value of an axis is its value at Points that do not name the axis: 1 for sizes, 0
-    for `zero`, and False for `sp`, `recompute` and `compile`.  `recompute` is also left out with
-    other values that recompute nothing.
-    """
-    ones = {*point.mesh.names, "vpp", "ep"}
-    off = [name for name, value in point if value == (1 if name in ones else TRIVIAL.get(name))]
-    if point.get("recompute", False) in NO_RECOMPUTE:
-        off.append("recompute")
-    return point.without("dtype", *off)
 
 
 def _pick(values: Sequence[T], random: Random) -> T:

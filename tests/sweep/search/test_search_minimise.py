@@ -154,11 +154,13 @@ def test_a_search_that_reaches_its_limit_says_so(monkeypatch):
     ("effect", "text"),
     [
         (AxisEffect("layers", 1, (1,), (2,)), "layers <= 1"),
-        (AxisEffect("layers", 2, (2, 5), (1, 3)), "layers one of [2, 5]"),
+        (AxisEffect("layers", 2, (2, 5), (1, 3)), "layers=2 or 5"),
+        (AxisEffect("tp", 2, (2,), (1,), untried=(4,)), "tp=2 (passes with 1)"),
+        (AxisEffect("tp", 2, (2, 4), (1,), differs=(3,)), "tp=2 or 4 (passes with 1)"),
         (AxisEffect("layers", 2, (2,), (1, 3)), "layers=2"),
         (
             AxisEffect("recompute", "full", ("full", "selective"), (False,)),
-            "recompute one of full, selective",
+            "recompute=full or selective",
         ),
         (AxisEffect("sp", False, (False,), (True,)), "sp=False"),
     ],

@@ -68,13 +68,15 @@ class Inferred:
     """The layouts that explain a tensor, simplest first; or the closest layout if none does.
 
     `left` is the relative error (Frobenius) of the closest layout, `trouble` the first finding of
-    its merge.
+    its merge.  `partly` is a layout that explains one sample of the tensor, if each sample is
+    explained but no layout explains them all.
     """
 
     explained: list[FittingLayout]
     nearest: Layout | None = None
     left: float = float("inf")
     trouble: str = ""
+    partly: Layout | None = None
 
     def confirmed(self) -> list[Layout]:
         """The layouts that the values confirm."""
@@ -117,7 +119,8 @@ def infer_all(samples: Sequence[Sample], sizes: Sizes, axes: Sequence[str] = AXE
             kept.append(FittingLayout(each.layout, any(e.confirmed for e in found)))
     if kept:
         return Inferred(kept)
-    return next((other for other in others if not other.explained), replace(first, explained=[]))
+    partly = replace(first, explained=[], partly=first.explained[0].layout)
+    return next((other for other in others if not other.explained), partly)
 
 
 def _candidates(sample: Sample, sizes: Sizes, axes: Sequence[str]) -> Iterator[Layout]:

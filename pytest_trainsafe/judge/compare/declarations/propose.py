@@ -32,6 +32,7 @@ from pytest_trainsafe.judge.compare.declarations.suggest import (
     place_of,
     wanted,
 )
+from pytest_trainsafe.judge.compare.declarations.unfit import unfit
 from pytest_trainsafe.judge.compare.errors import finite, norm
 from pytest_trainsafe.judge.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judge.compare.judge import compare
@@ -358,14 +359,8 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
         )
     parts = parts_of(rung.candidate, id)
     if inferred.nearest is None:
-        shapes = [list(part.tensor.shape) for part in parts]
-        whole = list(rung.reference.holders(id)[0][1].shape)
-        return (
-            f"{id.path}: no layout cuts a tensor of shape {whole} into parts of shape {shapes[0]}"
-            if all(shape == shapes[0] for shape in shapes)
-            else f"{id.path}: no layout cuts a tensor of shape {whole} into parts of the shapes "
-            f"{shapes}"
-        )
+        whole = rung.reference.holders(id)[0][1].shape
+        return f"{id.path}: {unfit(inferred, whole, parts)}"
     near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
     if inferred.left == 0:
         near += f" gives the reference's values, except that {inferred.trouble}"

@@ -28,9 +28,9 @@ ALLOWED_SHARE = 0.1
 MAX_DISTANCE = 1e-2
 
 
-def repeated(traces: Traces) -> Traces:
-    """The same Traces, whose Runs are executed again."""
-    return replace(traces, repeat=1)
+def repeated(traces: Traces, number: int = 1) -> Traces:
+    """The same Traces, whose Runs are executed again; `number` counts the executions from 1."""
+    return replace(traces, repeat=number)
 
 
 def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:

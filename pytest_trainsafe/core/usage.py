@@ -15,6 +15,8 @@ MAX_SHOWN, _MAX_COLLECTION = 100, 300
 _ENTRIES, _DEPTH, _MAX_LISTED = 6, 3, 40
 #: A longer word is not treated as a misspelling of a known one.
 _LONGEST_NAME = 100
+#: Maximum number of names in a list that says how many more there are.
+MAX_NAMES = 3
 #: This many significant digits distinguish any two float64 values.
 MAX_DIGITS = 17
 #: Larger integers are described by their size: CPython refuses to print more than 4 300 digits.
@@ -116,3 +118,13 @@ def in_print(
 
 def _number(value: complex | float | int | bool, digits: int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
+
+
+def name_list(names: Sequence[str], noun: str) -> str:
+    """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
+    if len(names) == 1:
+        return names[0]
+    shown = list(names[:MAX_NAMES])
+    rest = len(names) - len(shown)
+    last = f"{rest} more" if rest else shown.pop()
+    return f"{len(names)} {noun}s: {', '.join(shown)} and {last}"

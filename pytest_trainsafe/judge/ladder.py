@@ -437,7 +437,7 @@ def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudg
     rung, comparison = proposal.rest
     with _one_thread():
         comparison = with_factor(rung, comparison)
-    return _judged(dtype, rung, comparison, accepted)
+    return _judged(dtype, rung, comparison, accepted, None)
 
 
 def _named(reference: Trace) -> str:

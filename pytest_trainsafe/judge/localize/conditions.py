@@ -85,3 +85,23 @@ def _generated(trace: Trace) -> tuple[set[str], set[str]]:
     """The main gradients that any rank generated, and those that any rank kept."""
     generated = {text for rank in trace.ranks for text in rank.note("generated")}
     return generated, {text for rank in trace.ranks for text in rank.note("kept")}
+
+
+def condition_text(condition: Condition, one: bool) -> str:
+    """A clause on what differs when a module's forward runs: its parameters or its mode.
+
+    The mode is training or evaluation.  `one` is true if the clause is about one module, false if
+    it is about several.
+    """
+    if condition == "altered":
+        its, differs = ("its", "output differs") if one else ("their", "outputs differ")
+        return (
+            f"{its} {differs}, and {its} parameters have changed since the step began, while the "
+            "reference's have not"
+        )
+    here, there = ("evaluation", "training")
+    if condition == "trained":
+        here, there = there, here
+    return (
+        f"{'it runs' if one else 'they run'} in {here} mode, and in {there} mode in the reference"
+    )

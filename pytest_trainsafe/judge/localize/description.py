@@ -11,6 +11,7 @@ from functools import cached_property
 from pytest_trainsafe.core.code_files import is_installed, relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
 from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
@@ -18,7 +19,7 @@ from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.guards.untied import without_shares
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.judge.localize.conditions import Condition, Steps
+from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judge.localize.inputs import Compared, callers_of
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
@@ -249,7 +250,7 @@ class _Description:
         names = [f.target or "the root module" for f in group]
         of = name_list(names, "module")
         if fault.condition:
-            return f"the forward of {of}: {_condition(fault.condition, len(group) == 1)}"
+            return f"the forward of {of}: {condition_text(fault.condition, len(group) == 1)}"
         cls = module_code(self.modules, fault.target)[0]
         if fault.uncalled and fault.target in self.modules:
             cls = self.modules[fault.target].cls  # also torch's classes
@@ -446,33 +447,3 @@ class _Description:
 
 def _called(made: Reduction) -> str:
     return f", called at {relative(made.caller)}" if made.caller else ""
-
-
-def _condition(condition: Condition, one: bool) -> str:
-    """A clause on what differs when a module's forward runs: its parameters or its mode.
-
-    The mode is training or evaluation.  `one` is true if the clause is about one module, false if
-    it is about several.
-    """
-    if condition == "altered":
-        its, differs = ("its", "output differs") if one else ("their", "outputs differ")
-        return (
-            f"{its} {differs}, and {its} parameters have changed since the step began, while the "
-            "reference's have not"
-        )
-    here, there = ("evaluation", "training")
-    if condition == "trained":
-        here, there = there, here
-    return (
-        f"{'it runs' if one else 'they run'} in {here} mode, and in {there} mode in the reference"
-    )
-
-
-def name_list(names: Sequence[str], noun: str) -> str:
-    """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
-    if len(names) == 1:
-        return names[0]
-    shown = list(names[:MAX_NAMES])
-    rest = len(names) - len(shown)
-    last = f"{rest} more" if rest else shown.pop()
-    return f"{len(names)} {noun}s: {', '.join(shown)} and {last}"

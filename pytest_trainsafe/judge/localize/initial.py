@@ -11,9 +11,9 @@ from collections.abc import Iterable
 from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
-from pytest_trainsafe.judge.localize.description import name_list
 from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace

@@ -39,6 +39,9 @@ _CHOICES = frozenset({"topk", "sort", "max", "min", "kthvalue", "median", "mode"
 class StableJumps(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Rounds the float64 inputs of operators with jumps to `53 - CUT` digits."""
 
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+
     def __torch_dispatch__(
         self,
         func: Any,

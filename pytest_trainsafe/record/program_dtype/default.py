@@ -79,7 +79,7 @@ class ProgramDefault:
 
     def _set(self, d: torch.dtype, /) -> None:
         """Replaces `torch.set_default_dtype`: notes the program's default, and keeps torch's."""
-        if not isinstance(d, torch.dtype) or not d.is_floating_point:
+        if not getattr(d, "is_floating_point", False):
             torch._C._set_default_dtype(d)  # raises torch's own error
         # The program reads float64 as its default.  If it sets that again after another dtype, it
         # restores what it read.

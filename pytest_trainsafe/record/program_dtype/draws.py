@@ -134,11 +134,13 @@ class Draws:
         mean, std, out = given.get("mean", 0.0), given.get("std", 1.0), given.get("out")
         shapes = [each.shape for each in (mean, std) if isinstance(each, torch.Tensor)]
         device = next(each for each in (mean, std) if isinstance(each, torch.Tensor)).device
-        shape = torch.broadcast_shapes(*shapes)
+        shape = torch.broadcast_shapes(*shapes)  # type: ignore[no-untyped-call]
         drawn = torch.empty(shape, dtype=self._default.dtype, device=device)
         drawn.normal_(generator=given.get("generator"))
-        numbers = drawn.to(wanted) * std + mean
-        return numbers if out is None else out.resize_(shape).copy_(numbers)
+        numbers: torch.Tensor = drawn.to(wanted) * std + mean
+        if out is not None:
+            numbers = out.resize_(shape).copy_(numbers)
+        return numbers
 
 
 def _without_modes() -> contextlib.AbstractContextManager[Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from functools import partial
 from threading import active_count, current_thread, get_ident
 from typing import Any
@@ -76,7 +76,7 @@ class RngLedger:
 
     @contextmanager
     def recording(self, through: operators.Through | None = None) -> Iterator[None]:
-        """Records draws in this context; `through` replaces what runs each of torch's operators."""
+        """Records draws in this context; `through` replaces what runs an operator of torch."""
         with ExitStack() as around:
             why = operators.why_not()
             if why:
@@ -431,10 +431,8 @@ class NoLedger:
 
     @contextmanager
     def recording(self, through: operators.Through | None = None) -> Iterator[None]:
-        if through is None or operators.why_not():
-            yield
-            return
-        with operators.intercepted(_undisturbed, through=through):
+        without = through is None or operators.why_not()
+        with nullcontext() if without else operators.intercepted(_undisturbed, through=through):
             yield
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...

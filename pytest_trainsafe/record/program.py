@@ -115,6 +115,9 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         )
     recorder.checkpoints.finish()
     recorder.state.write()
+    recorder.beside.finish()
+    if recorder.parameters is not None:
+        recorder.parameters.finish()
     if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")
         narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}

@@ -40,6 +40,7 @@ from pytest_trainsafe.record.model.parts import (
     unique_parameters,
     unwrapped,
 )
+from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.observe.meta import checked
 from pytest_trainsafe.record.observe.ranks import RankObservation
 from pytest_trainsafe.record.resume.checkpoints import Checkpoints
@@ -63,6 +64,8 @@ from pytest_trainsafe.trace.writer import RankWriter
 Level = Literal["microbatch", "step"]
 LEVELS: tuple[Level, ...] = ("microbatch", "step")
 
+_Reported = Literal["loss", "grad_norm"]
+
 
 class Recorder:
     """Records one rank's program; created by `record.program`, used through the Context."""
@@ -84,6 +87,7 @@ class Recorder:
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
+        self.beside = Beside(self.spec, writer)
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
         self.collectives = CollectiveRecorder(self.clock, writer)
@@ -118,8 +122,8 @@ class Recorder:
         """
         if level not in LEVELS:
             raise ProgramError(
-                f"ctx.watch was given level={level!r}; pass 'microbatch' if the program marks its "
-                "micro-batches, or 'step' if only whole steps can be compared"
+                f"ctx.watch was given level={level!r}; pass 'microbatch' if the program marks "
+                "micro-batches, 'step' if only whole steps can be compared"
             )
         if self.parameters is not None:
             raise ProgramError(
@@ -140,6 +144,7 @@ class Recorder:
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) first"
             )
+        self.beside.watch(parts, parameters)
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         all_names = names
         if engine is not None:
@@ -297,6 +302,7 @@ class Recorder:
                 seconds=time.perf_counter() - began,
             )
             self.writer.add(event)
+            self.beside.after_step(number)
             self.writer.flush()
         finally:
             self.activations.end_step()
@@ -401,12 +407,7 @@ class Recorder:
         if self.parameters is not None:
             self.parameters.before_clip(clip)
 
-    def _report(
-        self,
-        kind: Literal["loss", "grad_norm"],
-        value: torch.Tensor | float,
-        microbatch: int | None,
-    ) -> None:
+    def _report(self, kind: _Reported, value: torch.Tensor | float, microbatch: int | None) -> None:
         assert self.clock.step is not None
         where = TensorId(self.clock.step, microbatch, kind, "", kind)
         if where in self._reported:

@@ -104,6 +104,7 @@ NoteKey = Literal[
     "dropout",
     "generated",
     "kept",
+    "left",
     "level",
     "local",
     "ran",
@@ -128,6 +129,7 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     generated             the step and path of a main gradient that was replaced before the
                           optimizer used it
     kept                  those of one that was not replaced, although this rank's optimizer uses it
+    left                  "gradients" if the program leaves gradients behind its last step
     level                 "step" if the program marks no micro-batches
     local                 the kind and path of an output without a logical counterpart at the Point
     ran                   an axis that took effect on the rank: "recompute" (a backward ran a

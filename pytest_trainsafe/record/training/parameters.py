@@ -170,6 +170,10 @@ class ParameterRecorder:
         self._unclipped.end_step()
         self._seen_by_wrapper = {}
 
+    def finish(self) -> None:
+        """Notes, after the program, that clipping has had no effect."""
+        self._unclipped.finish()
+
     def before_clip(self, clip: Clip) -> None:
         """Takes snapshots of the gradients: the program is about to clip them."""
         if self.clock.step is not None and not self._main_written:

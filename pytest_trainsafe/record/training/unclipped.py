@@ -8,10 +8,14 @@ snapshots are taken when a clip begins, and written when the optimizer steps.
 from __future__ import annotations
 
 import math
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from types import FunctionType
 
 import torch
 
+from pytest_trainsafe.core.code_files import owner_of, relative
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.record.clock import Clock
@@ -22,6 +26,9 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot
 from pytest_trainsafe.trace.writer import RankWriter
+
+#: Names that code that clips gradients uses.
+_CLIPS = re.compile(r"clip|max_norm|grad_norm|global_norm|total_norm")
 
 #: A snapshot that has yet to be written, with its id, its layout and the layout's source.
 Waiting = tuple[TensorId, TensorSnapshot, Layout, str]
@@ -49,6 +56,10 @@ class Unclipped:
         self._held: list[Waiting] = []
         self._norms: list[Waiting] = []
         self._taken = False
+        #: Whether a norm has exceeded its limit, and the functions whose norms have not.
+        self._acted: torch.Tensor | bool = False
+        self._idle: set[str] = set()
+        self._seen = False
         self._functions: list[str] = []
         self._noted: set[NoteEvent] = set()
 
@@ -60,11 +71,15 @@ class Unclipped:
         """
         if clip.how == "nothing" and not self._has_gradient(clip):
             return  # the norm of other tensors
+        self._seen = True
         if not self._taken and self.spec.records("unclipped_grad"):
             self._held = list(self.gradients())
         self._taken = True
         if clip.how != "nothing":
             self._functions.append(clip.function)
+        if clip.norm is not None and clip.limit is not None:
+            self._idle.add(clip.function)
+            self._acted = self._acted | (local_values(clip.norm.detach()).max() > clip.limit)
         if clip.norm is not None and self.spec.records("grad_norm") and self._of_all(clip):
             self._take_norm(clip.norm, clip.limit)
 
@@ -98,6 +113,23 @@ class Unclipped:
         self._held, self._norms, self._functions = [], [], []
         self._taken = False
 
+    def finish(self) -> None:
+        """After the program, notes that no clip has had an effect, so that no norm was checked."""
+        if self._idle and not bool(self._acted):
+            by = ", ".join(sorted(self._idle))
+            text = (
+                f"the norm by which gradients are clipped ({by}): it stayed below its limit in "
+                "every step, so a wrong norm has no effect; lower the limit in the test"
+            )
+            self.writer.add(NoteEvent("not_compared", text))
+        own = "" if self._seen or self.spec.perturbation else clips_by_itself()
+        if own:
+            text = (
+                f"the norm by which {own} seems to clip gradients; report it with ctx.grad_norm, "
+                "or call ctx.before_clip(norm, limit)"
+            )
+            self.writer.add(NoteEvent("not_compared", text))
+
     def _take_norm(self, norm: torch.Tensor, limit: float | None) -> None:
         """Takes a snapshot of the larger of `norm` and `limit`: a smaller norm has no effect."""
         if limit is None or not math.isfinite(limit):
@@ -130,6 +162,25 @@ class Unclipped:
         return bool(trained) and all(
             any(id(tensor) in given for tensor in holders) for holders in trained
         )
+
+
+def clips_by_itself() -> str:
+    """The "file:line" of a function of the program that seems to clip gradients; "" if none does.
+
+    A function counts if it uses the attribute `grad` and a name such as `max_norm` or `clip`.
+    """
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None) or ""
+        if owner_of(file) != "project":
+            continue
+        for value in list(vars(module).values()):
+            if not isinstance(value, FunctionType) or value.__module__ != module.__name__:
+                continue
+            code = value.__code__
+            names = {*code.co_names, *code.co_varnames}
+            if "grad" in names and any(_CLIPS.search(name) for name in names):
+                return f"{value.__qualname__} ({relative(f'{file}:{code.co_firstlineno}')})"
+    return ""
 
 
 def _with_gradient(parameter: torch.Tensor) -> list[torch.Tensor]:

@@ -41,6 +41,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
             "reference's, all within rounding; the candidate used the reference's choices instead"
         )
     notes += _clipped(rung)
+    notes += _left_gradients(rung)
     notes += _in_step(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)
@@ -103,6 +104,25 @@ def _clipped(rung: Rung) -> list[str]:
     text = (
         f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
         "before clipping and the norm are compared only if both record them"
+    )
+    return [text]
+
+
+def _left_gradients(rung: Rung) -> list[str]:
+    """A sentence if only one side leaves gradients after its last step, to a step that never runs.
+
+    The next step would add to them.
+    """
+    ours, theirs = (
+        any("gradients" in rank.note("left") for rank in trace.ranks)
+        for trace in (rung.candidate, rung.reference)
+    )
+    if ours == theirs:
+        return []
+    here, there = ("candidate", "reference") if ours else ("reference", "candidate")
+    text = (
+        f"not compared: the gradients after the last step: the {here} keeps them, and the {there} "
+        "clears them; train one step more to see whether the next step adds to them"
     )
     return [text]
 

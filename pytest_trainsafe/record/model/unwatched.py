@@ -1,0 +1,120 @@
+"""Finds what a program keeps beside the watched model, so that a report says what is not compared.
+
+An average of the weights, a teacher or a critic trains along, but only the model that `ctx.watch`
+was given is recorded.  Called by the recorder, after the first step.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: A dict of tensors counts as a copy of the weights if it has this share of their names.
+NAMES = 0.5
+
+
+class Beside:
+    """What a rank's program keeps beside the model that `ctx.watch` was given."""
+
+    def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
+        # Runs that only measure need no notes.
+        self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
+        self._writer = writer
+        self._parts: list[nn.Module] = []
+        self._parameters: Mapping[str, torch.Tensor] = {}
+
+    def watch(
+        self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]
+    ) -> None:
+        """Remembers the watched modules and their parameters."""
+        self._parts, self._parameters = [part for _, part in parts], parameters
+
+    def after_step(self, number: int) -> None:
+        """After the first step, notes what has weights and is not watched.
+
+        Later the program may have ended, and with it what it kept.
+        """
+        if number == 0 and self._notes and self._parts:
+            for text in dict.fromkeys(unwatched(self._parts, self._parameters)):
+                self._writer.add(NoteEvent("not_compared", text))
+
+    def finish(self) -> None:
+        """After the program, notes whether it leaves gradients to a next step."""
+        if self._notes and left_gradients(self._parameters.values()):
+            self._writer.add(NoteEvent("left", "gradients"))
+
+
+def unwatched(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """Sentences about modules and dicts with weights of their own that the recorder does not see.
+
+    `parts` are the watched modules, and `parameters` their parameters by name.
+    """
+    known = {id(each) for each in parameters.values()}
+    memory = {_address(each) for each in parameters.values()}
+    modules, dicts = _objects()
+    watched = {id(each) for part in parts for each in part.modules()}
+    around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
+    others = [each for each in modules if id(each) not in watched | around]
+    inner = {id(m) for each in others for m in each.modules() if m is not each}
+    for module in others:
+        own = [p for p in module.parameters() if id(p) not in known]
+        if id(module) not in inner and own and not memory & set(map(_address, own)):
+            yield (
+                f"{_counted(len(own))} of a {type(module).__qualname__} that ctx.watch was not "
+                "given; pass ctx.watch a list of modules to compare it too"
+            )
+    for found in dicts:
+        shared = [name for name in parameters if name in found]
+        if len(shared) >= max(1, NAMES * len(parameters)) and not memory & {
+            _address(found[name]) for name in shared
+        }:
+            yield (
+                f"{_counted(len(shared))} of a dict that has the names of the model's weights, "
+                "such as an average of them; keep them in a module and pass it to ctx.watch"
+            )
+
+
+def _objects() -> tuple[list[nn.Module], list[dict[str, Any]]]:
+    modules: list[nn.Module] = []
+    dicts: list[dict[str, Any]] = []
+    for each in gc.get_objects():
+        kind = type(each)
+        if kind is dict:
+            if each and _has_tensors_by_name(each):
+                dicts.append(each)
+        elif issubclass(kind, nn.Module):
+            modules.append(each)
+    return modules, dicts
+
+
+def _has_tensors_by_name(found: dict[Any, Any]) -> bool:
+    name, value = next(iter(found.items()))
+    # Names of weights have a module and a leaf, unlike the names in a module's own dicts.
+    return type(name) is str and "." in name and type(value) in (torch.Tensor, nn.Parameter)
+
+
+def _address(tensor: Any) -> tuple[int, int]:
+    """Where a tensor's values lie; for tensors without memory, the object itself."""
+    try:
+        return tensor.untyped_storage().data_ptr(), tensor.storage_offset()
+    except (AttributeError, RuntimeError, NotImplementedError):
+        return 0, id(tensor)
+
+
+def _counted(number: int) -> str:
+    return "the weight" if number == 1 else f"the {number} weights"
+
+
+def left_gradients(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether a parameter still has a gradient that is not zero."""
+    grads = (each.grad for each in parameters if each.grad is not None and each.grad.numel())
+    return any(bool(local_values(grad.detach()).any()) for grad in grads)

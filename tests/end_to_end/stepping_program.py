@@ -22,7 +22,7 @@ class Reducing(torch.optim.Optimizer):
         self.group, self.ranks, self.fault = group, ranks, fault
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]  # takes no closure
         assert closure is None
         for group in self.param_groups:
             for parameter in group["params"]:

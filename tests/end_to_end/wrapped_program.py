@@ -97,6 +97,7 @@ def train(
                 called.reduce()
             if divided != 1:
                 for parameter in model.parameters():
+                    assert parameter.grad is not None
                     parameter.grad.div_(divided)
             total = nn.utils.clip_grad_norm_(model.parameters(), 0.1)
             if norm:

@@ -69,8 +69,8 @@ def unwatched(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]
         own = [p for p in module.parameters() if id(p) not in known]
         if id(module) not in inner and own and not memory & set(map(_address, own)):
             yield (
-                f"{_counted(len(own))} of a {type(module).__qualname__} that ctx.watch was not "
-                "given; pass ctx.watch a list of modules to compare it too"
+                f"{_counted(len(own))} of the module {type(module).__qualname__}, which ctx.watch "
+                "was not given; pass ctx.watch a list of modules to compare it too"
             )
     for found in dicts:
         shared = [name for name in parameters if name in found]

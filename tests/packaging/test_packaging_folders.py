@@ -13,7 +13,7 @@ SOURCES = ("fixtures", "invariants", "pytest_trainsafe", "reference_models")
 NO_MIRROR = frozenset({"benchmarks", "end_to_end", "packaging", "third_party"})
 
 #: The most Python files of a folder, and the most lines of a file.
-FILES, LINES = 12, 450
+FILES, LINES = 15, 450
 
 
 def folders_with_tests(tests: Path) -> set[Path]:
@@ -64,7 +64,7 @@ def planted(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("folder", SOURCES)
-def test_a_folder_has_at_most_twelve_files_of_at_most_450_lines(root: Path, folder: str) -> None:
+def test_a_folder_has_at_most_fifteen_files_of_at_most_450_lines(root: Path, folder: str) -> None:
     assert list((root / folder).rglob("*.py"))
     assert list(too_large(root / folder, root)) == []
 

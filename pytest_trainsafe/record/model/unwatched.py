@@ -7,7 +7,7 @@ was given is recorded.  Called by the recorder, after the first step.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -29,6 +29,8 @@ class Beside:
         # Runs that only measure need no notes.
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
         self._writer = writer
+        # What exists before the program starts is not the program's.
+        self._older = {id(each) for found in _objects() for each in found} if self._notes else set()
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
 
@@ -44,7 +46,8 @@ class Beside:
         Later the program may have ended, and with it what it kept.
         """
         if number == 0 and self._notes and self._parts:
-            for text in dict.fromkeys(unwatched(self._parts, self._parameters)):
+            found = unwatched(self._parts, self._parameters, self._older)
+            for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
 
     def finish(self) -> None:
@@ -53,14 +56,21 @@ class Beside:
             self._writer.add(NoteEvent("left", "gradients"))
 
 
-def unwatched(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def unwatched(
+    parts: Sequence[nn.Module],
+    parameters: Mapping[str, torch.Tensor],
+    older: Container[int] = frozenset(),
+) -> Iterator[str]:
     """Sentences about modules and dicts with weights of their own that the recorder does not see.
 
-    `parts` are the watched modules, and `parameters` their parameters by name.
+    `parts` are the watched modules, and `parameters` their parameters by name.  `older` has the
+    ids of the objects that existed before the program.
     """
     known = {id(each) for each in parameters.values()}
     memory = {_address(each) for each in parameters.values()}
     modules, dicts = _objects()
+    modules = [each for each in modules if id(each) not in older]
+    dicts = [each for each in dicts if id(each) not in older]
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
     others = [each for each in modules if id(each) not in watched | around]

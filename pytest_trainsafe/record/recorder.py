@@ -122,8 +122,8 @@ class Recorder:
         """
         if level not in LEVELS:
             raise ProgramError(
-                f"ctx.watch was given level={level!r}; pass 'microbatch' if the program marks "
-                "micro-batches, 'step' if only whole steps can be compared"
+                f"ctx.watch was given level={level!r}; pass 'microbatch' if the program marks its "
+                "micro-batches, or 'step' if only whole steps can be compared"
             )
         if self.parameters is not None:
             raise ProgramError(

@@ -61,7 +61,7 @@ def train(
                     loss.backward()
             for parameter in model.parameters():
                 dist.all_reduce(parameter.grad, group=ctx.group("dp"))
-            if fault == "bias":
+            if fault == "bias" and model.down.bias.grad is not None:
                 model.down.bias.grad.mul_(1.01)
             optimizer.step()
             optimizer.zero_grad()

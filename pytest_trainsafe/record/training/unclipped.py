@@ -7,6 +7,7 @@ snapshots are taken when a clip begins, and written when the optimizer steps.
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
 import sys
@@ -122,7 +123,7 @@ class Unclipped:
                 "every step, so a wrong norm has no effect; lower the limit in the test"
             )
             self.writer.add(NoteEvent("not_compared", text))
-        own = "" if self._seen or self.spec.perturbation else clips_by_itself()
+        own = "" if self._seen or self.spec.perturbation else clips_by_itself(self.spec.program)
         if own:
             text = (
                 f"the norm by which {own} seems to clip gradients; report it with ctx.grad_norm, "
@@ -164,22 +165,28 @@ class Unclipped:
         )
 
 
-def clips_by_itself() -> str:
-    """The "file:line" of a function of the program that seems to clip gradients; "" if none does.
+def clips_by_itself(program: str) -> str:
+    """A function that the program may call and that seems to clip gradients, with its "file:line".
 
-    A function counts if it uses the attribute `grad` and a name such as `max_norm` or `clip`.
+    `program` is an import path "module:function"; functions are followed by their names.  One
+    seems to clip if it uses the attribute `grad` and a name such as `max_norm` or `clip`.  Returns
+    "" if none does, or if the program cannot be read.
     """
-    for module in list(sys.modules.values()):
-        file = getattr(module, "__file__", None) or ""
-        if owner_of(file) != "project":
+    name, _, function = program.partition(":")
+    todo, seen = [getattr(sys.modules.get(name), function, None)], set[object]()
+    while todo:
+        found = inspect.unwrap(todo.pop())
+        if not isinstance(found, FunctionType) or found in seen:
             continue
-        for value in list(vars(module).values()):
-            if not isinstance(value, FunctionType) or value.__module__ != module.__name__:
-                continue
-            code = value.__code__
-            names = {*code.co_names, *code.co_varnames}
-            if "grad" in names and any(_CLIPS.search(name) for name in names):
-                return f"{value.__qualname__} ({relative(f'{file}:{code.co_firstlineno}')})"
+        seen.add(found)
+        code = found.__code__
+        if owner_of(code.co_filename) != "project":
+            continue
+        names = {*code.co_names, *code.co_varnames}
+        if "grad" in names and any(_CLIPS.search(each) for each in names):
+            at = relative(f"{code.co_filename}:{code.co_firstlineno}")
+            return f"{found.__qualname__} ({at})"
+        todo += [found.__globals__[each] for each in code.co_names if each in found.__globals__]
     return ""
 
 

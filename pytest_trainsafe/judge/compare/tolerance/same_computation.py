@@ -71,7 +71,7 @@ def _equal(left: Trace, right: Trace, id: TensorId) -> bool:
         here is not None
         and there is not None
         and here.shape == there.shape
-        and not bool((here != there).any())
+        and not bool(((here != there) & ~(here.isnan() & there.isnan())).any())
     )
 
 

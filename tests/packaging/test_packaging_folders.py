@@ -79,7 +79,7 @@ def test_every_folder_exempt_from_mirroring_exists(root: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", SOURCES)
-def test_a_folder_of_thirteen_files_and_a_file_of_451_lines_are_found(
+def test_a_folder_of_sixteen_files_and_a_file_of_451_lines_are_found(
     planted: Path, folder: str
 ) -> None:
     assert list(too_large(planted / folder, planted)) == []
@@ -92,7 +92,7 @@ def test_a_folder_of_thirteen_files_and_a_file_of_451_lines_are_found(
     (below / "one_more.py").write_text("pass\n" * (LINES + 1))
 
     assert list(too_large(planted / folder, planted)) == [
-        f"{folder}/below: 13 files",
+        f"{folder}/below: 16 files",
         f"{folder}/below/one_more.py: 451 lines",
     ]
 

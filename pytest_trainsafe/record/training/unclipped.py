@@ -13,6 +13,7 @@ import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from types import FunctionType
+from typing import Any
 
 import torch
 
@@ -173,9 +174,11 @@ def clips_by_itself(program: str) -> str:
     "" if none does, or if the program cannot be read.
     """
     name, _, function = program.partition(":")
-    todo, seen = [getattr(sys.modules.get(name), function, None)], set[object]()
+    todo: list[Any] = [getattr(sys.modules.get(name), function, None)]
+    seen: set[object] = set()
     while todo:
-        found = inspect.unwrap(todo.pop())
+        found = todo.pop()
+        found = inspect.unwrap(found) if isinstance(found, FunctionType) else found
         if not isinstance(found, FunctionType) or found in seen:
             continue
         seen.add(found)

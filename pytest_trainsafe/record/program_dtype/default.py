@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-#: torch's default dtype before any program runs in this process.
+#: The dtypes of a Run that become torch's default dtype.
 _WIDE = (torch.float64, torch.float32)
 
 #: The function of torch's optimizers that chooses the dtype of their scalars, by its name.

@@ -39,7 +39,7 @@ def note_size(comparison: Comparison, id: TensorId, allowed: float, size: float)
 
 
 def unstable(comparison: Comparison) -> list[tuple[TensorId, float]]:
-    """The tensors, with their allowances, that rounding alone does not change so much."""
+    """The tensors whose allowance is wider than rounding explains, each with its allowance."""
     return [
         (id, allowed)
         for id, allowed, size in comparison.wide

@@ -144,7 +144,7 @@ class Recorder:
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) first"
             )
-        self.beside.watch(parts, parameters)
+        self.beside.watch(parts, parameters, optimizer)
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         all_names = names
         if engine is not None:

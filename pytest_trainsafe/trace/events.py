@@ -34,6 +34,7 @@ from pytest_trainsafe.trace.facts import (
     CollectiveEvent,
     Made,
     Reduction,
+    Settings,
     SetUp,
     Site,
     TrainingState,
@@ -82,7 +83,7 @@ def register(event: _Type) -> _Type:
 
 for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
-    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Made, Reduction, SetUp, Site),
+    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Made, Reduction, Settings, SetUp, Site),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),

@@ -48,6 +48,18 @@ class Cast(msgspec.Struct, frozen=True, tag="cast"):
         return f"{self.dtype} {self.at}"
 
 
+class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
+    """The settings of one group of an optimizer's parameters, after the program.
+
+    `values` has each number as `repr(float)`, each switch as "True" or "False", and the numbers of
+    a tuple with spaces between them.  `parameters` names the model's parameters in the group; it is
+    empty if the optimizer holds others, such as flat copies.
+    """
+
+    values: dict[Text, Text]
+    parameters: tuple[Text, ...] = ()
+
+
 class Altered(msgspec.Struct, frozen=True, tag="altered"):
     """A module ran with parameters that had changed since its step began."""
 

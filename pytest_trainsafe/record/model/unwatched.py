@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_trainsafe.record.training.settings import settings
 from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -33,12 +34,17 @@ class Beside:
         self._older = {id(each) for found in _objects() for each in found} if self._notes else set()
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
+        self._optimizer: Any = None
 
     def watch(
-        self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]
+        self,
+        parts: Iterable[tuple[str, nn.Module]],
+        parameters: Mapping[str, torch.Tensor],
+        optimizer: Any,
     ) -> None:
-        """Remembers the watched modules and their parameters."""
+        """Remembers the watched modules, their parameters and the optimizer."""
         self._parts, self._parameters = [part for _, part in parts], parameters
+        self._optimizer = optimizer
 
     def after_step(self, number: int) -> None:
         """After the first step, notes what has weights and is not watched.
@@ -51,9 +57,13 @@ class Beside:
                 self._writer.add(NoteEvent("not_compared", text))
 
     def finish(self) -> None:
-        """After the program, notes whether it leaves gradients to a next step."""
-        if self._notes and left_gradients(self._parameters.values()):
+        """After the program, notes what it leaves to a next step: gradients, and settings."""
+        if not self._notes:
+            return
+        if left_gradients(self._parameters.values()):
             self._writer.add(NoteEvent("left", "gradients"))
+        for each in settings(self._optimizer, self._parameters):
+            self._writer.add(each)
 
 
 def unwatched(

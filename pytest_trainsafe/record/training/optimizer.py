@@ -71,15 +71,16 @@ def stepping(optimizer: Any) -> list[Any]:
 
 def owned_by(optimizer: Any) -> frozenset[int]:
     """The ids of the tensors in an optimizer's parameter groups."""
-    groups = _attribute(optimizer, "param_groups")
-    if not isinstance(groups, list | tuple):
-        return frozenset()
     return frozenset(
-        id(parameter)
-        for group in groups
-        if isinstance(group, Mapping)
-        for parameter in group.get("params", ())
+        id(parameter) for group in groups(optimizer) for parameter in group.get("params", ())
     )
+
+
+def groups(optimizer: Any) -> list[Mapping[Any, Any]]:
+    """An optimizer's parameter groups; empty if it has none."""
+    found = _attribute(optimizer, "param_groups")
+    found = found if isinstance(found, list | tuple) else ()
+    return [group for group in found if isinstance(group, Mapping)]
 
 
 def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:

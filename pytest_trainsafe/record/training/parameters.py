@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.contributions import Contributions
 from pytest_trainsafe.record.training.generated import GeneratedGradients
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
 from pytest_trainsafe.record.training.parameter_adapter import (
@@ -76,7 +76,7 @@ class ParameterRecorder:
             for name, parameter in parameters.items()
         }
         self._names = {name: split(name) for name in parameters}
-        self._contributions: defaultdict[int, dict[str, Waiting]] = defaultdict(dict)
+        self._contributions = Contributions()
         self._written: set[int] = set()
         self.annotations = annotations
         self.optimizer_stepped = False
@@ -131,18 +131,18 @@ class ParameterRecorder:
 
     def write(self, microbatch: int) -> None:
         """Writes the gradients of one micro-batch; its later gradients are not recorded."""
-        for held in self._contributions.pop(microbatch, {}).values():
+        for held in self._contributions.pop(microbatch):
             self.writer.add_snapshot(*held)
         self._written.add(microbatch)
 
     def write_all(self) -> None:
         """Writes the gradients of all micro-batches, even of those that may not be finished."""
-        for microbatch in sorted(self._contributions):
+        for microbatch in self._contributions.microbatches:
             self.write(microbatch)
 
     def drop(self, microbatch: int) -> None:
         """Discards the gradients of a micro-batch that an exception ended."""
-        self._contributions.pop(microbatch, None)
+        self._contributions.pop(microbatch)
         self._written.add(microbatch)
 
     def finish_step(self) -> bool:
@@ -190,7 +190,6 @@ class ParameterRecorder:
 
     def _on_gradient(self, name: str, unsharded: bool = False) -> Callable[[torch.Tensor], None]:
         def hook(grad: torch.Tensor) -> None:
-            # One backward may reach a parameter several times (reentrant recomputation).
             self._unclipped.forget()  # an earlier clip did not have the gradient of the whole step
             microbatch = self.clock.microbatch
             if microbatch is None:
@@ -206,10 +205,7 @@ class ParameterRecorder:
             layout, source = self._layout(name, grad, terms, whole=unsharded)
             layout += self.annotations.unreduced(self.spec.point)
             part = self.writer.snapshot(where, local_values(self.unscaled(grad)), layout)
-            parts = self._contributions[microbatch]
-            if name in parts:
-                part = parts[name][1] + part
-            parts[name] = where, part, layout, source
+            self._contributions.add(microbatch, name, (where, part, layout, source))
 
         return hook
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.guards.settings import different_settings
 from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -42,6 +43,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
         )
     notes += _clipped(rung)
     notes += _left_gradients(rung)
+    notes += different_settings(rung.candidate, rung.reference)
     notes += _in_step(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)

@@ -22,7 +22,8 @@ from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
-from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.marker import Declaration
+from pytest_trainsafe.sweep.product import cell_of
 from pytest_trainsafe.sweep.program import resolve
 
 #: The number of trials that one session judges; it keeps their references until it is closed.
@@ -41,6 +42,7 @@ class Trial:
     dtypes: tuple[str, ...] = ()
     accept: tuple[str, ...] = ()
     loosen: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     localize: float = 0.0
 
 
@@ -61,16 +63,18 @@ def judged(trials: Sequence[Trial]) -> Iterator[Row]:
 
 def _judged(session: Session, trial: Trial) -> Row:
     settings = Settings(
-        device="cpu", localize=trial.localize, accept=trial.accept, dtypes=trial.dtypes
+        device="cpu",
+        localize=trial.localize,
+        accept=trial.accept,
+        dtypes=trial.dtypes,
+        **trial.settings,
     )
-    given = {**trial.arguments, "fault": ""}
-    case = Case(
-        Point.of(**trial.point),
-        resolve(trial.program),
-        settings,
-        given,
-        {**given, "fault": trial.fault},
+    declaration = Declaration(
+        program=resolve(trial.program),
+        args={**trial.arguments, "fault": ""},
+        candidate_args={"fault": trial.fault},
     )
+    case = cell_of(declaration, Point.of(**trial.point), settings, ()).case
     candidate, reference = session.candidate(case), session.reference(case)
     began = time.perf_counter()
     row: Row = {"trial": trial.name, "fault": trial.fault, "point": dict(trial.point)}

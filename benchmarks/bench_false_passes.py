@@ -67,6 +67,7 @@ def _trial(idea: Idea, clean: bool) -> Trial:
         tuple(idea.settings.get("dtypes", ())),
         tuple(idea.settings.get("accept", ())),
         tuple(idea.settings.get("loosen", ())),
+        idea.settings.get("settings", {}),
     )
 
 

@@ -10,7 +10,7 @@ right too, or a line which says that the thing at fault is not compared.  A pass
 "pass-or-said".
 
 Keys of `settings`: "dtypes" (the rungs, as for --trainsafe-dtype), "accept" (names of checks), "loosen" (arguments of
-Loosen), "options" (words of the command line).
+Loosen), "settings" (fields of Settings).
 """
 
 from __future__ import annotations
@@ -215,10 +215,10 @@ STEPS = (
     steps("accept-coverage", "skip", "frozen_bias", "Coverage is accepted; a bias has no gradient in the candidate.", FAIL, {"accept": ["coverage", "in-effect"]}),
     steps("loosen-all", "widen", "last_step", "Everything is loosened a hundredfold; a gradient is not reduced in the last step.", FAIL, {"loosen": [{"tensors": "*", "factor": 100, "reason": "a test of loosening"}]}),
     steps("loosen-other", "widen", "adam_factor", "Biases are loosened a millionfold; a norm's weight has a wrong gradient.", FAIL, {"loosen": [{"tensors": "*.bias", "factor": 1000000, "reason": "a test of loosening"}]}),
-    steps("kinds-activation", "skip", "adam_factor", "Only activations are recorded; a gradient is wrong.", SAID, {"options": ["--trainsafe-record-kinds", "activation,loss"], "accept": ["gradients-compared"]}, steps=1),
-    steps("kinds-parameter", "skip", "beta2", "Only parameters are recorded; the optimizer is wrong.", SAID, {"options": ["--trainsafe-record-kinds", "param"], "accept": ["gradients-compared"]}, steps=1),
-    steps("modules-none", "skip", "last_microbatch", "No module's activations are recorded; a loss is wrong.", FAIL, {"options": ["--trainsafe-record-modules", "nothing"]}),
-    steps("sketch", "skip", "adam_factor", "Only sketches are kept; a gradient is wrong.", FAIL, {"options": ["--trainsafe-record", "sketch"]}, hidden=64, steps=1),
+    steps("kinds-activation", "skip", "adam_factor", "Only activations are recorded; a gradient is wrong.", SAID, {"settings": {"record_kinds": ("activation", "loss")}, "accept": ["gradients-compared"]}, steps=1),
+    steps("kinds-parameter", "skip", "beta2", "Only parameters are recorded; the optimizer is wrong.", SAID, {"settings": {"record_kinds": ("param",)}, "accept": ["gradients-compared"]}, steps=1),
+    steps("modules-none", "skip", "last_microbatch", "No module's activations are recorded; a loss is wrong.", FAIL, {"settings": {"record_modules": ("nothing",)}}),
+    steps("sketch", "skip", "adam_factor", "Only sketches are kept; a gradient is wrong.", FAIL, {"settings": {"record": "sketch"}}, hidden=64, steps=1),
 )  # fmt: skip
 
 
@@ -292,7 +292,7 @@ TENSORS = (
     tensors("second-call", "exclude", "twice", "second_call", "The first of two calls of a module is detached from the graph."),
     tensors("direct", "exclude", "direct", "direct", "A call of `forward`, which no hook sees, is detached from the graph."),
     tensors("table", "exclude", "table", "table", "A table of positions is wrong beyond the length of the test's batches.", SAID),
-    tensors("counter", "skip", "counter", "counter", "A count in an integer buffer advances twice with each batch."),
+    tensors("counter", "skip", "counter", "counter", "A count in an integer buffer advances twice with each batch.", SAID),
     tensors("attribute", "exclude", "attribute", "attribute", "A count in a Python number advances twice; the schedule it drives acts later.", SAID),
     tensors("attribute-used", "exclude", "attribute", "attribute", "A count in a Python number advances twice; the schedule it drives acts in the third of four steps.", steps=4, clean="pass-or-said"),
     tensors("statistics", "exclude", "statistics", "frozen_statistics", "Rank 1 does not update the running statistics of its batch norm.", SAID),

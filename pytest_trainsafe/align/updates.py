@@ -17,8 +17,8 @@ from pytest_trainsafe.trace.reader import Trace
 def update_parts(trace: Trace, id: TensorId) -> list[Part]:
     """The change that the optimizer step makes to the parameter (or master copy) `id`.
 
-    Each part is one rank's value after the step minus its value before the step, in float64.  A
-    rank that did not record both, in the same shape, has no part.
+    Each part is one rank's value after the step minus its value before the step, in float64
+    or complex128.  A rank that did not record both, in the same shape, has no part.
     """
     ids = ends(trace, id)
     if ids is None:
@@ -28,13 +28,17 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
         Part(
             part.rank,
             part.coordinates,
-            part.tensor.to(torch.float64) - before[part.rank].tensor.to(torch.float64),
+            _wide(part.tensor) - _wide(before[part.rank].tensor),
             part.layout,
             part.layout_source,
         )
         for part in parts_of(trace, ids[1])
         if part.rank in before and before[part.rank].tensor.shape == part.tensor.shape
     ]
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to(torch.complex128 if tensor.is_complex() else torch.float64)
 
 
 def ends(trace: Trace, id: TensorId) -> tuple[TensorId, TensorId] | None:

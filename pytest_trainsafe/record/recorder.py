@@ -49,6 +49,7 @@ from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
+from pytest_trainsafe.record.training.left import Left
 from pytest_trainsafe.record.training.parameters import ParameterRecorder
 from pytest_trainsafe.record.training.reductions import Reductions
 from pytest_trainsafe.record.training.tensors import (
@@ -88,6 +89,7 @@ class Recorder:
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
         self.beside = Beside(self.spec, writer)
+        self.left = Left(self.spec, writer)
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
         self.collectives = CollectiveRecorder(self.clock, writer)
@@ -144,7 +146,7 @@ class Recorder:
                 f"ctx.watch was given a model on the meta device ({unmade[0]} has no values); "
                 "call model.to_empty(device=ctx.device) and ctx.initialize(model) first"
             )
-        self.beside.watch(parts, parameters, optimizer)
+        self.beside.watch(parts, parameters)
         names = {module: rename(name) for module, name in named_modules(parts).items()}
         all_names = names
         if engine is not None:
@@ -241,6 +243,7 @@ class Recorder:
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
         self.state.watch(parameters, optimizer)
+        self.left.watch(all_names, parameters, optimizer)
         if self.conditions is not None:
             self.conditions.remember()
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
@@ -395,10 +398,8 @@ class Recorder:
         """Implements `ctx.meta`: attaches values to the API calls that are observed from now on."""
         given = checked(values)
         if given.keys() & {"step", "microbatch"}:
-            raise ProgramError(
-                "ctx.meta does not take step or microbatch; mark steps with ctx.step, and "
-                "micro-batches with ctx.microbatch"
-            )
+            text = "mark steps with ctx.step, and micro-batches with ctx.microbatch"
+            raise ProgramError(f"ctx.meta does not take step or microbatch; {text}")
         if self.observation is not None:
             self.observation.meta(**given)
 

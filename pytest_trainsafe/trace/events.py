@@ -32,6 +32,7 @@ from pytest_trainsafe.trace.facts import (
     Cast,
     CheckpointEvent,
     CollectiveEvent,
+    Counted,
     Made,
     Reduction,
     Settings,
@@ -83,7 +84,19 @@ def register(event: _Type) -> _Type:
 
 for _built_in in (
     *(TensorEvent, ModuleEvent, InputEvent, StepEvent, NoteEvent, End),
-    *(Altered, Annotations, Caller, Cast, CollectiveEvent, Made, Reduction, Settings, SetUp, Site),
+    *(
+        Altered,
+        Annotations,
+        Caller,
+        Cast,
+        CollectiveEvent,
+        Counted,
+        Made,
+        Reduction,
+        Settings,
+        SetUp,
+        Site,
+    ),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),

@@ -60,6 +60,16 @@ class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
     parameters: tuple[Text, ...] = ()
 
 
+class Counted(msgspec.Struct, frozen=True, tag="counted"):
+    """Attributes of a module or an optimizer that are numbers and changed during the program.
+
+    `values` has each one as `repr(float)`, as it is after the program.
+    """
+
+    owner: Text
+    values: dict[Text, Text]
+
+
 class Altered(msgspec.Struct, frozen=True, tag="altered"):
     """A module ran with parameters that had changed since its step began."""
 

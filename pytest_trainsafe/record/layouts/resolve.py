@@ -11,7 +11,8 @@ from typing import Any
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned
+from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned, Partial, axes_of
+from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.adapter import adapters
 from pytest_trainsafe.record.layouts.attributes import attribute_layout
@@ -165,3 +166,14 @@ def contradictions(
             f"the annotation {annotated[1]} says that {name} is {describe(annotated[0])}, but the "
             f"parameter's {used} say {describe(layout)}; the annotation is not used"
         )
+
+
+def summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
+    """The layout with a partial sum added for each of `axes` that it does not use yet."""
+    known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
+    terms: list[str] = []
+    for axis in axes:
+        members = mesh.members(axis)
+        left = [name for name in members if name not in known]
+        terms += [axis] if len(left) == len(members) else left
+    return layout + tuple(Partial(axis) for axis in terms)

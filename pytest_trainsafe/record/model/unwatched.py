@@ -13,14 +13,15 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.training.settings import settings
-from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: A dict of tensors counts as a copy of the weights if it has this share of their names.
 NAMES = 0.5
+#: How many names a sentence lists.
+MAX_NAMED = 3
 
 
 class Beside:
@@ -34,17 +35,14 @@ class Beside:
         self._older = {id(each) for found in _objects() for each in found} if self._notes else set()
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
-        self._optimizer: Any = None
 
     def watch(
         self,
         parts: Iterable[tuple[str, nn.Module]],
         parameters: Mapping[str, torch.Tensor],
-        optimizer: Any,
     ) -> None:
-        """Remembers the watched modules, their parameters and the optimizer."""
+        """Remembers the watched modules and their parameters."""
         self._parts, self._parameters = [part for _, part in parts], parameters
-        self._optimizer = optimizer
 
     def after_step(self, number: int) -> None:
         """After the first step, notes what has weights and is not watched.
@@ -52,18 +50,34 @@ class Beside:
         Later the program may have ended, and with it what it kept.
         """
         if number == 0 and self._notes and self._parts:
-            found = unwatched(self._parts, self._parameters, self._older)
+            found = [
+                *added(self._parts, self._parameters),
+                *unwatched(self._parts, self._parameters, self._older),
+            ]
             for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
 
-    def finish(self) -> None:
-        """After the program, notes what it leaves to a next step: gradients, and settings."""
-        if not self._notes:
-            return
-        if left_gradients(self._parameters.values()):
-            self._writer.add(NoteEvent("left", "gradients"))
-        for each in settings(self._optimizer, self._parameters):
-            self._writer.add(each)
+
+def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """A sentence about trained parameters that the watched modules got after `ctx.watch`.
+
+    FSDP2 exchanges a sharded parameter for the whole one in the forward; that one is not new.
+    """
+    known = {id(each) for each in parameters.values()}
+    sharded = {name.rpartition(".")[2] for name, each in parameters.items() if is_dtensor(each)}
+    new = [
+        name
+        for part in parts
+        for name, each in part.named_parameters()
+        if each.requires_grad and id(each) not in known
+        if name.rpartition(".")[2] not in sharded
+    ]
+    if new:
+        more = f" and {len(new) - MAX_NAMED} more" if len(new) > MAX_NAMED else ""
+        yield (
+            f"parameters that the model got after ctx.watch ({', '.join(new[:MAX_NAMED])}{more}); "
+            "call ctx.watch when the model is complete"
+        )
 
 
 def unwatched(
@@ -132,9 +146,3 @@ def _address(tensor: Any) -> tuple[int, int]:
 
 def _counted(number: int) -> str:
     return "the weight" if number == 1 else f"the {number} weights"
-
-
-def left_gradients(parameters: Iterable[torch.Tensor]) -> bool:
-    """Whether a parameter still has a gradient that is not zero."""
-    grads = (each.grad for each in parameters if each.grad is not None and each.grad.numel())
-    return any(bool(local_values(grad.detach()).any()) for grad in grads)

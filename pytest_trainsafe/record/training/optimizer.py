@@ -26,6 +26,10 @@ _INNER = (
 )
 
 
+#: How many tensors of one list or dict of an optimizer's state are recorded.
+MAX_TENSORS = 64
+
+
 class Listener(Protocol):
     """Callbacks around the steps of optimizers and of their wrappers."""
 
@@ -93,9 +97,18 @@ def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch
         for holder in holders:
             if isinstance(holder, torch.Tensor) and holder in state:
                 for key, value in state[holder].items():
-                    if isinstance(value, torch.Tensor):
-                        yield str(key), value
+                    yield from _tensors(str(key), value)
                 return
+
+
+def _tensors(key: str, value: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """A tensor of the state, or the tensors of a list or dict, as Shampoo's preconditioners."""
+    if isinstance(value, torch.Tensor):
+        yield key, value
+    elif isinstance(value, list | tuple | dict) and len(value) <= MAX_TENSORS:
+        for name, each in value.items() if isinstance(value, dict) else enumerate(value):
+            if isinstance(each, torch.Tensor):
+                yield f"{key}.{name}", each
 
 
 def _listen_to(optimizer: Any, listener: Listener) -> None:

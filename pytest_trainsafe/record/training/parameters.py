@@ -9,15 +9,15 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, axes_of
-from pytest_trainsafe.core.mesh import Mesh, mesh_of
+from pytest_trainsafe.core.layout import Flat, Layout, Owned
+from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.record.adapter import Engine, adapters
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout, summed
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.contributions import Contributions
@@ -36,7 +36,7 @@ from pytest_trainsafe.record.training.tensors import (
 )
 from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
 from pytest_trainsafe.trace.run_spec import RunSpec
-from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
 
@@ -77,6 +77,7 @@ class ParameterRecorder:
         }
         self._names = {name: split(name) for name in parameters}
         self._contributions = Contributions()
+        self._last: dict[str, TensorEvent] = {}
         self._written: set[int] = set()
         self.annotations = annotations
         self.optimizer_stepped = False
@@ -169,6 +170,18 @@ class ParameterRecorder:
         self._written.clear()
         self._unclipped.end_step()
         self._seen_by_wrapper = {}
+
+    def changed(self) -> list[str]:
+        """The parameters whose values on this rank differ from those that were written last."""
+        found = []
+        for name, event in self._last.items():
+            tensor = local_values(self.parameter_adapter.value(name, self.parameters[name]).tensor)
+            now = self.writer.snapshot(event.id, tensor, event.layout)
+            # A parameter that was gathered or converted holds the same values.
+            same_form = (now.shape, str(now.dtype)) == (event.shape, f"torch.{event.dtype}")
+            if same_form and now.digest != event.hash:
+                found.append(name)
+        return found
 
     def finish(self) -> None:
         """Notes, after the program, that clipping has had no effect."""
@@ -373,7 +386,9 @@ class ParameterRecorder:
             return  # other ranks write it
         where = self._where(kind, name, suffix, step)
         layout, source = self._layout(name, held.tensor, whole=whole, flat_range=held.flat_range)
-        self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
+        event = self.writer.add_tensor(where, local_values(held.tensor), layout, source, copy)
+        if kind == "param":
+            self._last[name] = event
 
     def _where(
         self,
@@ -408,7 +423,7 @@ class ParameterRecorder:
         layout, source = own_layout(tensor, self.sizes) or given
         if flat_range is not None:
             layout = (*(layout if flat_range.shape else ()), flat_range)
-        return (_summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
+        return (summed(layout, partial, mesh_of(self.sizes)) if partial else layout), source
 
     def _is_copy(self, name: str, parameter: nn.Parameter, held: RankTensor) -> bool:
         """Whether this rank's part of a parameter equals the rounded values of its master copy."""
@@ -423,17 +438,6 @@ class ParameterRecorder:
         elif master.flat_range != held.flat_range:
             return False
         return value.shape == masters.shape and torch.equal(value, masters.to(value.dtype))
-
-
-def _summed(layout: Layout, axes: tuple[str, ...], mesh: Mesh) -> Layout:
-    """The layout with a partial sum added for each of `axes` that it does not use yet."""
-    known = mesh.expand(axis for placement in layout for axis in axes_of(placement))
-    terms: list[str] = []
-    for axis in axes:
-        members = mesh.members(axis)
-        left = [name for name in members if name not in known]
-        terms += [axis] if len(left) == len(members) else left
-    return layout + tuple(Partial(axis) for axis in terms)
 
 
 def _name_gradient(name: str) -> Callable[[torch.Tensor], None]:

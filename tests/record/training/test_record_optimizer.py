@@ -232,6 +232,23 @@ def test_states_of_other_shapes_are_recorded_and_non_tensors_are_not(record: Any
     assert set(run.paths("optimizer_state", 0)) == {"weight.rows", "weight.count"}
 
 
+def test_tensors_in_a_list_or_dict_of_the_state_are_recorded(record: Any) -> None:
+    class Shampoo(torch.optim.Optimizer):
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            for parameter in self.param_groups[0]["params"]:
+                state = self.state[parameter]
+                state["factors"] = [parameter.grad @ parameter.grad.T, 3]
+                state["named"] = {"mean": parameter.grad.mean()}
+
+    model = nn.Linear(3, 2, bias=False)
+    run = record(train_with(model, Shampoo(model.parameters(), {})))
+
+    grad = run.get("main_grad", "weight")
+    assert torch.equal(run.get("optimizer_state", "weight.factors.0"), grad @ grad.T)
+    assert torch.equal(run.get("optimizer_state", "weight.named.mean"), grad.mean())
+    assert "weight.factors.1" not in {id.name for id in run.rank.tensors}
+
+
 @pytest.mark.parametrize("optimizer", [[], "adam", object()])
 def test_an_optimizer_without_a_step_method_is_refused(record: Any, optimizer: object) -> None:
     with pytest.raises(ProgramError, match=r"has no step\(\); pass the optimizer"):

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.guards.settings import different_settings
+from pytest_trainsafe.judge.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
 from pytest_trainsafe.judge.compare.judge import compiled_modules, is_compiled
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -42,8 +42,7 @@ def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
             "reference's, all within rounding; the candidate used the reference's choices instead"
         )
     notes += _clipped(rung)
-    notes += _left_gradients(rung)
-    notes += different_settings(rung.candidate, rung.reference)
+    notes += later_steps(rung.candidate, rung.reference)
     notes += _in_step(comparison)
     notes += _buffers(comparison)
     notes += _inputs(comparison)
@@ -106,25 +105,6 @@ def _clipped(rung: Rung) -> list[str]:
     text = (
         f"the candidate clips its gradients with {by[0]}, the reference with {by[1]}: gradients "
         "before clipping and the norm are compared only if both record them"
-    )
-    return [text]
-
-
-def _left_gradients(rung: Rung) -> list[str]:
-    """A sentence if only one side leaves gradients after its last step, to a step that never runs.
-
-    The next step would add to them.
-    """
-    ours, theirs = (
-        any("gradients" in rank.note("left") for rank in trace.ranks)
-        for trace in (rung.candidate, rung.reference)
-    )
-    if ours == theirs:
-        return []
-    here, there = ("candidate", "reference") if ours else ("reference", "candidate")
-    text = (
-        f"not compared: the gradients after the last step: the {here} keeps them, and the {there} "
-        "clears them; train one step more to see whether the next step adds to them"
     )
     return [text]
 

@@ -1,4 +1,4 @@
-"""Settings of the optimizer that differ after the last step stand among what was not compared."""
+"""What only a later step than the test's last would show stands among what was not compared."""
 
 from __future__ import annotations
 
@@ -6,8 +6,12 @@ import pytest
 from compare_traces import SINGLE, Bench, training, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.compare.guards.settings import different_settings
-from pytest_trainsafe.trace.facts import Settings
+from pytest_trainsafe.judge.compare.guards.later_steps import (
+    different_numbers,
+    different_settings,
+    later_steps,
+)
+from pytest_trainsafe.trace.facts import Counted, Settings
 
 POINT = Point.of(tp=2)
 RECORDS = training("float64")[:1]
@@ -97,3 +101,34 @@ def test_at_most_three_settings_are_listed(bench: Bench) -> None:
 
     assert len(sentences) == 3
     assert sentences[-1].endswith("(2 more settings differ)")
+
+
+def numbers(bench: Bench, ours: str, theirs: str, owner: str = "module up") -> list[str]:
+    candidate = write(bench.path(), RECORDS, POINT, notes=[Counted("module up", {"seen": ours})])
+    reference = write(bench.path(), RECORDS, SINGLE, notes=[Counted(owner, {"seen": theirs})])
+    return different_numbers(candidate, reference)
+
+
+def test_a_number_that_a_module_counts_differently_is_listed(bench: Bench) -> None:
+    [sentence] = numbers(bench, "8.0", "4.0")
+
+    assert (
+        "the number seen of the module up: after the last step, it is 8 in the candidate and 4"
+        in (sentence)
+    )
+
+
+def test_equal_numbers_and_those_of_one_side_are_not_listed(bench: Bench) -> None:
+    assert numbers(bench, "8.0", "8.0") == []
+    assert numbers(bench, "8.0", "4.0", "module down") == []
+
+
+def test_a_test_of_one_step_says_that_a_second_step_is_not_compared(bench: Bench) -> None:
+    one = [each for each in training("float64") if each.id.step <= 0]
+    several = write(bench.path(), training("float64"), SINGLE)
+    single = write(bench.path(), one, SINGLE)
+
+    [sentence] = later_steps(single, single)
+
+    assert sentence.endswith("because the test trains one step")
+    assert later_steps(several, several) == []

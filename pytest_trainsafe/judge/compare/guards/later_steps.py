@@ -1,6 +1,6 @@
-"""Says which settings of the optimizer differ after the last step.  Called by `not_compared`.
+"""Says what only a later step than the test's last would show.  Called by `not_compared`.
 
-Tensors show a momentum or a schedule in later steps only, which the test may not train.
+A momentum, a schedule or a count acts in later steps, as do gradients that nobody clears.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
-from pytest_trainsafe.trace.facts import Settings
+from pytest_trainsafe.trace.facts import Counted, Settings
 from pytest_trainsafe.trace.reader import Trace
 
 #: Two numbers are one setting up to this relative difference: some optimizers compute theirs.
@@ -19,6 +19,73 @@ MAX_NAMED = 3
 
 #: The values of a setting by the parameter that has them.
 _Values = Mapping[str, frozenset[str]]
+
+
+def later_steps(candidate: Trace, reference: Trace) -> list[str]:
+    """Sentences on what the sides leave to a step that the test does not train."""
+    return [
+        *_left_gradients(candidate, reference),
+        *different_settings(candidate, reference),
+        *different_numbers(candidate, reference),
+        *_single_step(candidate),
+    ]
+
+
+def _left_gradients(candidate: Trace, reference: Trace) -> list[str]:
+    """A sentence if only one side leaves gradients, to which the next step would add."""
+    ours, theirs = (
+        any("gradients" in rank.note("left") for rank in trace.ranks)
+        for trace in (candidate, reference)
+    )
+    if ours == theirs:
+        return []
+    here, there = ("candidate", "reference") if ours else ("reference", "candidate")
+    text = (
+        f"not compared: the gradients after the last step: the {here} keeps them, and the {there} "
+        "clears them; train one step more to see whether the next step adds to them"
+    )
+    return [text]
+
+
+def _single_step(candidate: Trace) -> list[str]:
+    """A sentence if the test trains one step: much of what a program keeps acts in a second one."""
+    if max((len(rank.steps) for rank in candidate.ranks), default=0) != 1:
+        return []
+    text = (
+        "not compared: what the program keeps for a second step, such as a queue or a running "
+        "mean, because the test trains one step"
+    )
+    return [text]
+
+
+def different_numbers(candidate: Trace, reference: Trace) -> list[str]:
+    """Sentences on numbers that a module or an optimizer counts, and that differ."""
+    ours, theirs = _counted(candidate), _counted(reference)
+    found = [
+        f"not compared: what follows from the number {key} of the {owner}: after the last step, it "
+        f"is {_shown(ours[owner, key])} in the candidate and {_shown(theirs[owner, key])} in the "
+        "reference"
+        for owner, key in sorted(ours.keys() & theirs.keys())
+        if not _same(ours[owner, key], theirs[owner, key])
+    ]
+    return _limited(found, "numbers")
+
+
+def _counted(trace: Trace) -> dict[tuple[str, str], frozenset[str]]:
+    found: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for rank in trace.ranks:
+        for each in rank.events_of(Counted):
+            for key, value in each.values.items():
+                found[each.owner, key].add(value)
+    return {key: frozenset(values) for key, values in found.items()}
+
+
+def _limited(sentences: list[str], what: str) -> list[str]:
+    """The first sentences; the last one says how many are left out."""
+    if len(sentences) <= MAX_NAMED:
+        return sentences
+    kept = sentences[:MAX_NAMED]
+    return [*kept[:-1], f"{kept[-1]} ({len(sentences) - MAX_NAMED} more {what} differ)"]
 
 
 def different_settings(candidate: Trace, reference: Trace) -> list[str]:
@@ -40,11 +107,9 @@ def different_settings(candidate: Trace, reference: Trace) -> list[str]:
     sentences = [
         f"not compared: what the optimizer does after the last step: {key} is {here} in the "
         f"candidate and {there} in the reference{_of(names)}; train one step more to see its effect"
-        for (key, here, there), names in list(found.items())[:MAX_NAMED]
+        for (key, here, there), names in found.items()
     ]
-    if len(found) > MAX_NAMED:
-        sentences[-1] += f" ({len(found) - MAX_NAMED} more settings differ)"
-    return sentences
+    return _limited(sentences, "settings")
 
 
 def _by_setting(trace: Trace) -> dict[str, _Values]:

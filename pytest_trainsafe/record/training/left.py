@@ -1,0 +1,118 @@
+"""Records what a program leaves to steps that the test does not train.  Called by the recorder.
+
+Gradients that nobody clears, settings of the optimizer, weights that change after the last step,
+and numbers that modules and optimizers count.  A bug in them shows in later steps only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from pytest_trainsafe.record.training.optimizer import groups, stepping
+from pytest_trainsafe.record.training.settings import settings
+from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.trace.facts import Counted
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: How many names a sentence lists, and how many owners of numbers a rank records.
+MAX_NAMED = 3
+MAX_OWNERS = 256
+
+
+class Left:
+    """What one rank's program leaves behind."""
+
+    def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
+        # Runs that only measure need no notes.
+        self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
+        self._writer = writer
+        self._parameters: Mapping[str, torch.Tensor] = {}
+        self._optimizer: Any = None
+        self._owners: dict[str, object] = {}
+        self._counted: dict[str, dict[str, str]] = {}
+
+    def watch(
+        self,
+        modules: Mapping[nn.Module, str],
+        parameters: Mapping[str, torch.Tensor],
+        optimizer: Any,
+    ) -> None:
+        """Remembers the modules, parameters and optimizer, and the numbers that they have now."""
+        if not self._notes:
+            return
+        self._parameters, self._optimizer = parameters, optimizer
+        named = [(f"module {name}" if name else "model", each) for each, name in modules.items()]
+        named += [(f"optimizer {type(one).__name__}", one) for one in stepping(optimizer)]
+        self._owners = dict(named[:MAX_OWNERS])
+        self._counted = {name: _numbers(owner) for name, owner in self._owners.items()}
+
+    def finish(self, changed: Sequence[str]) -> None:
+        """After the program, writes what it leaves; `changed` names weights that changed last."""
+        if not self._notes:
+            return
+        if left_gradients(self._parameters.values()):
+            self._writer.add(NoteEvent("left", "gradients"))
+        for each in settings(self._optimizer, self._parameters):
+            self._writer.add(each)
+        for name, owner in self._owners.items():
+            before = self._counted[name]
+            own = {k: v for k, v in _numbers(owner).items() if before.get(k) != v}
+            if own:
+                self._writer.add(Counted(name, own))
+        for text in (*_others(self._optimizer, self._parameters), *_after_last(changed)):
+            self._writer.add(NoteEvent("not_compared", text))
+
+
+def left_gradients(parameters: Iterable[torch.Tensor]) -> bool:
+    """Whether a parameter still has a gradient that is not zero."""
+    grads = (each.grad for each in parameters if each.grad is not None and each.grad.numel())
+    return any(bool(local_values(grad.detach()).any()) for grad in grads)
+
+
+def _numbers(owner: object) -> dict[str, str]:
+    """The attributes of an object that are numbers, as `repr(float)`."""
+    return {
+        key: repr(float(value))
+        for key, value in getattr(owner, "__dict__", {}).items()
+        if not key.startswith("_")
+        and type(value) in (int, float)
+        and math.isfinite(value)
+        and abs(value) < 2**63
+    }
+
+
+def _others(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
+    """A sentence on tensors that an optimizer updates beside parameters of the watched model.
+
+    An optimizer of which no tensor is a parameter of the model holds copies of them.
+    """
+    known = {id(each) for p in parameters.values() for each in (p, getattr(p, "main_param", None))}
+    for inner in stepping(optimizer):
+        held = [each for group in groups(inner) for each in group.get("params", ())]
+        others = [each for each in held if id(each) not in known]
+        if others and len(others) < len(held):
+            shapes = _listed([str(tuple(each.shape)) for each in others])
+            yield (
+                f"tensors that {type(inner).__name__} updates and that are no parameters of the "
+                f"watched model (of shape {shapes}); register them in a module that ctx.watch gets"
+            )
+
+
+def _after_last(changed: Sequence[str]) -> Iterator[str]:
+    if changed:
+        yield (
+            f"what changes the weights after the last step ({_listed(changed)}); change them "
+            "inside ctx.step"
+        )
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return ", ".join(names[:MAX_NAMED]) + more

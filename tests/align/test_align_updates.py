@@ -19,7 +19,7 @@ def test_the_update_keeps_every_part_of_a_value(tmp_path: Path, dtype: torch.dty
     before = torch.tensor([1.0, 2.0]).to(dtype)
     after = (before * (1.5 + 0.5j if dtype.is_complex else 1.5)).to(dtype)
     write_manifest(
-        tmp_path, manifest_of(RunSpec(program="m.train", axes={}, dtype="float32"), "cpu")
+        tmp_path, manifest_of(RunSpec(program="m.train", axes=(), dtype="float32"), "cpu")
     )
     writer = RankWriter(tmp_path, 0)
     writer.add_tensor(TensorId(INITIAL, None, "param", "", "weight"), before)

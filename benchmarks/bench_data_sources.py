@@ -2,11 +2,13 @@
 
 The clean programs must pass in float32 and in bfloat16 at default settings.  Of the faults, "cast"
 rounds a tensor to bfloat16 in the float32 run alone, and "term" drops a term of relative size 1e-4.
-Each must fail.  With `--without-condition`, random operators draw in the dtype of the rung, and
-every Run measures rounding, whatever it computed: this shows how many faults then pass.
+Each must fail.  `--draws` makes other data in float64: "torch" draws in the dtype of the rung, as
+torch does, and a number is the share of noise that is drawn anew there.  `--without-condition`
+takes every Run as a measure of rounding, whatever it computed: this shows how many faults then pass.
 
     python benchmarks/bench_data_sources.py
     python benchmarks/bench_data_sources.py --only drawn_randn_like
+    python benchmarks/bench_data_sources.py --faults cast --draws 0.01 --without-condition
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", nargs="+", metavar="NAME")
     parser.add_argument("--faults", nargs="+", default=["", "bfloat16", "cast", "term"])
+    parser.add_argument("--draws", help='"torch", or the share of noise that float64 draws anew')
     parser.add_argument("--without-condition", action="store_true")
     asked = parser.parse_args()
     facts = machine()
@@ -37,10 +40,10 @@ def main() -> None:
     trials = [
         Trial(
             case.name,
-            "drawn_as_before:train" if asked.without_condition else f"{case.module}:train",
+            "drawn_as_before:train" if asked.draws else f"{case.module}:train",
             case.point | ({"dtype": "bfloat16"} if fault == "bfloat16" else {}),
             "" if fault == "bfloat16" else fault,
-            {"module": case.module} if asked.without_condition else {},
+            _arguments(case.module, asked.draws),
         )
         for case in CASES
         if not asked.only or case.name in asked.only
@@ -59,6 +62,12 @@ def main() -> None:
     wrong = [row for row in rows if row["verdict"] != row["expected"]]
     finish("data_sources", facts, {"judged": len(rows), "wrong": wrong})
     sys.exit(bool(wrong))
+
+
+def _arguments(module: str, draws: str | None) -> dict[str, object]:
+    if not draws:
+        return {}
+    return {"module": module, "share": 0.0 if draws == "torch" else float(draws)}
 
 
 def _table(rows: list[Row]) -> list[list[object]]:

@@ -4,7 +4,7 @@ The clean programs must pass in float32 and in bfloat16 at default settings.  Of
 rounds a tensor to bfloat16 in the float32 run alone, and "term" drops a term of relative size 1e-4.
 Each must fail.  `--draws` makes other data in float64: "torch" draws in the dtype of the rung, as
 torch does, and a number is the share of noise that is drawn anew there.  `--without-condition`
-takes every Run as a measure of rounding, whatever it computed: this shows how many faults then pass.
+takes every Run as a measure of rounding, whatever it computed: some faults then pass.
 
     python benchmarks/bench_data_sources.py
     python benchmarks/bench_data_sources.py --only drawn_randn_like

@@ -1,4 +1,4 @@
-"""Runs a program of this folder with other draws in float64, to show what a comparison with it costs.
+"""Runs a program of this folder with other draws in float64, which a comparison must notice.
 
 Without a share, random operators draw in the dtype that they are asked for, as torch makes them: in
 float64 all data are other ones.  With a share, the numbers of float64 are those of the recipe plus

@@ -76,12 +76,17 @@ class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True)
     forward: str = ""
 
 
-class InputEvent(msgspec.Struct, frozen=True, tag="input"):
-    """The exact hashes of the root module's input tensors in one micro-batch."""
+class InputEvent(msgspec.Struct, frozen=True, tag="input", omit_defaults=True):
+    """The exact hashes of the root module's input tensors in one micro-batch.
+
+    If the values of the tensors are not recorded, `measures` has the norm and one projection of
+    each tensor of real numbers, and None for any other tensor.
+    """
 
     step: Step
     microbatch: Number
     hashes: tuple[str, ...]
+    measures: tuple[tuple[float, float] | None, ...] = ()
 
 
 class StepEvent(msgspec.Struct, frozen=True, tag="step", omit_defaults=True):

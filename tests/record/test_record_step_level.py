@@ -91,3 +91,24 @@ def test_misuse_at_level_step_raises_an_error_with_advice(
 ) -> None:
     with pytest.raises(ProgramError, match=message):
         record(misuse)
+
+
+def test_the_inputs_of_a_whole_step_are_measured_alike_in_two_dtypes(record: Any) -> None:
+    data = torch.linspace(-1, 3, 12).reshape(4, 3)
+
+    def measures(dtype: torch.dtype, scale: float = 1.0) -> Any:
+        model = nn.Linear(3, 1).to(dtype)
+
+        def train(ctx: Context) -> None:
+            ctx.watch(model, level="step")
+            with ctx.step():
+                model((data * scale).to(dtype)).sum().backward()
+
+        [event] = record(train).rank.inputs
+        return event.measures
+
+    [(norm, projection)] = measures(torch.float32)
+
+    assert norm == pytest.approx(float(data.double().norm()), rel=1e-12)
+    assert measures(torch.float64) == ((norm, projection),)
+    assert measures(torch.float32, 1.001)[0][1] != pytest.approx(projection, rel=1e-4)

@@ -5,9 +5,11 @@ Called by the recorder, which installs its hooks on the watched parts.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from typing import Any
 
+import torch
 from torch import nn
 
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -20,6 +22,10 @@ from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent
 from pytest_trainsafe.trace.writer import RankWriter
+
+#: Hashes and measures of tensors, as in an InputEvent.
+Measure = tuple[float, float] | None
+Identity = tuple[tuple[str, ...], tuple[Measure, ...]]
 
 
 class ModelInputs:
@@ -45,7 +51,7 @@ class ModelInputs:
         self._calls = 0
         self._fed = ""
         self._given: Counter[tuple[int, str]] = Counter()
-        self._entered: tuple[str, tuple[str, ...], dict[object, object], Site | None] | None = None
+        self._entered: tuple[str, Identity, dict[object, object], Site | None] | None = None
 
     def start_step(self) -> None:
         """Forgets the calls of the previous step."""
@@ -74,20 +80,23 @@ class ModelInputs:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
             if module is not part or self.clock.step is None or in_backward():
                 return
-            hashes = tuple(tensor_hash(tensor) for _, tensor in tensors_in([args, kwargs]))
+            tensors = [tensor for _, tensor in tensors_in([args, kwargs])]
+            hashes = tuple(map(tensor_hash, tensors))
+            measured = level == "step" or not self.spec.records("input")
+            measures = tuple(map(_measure, tensors)) if measured else ()
             if level == "step":
                 self._fed = self._fed or key
                 if key == self._fed:
                     # The number is only a counter; it does not identify the data.
-                    self.writer.add(InputEvent(self.clock.step, self._calls, hashes))
+                    self.writer.add(InputEvent(self.clock.step, self._calls, hashes, measures))
                     self._calls += 1
                 self.sites.note("model", (self.clock.step, self._calls))
                 return
             if self.clock.open is None:
                 called = self.sites.here("model")
-                self._entered = key, hashes, {**dict(enumerate(args)), **kwargs}, called
+                self._entered = key, (hashes, measures), {**dict(enumerate(args)), **kwargs}, called
             else:
-                self._feed(key, hashes, {**dict(enumerate(args)), **kwargs})
+                self._feed(key, (hashes, measures), {**dict(enumerate(args)), **kwargs})
 
         return hook
 
@@ -102,15 +111,15 @@ class ModelInputs:
     def _feed(
         self,
         key: str,
-        hashes: tuple[str, ...],
+        identity: Identity,
         given: dict[object, object],
         called: Site | None = None,
     ) -> None:
         """Writes the inputs of a part in the open micro-batch, if it is the first part to run.
 
-        `key` names the part, `hashes` has the hashes of its input tensors, and `given` its
-        arguments, by position and by keyword.  `called` is the line of the program that called the
-        part.  If `called` is None, the line is taken from the present stack.
+        `key` names the part, `identity` has the hashes and measures of its input tensors, and
+        `given` its arguments, by position and by keyword.  `called` is the line of the program
+        that called the part.  If `called` is None, the line is taken from the present stack.
         """
         step, microbatch = self.clock.step, self.clock.open
         assert step is not None
@@ -121,7 +130,7 @@ class ModelInputs:
         self._fed = self._fed or key
         if key != self._fed:
             return
-        self.writer.add(InputEvent(step, microbatch, hashes))
+        self.writer.add(InputEvent(step, microbatch, *identity))
         if self.spec.records("input"):
             self._write_inputs(step, microbatch, given)
 
@@ -143,3 +152,17 @@ class ModelInputs:
             self.writer.add_tensor(where, local_values(tensor), layout, source)
             if self.origins is not None:
                 self.origins.note("input", place, tensor)
+
+
+def _measure(tensor: torch.Tensor) -> Measure:
+    """The norm and one projection of a tensor of finite real numbers; None for any other tensor.
+
+    Two tensors that differ by rounding differ in both by rounding, too.
+    """
+    values = local_values(tensor)
+    if not values.is_floating_point() or values.is_meta or values.layout != torch.strided:
+        return None
+    flat = values.to(torch.float64).flatten()
+    weights = torch.arange(flat.numel(), dtype=torch.float64, device=flat.device).cos_()
+    norm, projection = float(flat.norm()), float(flat @ weights)
+    return (norm, projection) if math.isfinite(norm) and math.isfinite(projection) else None

@@ -20,6 +20,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.sketch.screen import same
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent, UnseenDraws
+from pytest_trainsafe.trace.schema import InputEvent
 
 #: How many roundings may separate an input from the same input in another dtype: a program may
 #: compute its data (scale or normalise it) in the dtype of the Run.
@@ -119,8 +120,8 @@ def other_inputs(
 ) -> Iterator[Flaw]:
     """The inputs of the model in which two Runs of a program differ by more than a cast explains.
 
-    Integers must be equal.  Inputs of which only sketches were recorded are not compared, and the
-    inputs of a program without micro-batches by their hashes, in Runs of one dtype.
+    Integers must be equal.  Inputs of which only sketches were recorded are not compared.  Of a
+    program without micro-batches, norms and projections of the inputs are compared.
     """
     for id in reference.ids():
         if id.kind != "input" or id in depends:
@@ -131,13 +132,34 @@ def other_inputs(
         if not _alike(here, there):
             when = f"step {id.step}, micro-batch {id.microbatch}"
             yield Flaw("input", f"gets different data: input {id.path} of its model in {when}", id)
-    if reference.manifest.dtype == other.manifest.dtype and not any(
-        id.kind == "input" for id in reference.ids()
-    ):
-        for ours, theirs in zip(reference.ranks, other.ranks, strict=False):
-            for mine, its in zip(ours.inputs, theirs.inputs, strict=False):
-                if mine != its:
-                    yield Flaw("input", f"gets different data in step {mine.step}")
+    if any(id.kind == "input" for id in reference.ids()):
+        return
+    alike = reference.manifest.dtype == other.manifest.dtype
+    narrow = torch.finfo(getattr(torch, reference.manifest.dtype))
+    limit = (LOW_ROUNDINGS if narrow.bits < 32 else ROUNDINGS) * narrow.eps
+    for ours, theirs in zip(reference.ranks, other.ranks, strict=False):
+        for mine, its in zip(ours.inputs, theirs.inputs, strict=False):
+            if not _alike_in_measures(mine, its, limit, exact=alike):
+                yield Flaw("input", f"gets different data in step {mine.step}")
+
+
+def _alike_in_measures(here: InputEvent, there: InputEvent, limit: float, exact: bool) -> bool:
+    """Whether the inputs of two calls are equal up to `limit`, a share of their norms.
+
+    What has no measures is compared by its hash, if the inputs have one dtype (`exact`).
+    """
+    count = len(here.hashes)
+    if count != len(there.hashes):
+        return False
+    if not len(here.measures) == len(there.measures) == count:
+        return not exact or here.hashes == there.hashes
+    for number, (mine, its) in enumerate(zip(here.measures, there.measures, strict=True)):
+        if mine is None or its is None:
+            if here.hashes[number] != there.hashes[number]:
+                return False
+        elif any(abs(a - b) > limit * mine[0] for a, b in zip(mine, its, strict=True)):
+            return False
+    return True
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:

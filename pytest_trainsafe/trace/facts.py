@@ -172,6 +172,7 @@ What = Literal[
     "alter",
     "step",
     "optimizer",
+    "stepper",
     "wrapper",
     "mode",
     "watch",
@@ -255,7 +256,8 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     "model" calls the model; "loss" calls ctx.loss and "norm" ctx.grad_norm; "backward" starts a
     backward; "write" changes gradients in place after the backward; "step" calls the optimizer's
     step; "alter" changes parameters in place before a forward of the same step; "optimizer"
-    constructs the optimizer, and "wrapper" a wrapper that reduces gradients; "mode" puts a module
+    constructs the optimizer, "stepper" defines the step of a class of optimizers that is the
+    program's own, and "wrapper" constructs a wrapper that reduces gradients; "mode" puts a module
     into evaluation mode; "watch" calls ctx.watch; "group" makes a process group.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is

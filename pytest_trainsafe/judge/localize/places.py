@@ -344,13 +344,13 @@ class Places:
 
     def _optimizer(self) -> Place:
         source, what = self._does("step")
+        for own in (site for site in self.sites if site.what == "stepper"):
+            return source, f"{what}; {own.name}.step is defined at {relative(own.at)}"
         made = next((site for site in self.sites if site.what == "optimizer"), None)
-        if made is None:
-            return source, what
-        if not source:
+        if made is not None and not source:
             return self._place(made, f"constructs {made.name}")
-        line = made.user if made.user and made.user != source else made.at
-        if is_fixture(line):
+        line = "" if made is None else made.user if made.user not in ("", source) else made.at
+        if made is None or is_fixture(line):
             return source, what
         return source, f"{what}; {made.name} is constructed at {relative(line)}"
 

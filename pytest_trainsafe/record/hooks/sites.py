@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -126,6 +127,8 @@ class Sites:
             site = self.here(what, _STATES.get(called, called))
             if site is not None:
                 self._constructed.append(site)
+            if what == "optimizer":
+                self._constructed += _own_step(type(args[0]))
             return original(*args, **kwargs)
 
         return watched
@@ -137,3 +140,11 @@ class Sites:
         self._noted.add(site)
         self._counts[site.what] += 1
         self._writer.add(site)
+
+
+def _own_step(cls: type) -> list[Site]:
+    """The line that defines the step of a class of optimizers, if the project defines it."""
+    code = getattr(inspect.unwrap(getattr(cls, "step", None) or cls), "__code__", None)
+    if code is None or owner_of(code.co_filename) != "project":
+        return []
+    return [Site("stepper", f"{code.co_filename}:{code.co_firstlineno}", name=cls.__name__)]

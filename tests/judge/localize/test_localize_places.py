@@ -174,6 +174,15 @@ def test_an_optimizer_step_is_named_with_the_line_that_constructs_the_optimizer(
     assert what == "steps the optimizer; AdamW is constructed at /me/fit.py:20"
 
 
+def test_the_step_of_an_optimizer_of_the_programs_own_class_is_named(wrong) -> None:
+    own = Site("stepper", "/me/muon.py:12", name="Muon")
+
+    source, what = place(wrong, STEP, ADAM, own, phase="optimizer")
+
+    assert source == "/me/fit.py:40"
+    assert what == "steps the optimizer; Muon.step is defined at /me/muon.py:12"
+
+
 def test_a_forward_fault_outside_modules_is_located_where_the_model_is_called(wrong) -> None:
     source, what = place(wrong, MODEL, phase="forward")
     assert source == "/me/fit.py:30"

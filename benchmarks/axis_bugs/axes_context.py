@@ -199,13 +199,12 @@ def _batch(index: int, place: Place) -> tuple[Tensor, Tensor]:
 
 
 def _sum_over_cp(grad: Tensor, place: Place, fault: str) -> Tensor:
-    """The sum of the terms of all cp ranks, beginning with this rank's own."""
+    """The sum of the terms of all cp ranks, in one order on all of them."""
     group = place.cp
     if fault == "term-group" and place.cp_size > 1:
         group = place.tp  # fault: term-group
     terms = _gather(grad, group)
-    order = [(place.cp_rank + each) % place.cp_size for each in range(place.cp_size)]
-    return torch.stack([terms[each] for each in order]).sum(0)
+    return torch.stack([terms[each] for each in range(place.cp_size)]).sum(0)
 
 
 def _tp_divides_heads(point: Any, _arguments: Any) -> str | None:

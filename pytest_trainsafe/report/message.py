@@ -94,7 +94,7 @@ def _lacks(judged: RungJudgement) -> str:
     """The headline of missing annotations; it says so if they do not explain every failure."""
     assert judged.missing is not None
     text = judged.missing.headline
-    return text if judged.rest is None else f"{text}; more differs from {_whom(judged)}"
+    return text if judged.rest is None else f"differs from {_whom(judged)}, and {text}"
 
 
 def _advised(judged: RungJudgement) -> list[str]:
@@ -252,7 +252,7 @@ def _context(judged: Sequence[RungJudgement]) -> list[str]:
             text = f"in {entry.dtype}, rounding was measured by {entry.samples} samples of noise"
             lines += row("rounding", text)
     for text in dict.fromkeys(text for entry in judged for text in entry.not_compared):
-        lines += row("not compared", text)
+        lines += row("not compared", text.removeprefix("not compared: "))
     accepted = {f.check: f for entry in judged for f in entry.accepted}
     for finding in accepted.values():
         lines += row("accepted", f"{finding.check}: {finding.message}")

@@ -44,8 +44,9 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"{proposal.withheld} more would match as partial sums over ranks, but later tensors "
-            "would still be wrong: most likely a reduction is missing or done twice"
+            f"a layout for {proposal.withheld} more tensors, which match as partial sums over "
+            "ranks: later tensors would still be wrong, so most likely a reduction is missing or "
+            "done twice"
         )
         rows.append(("not offered", text, True))
     if proposal.unexplained:

@@ -39,7 +39,7 @@ def relation_message(judgement: RelationJudgement) -> str:
             "draws that depend on the sample, such as per_example_dropout",
         )
     for text in judgement.not_compared:
-        lines += row("not compared", text)
+        lines += row("not compared", text.removeprefix("not compared: "))
     if compared.verdict == "pass":
         return "\n".join([*head(title), "", *lines, *rerun(compared)])
     return message_of(compared, "\n".join([*head(title), "", *lines]))

@@ -66,5 +66,5 @@ def test_a_planted_bug_is_located_against_a_pipeline_parallel_reference(
     assert "differs from its reference at pp=2" in text
     assert "starts at decoder.final_layernorm.weight · param_grad · step 0 · micro-batch 0" in text
     assert "the ranks of tp hold partial sums: rank0 + rank1" in text
-    assert "faulty the tensors between modules agree, forward and backward" in text
+    assert "faulty the forward and the backward of every module agree" in text
     assert "they are not summed over tp" in text

@@ -33,7 +33,7 @@ from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: Why a running state is not compared where ranks process other data than the reference.
-OWN_DATA = "each rank keeps the state of the data that it has seen itself"
+OWN_DATA = "it may depend on the data that each rank has seen itself"
 
 
 @dataclass(frozen=True, slots=True)

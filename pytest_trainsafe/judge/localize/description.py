@@ -20,7 +20,7 @@ from pytest_trainsafe.judge.compare.guards.untied import without_shares
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
-from pytest_trainsafe.judge.localize.inputs import Compared, callers_of
+from pytest_trainsafe.judge.localize.inputs import Compared
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
@@ -100,9 +100,7 @@ class _Description:
                 return f"the forward of {forward} agrees; "
             case "loss" if forward:
                 return f"the forward of {forward} agrees; "
-            case "weights" if both:
-                return "the tensors between modules agree, forward and backward; "
-            case "reduction" | "clearing" if both:
+            case "weights" | "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
@@ -254,7 +252,10 @@ class _Description:
         cls = module_code(self.modules, fault.target)[0]
         if fault.uncalled and fault.target in self.modules:
             cls = self.modules[fault.target].cls  # also torch's classes
-        named = f"{of} (class {cls})" if cls else of
+        own = self.modules.get(fault.target)
+        # A class of the project that calls one of torch's modules, whose code is not at fault.
+        around = own is not None and not cls.startswith(own.cls)
+        named = f"{of} ({'in ' * around}class {cls})" if cls else of
         one = len(group) == 1
         its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
         if fault.uncalled == "never":
@@ -263,33 +264,18 @@ class _Description:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
             code = f"the {fault.phase} of the code in {named} between the modules that it calls"
-            if any(self.calls_wrong(f.target) for f in group):
-                return f"{code}: from equal outputs of these modules it computes something else"
-            return (
-                f"{code}: the outputs of these modules agree, but what it computes from them does "
-                "not"
-            )
+            return f"{code}: from equal outputs of these modules it computes something else"
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
             if not any(self.compared.inputs(f.target) for f in group):
                 return f"{differs}; {its} inputs were not compared"
             if any(f.not_compared for f in group):
                 return f"{differs}; not all of {its} inputs were compared"
-            return f"the forward of {named}: {its} inputs agree, {its} output does not"
-        if any(self.fails("activation_grad", module=f.target) for f in group):
-            return (
-                f"the backward of {named}: from equal gradients of {its} output, {its} inputs get "
-                "other ones"
-            )
+            return f"the forward of {named}: from equal inputs, {its} output differs"
         return (
-            f"the backward of {named}: the gradients that reach {its} output agree, those that "
-            f"leave {its} inputs do not"
+            f"the backward of {named}: from equal gradients of {its} output, {its} inputs get "
+            "other ones"
         )
-
-    def calls_wrong(self, module: str) -> bool:
-        """Whether an output of a module that `module` calls differs."""
-        called = [name for name, by in callers_of(self.rung.reference).items() if by == module]
-        return any(self.fails("activation", module=name) for name in called)
 
     def unsummed(self, group: Sequence[Fault]) -> str:
         """A clause on what a group's gradients lack: the terms of an axis, or of a parameter.

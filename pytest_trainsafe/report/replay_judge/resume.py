@@ -36,5 +36,5 @@ def resume_message(judgement: ResumedJudgement, program: str, resumption: Resump
     if judgement.not_compared:
         lines.append("")
     for text in judgement.not_compared:
-        lines += row("not compared", text)
+        lines += row("not compared", text.removeprefix("not compared: "))
     return "\n".join(lines)

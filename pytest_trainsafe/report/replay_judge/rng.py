@@ -23,5 +23,5 @@ def rng_message(judgement: FindingsJudgement, trace: Trace) -> str:
     if judgement.not_compared:
         lines.append("")
     for text in judgement.not_compared:
-        lines += row("not compared", text)
+        lines += row("not compared", text.removeprefix("not compared: "))
     return "\n".join(lines)

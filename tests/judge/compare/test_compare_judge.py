@@ -405,6 +405,20 @@ def test_a_wrong_second_replica_is_explained_if_the_first_is_right(bench: Bench)
     assert finding.pattern.text == text
 
 
+def test_replicas_that_are_all_correct_differ_by_rounding(bench: Bench) -> None:
+    def rounded(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id == parameter("main_grad", "norm.weight", 1) and at["tp"] == 1:
+            return torch.nextafter(part, torch.full_like(part, torch.inf))
+        return part
+
+    finding = only_failure(compare(bench.rung(POINT, rounded)))
+
+    assert finding.check == "replicas"
+    assert finding.pattern is not None
+    assert finding.pattern.text == "every replica agrees with the reference up to rounding"
+    assert "drift apart" in finding.pattern.cause
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_a_gradient_with_that_of_the_previous_step_in_it_is_explained_as_uncleared(
     bench: Bench, times: int

@@ -70,7 +70,7 @@ def test_what_missing_layouts_do_not_explain_follows_them(bench: Bench) -> None:
     judgement = judged(bench, doubled)
     report = message_of(judgement)
     flat = " ".join(report.split())
-    assert "layouts are missing for 3 parameters and 1 module; more differs from its" in flat
+    assert "reference, and layouts are missing for 3 parameters and 1 module" in flat
     assert labels(report)[:3] == ["annotate", "because", "starts at"]
     assert "starts at fc2.weight · main_grad · step 0" in flat
     assert "the value is 3 times the reference" in flat

@@ -34,7 +34,7 @@ def judged(bench: Bench, edit: Edit, *facts: Reduction, dtype: str = "float64") 
     rung = bench.rung(DP, only("main_grad", "fc1.bias", edit), dtype, notes=facts)
     comparison = compare(rung)
     if not comparison.failed and comparison.in_step:
-        assert "the optimizer's step reduces gradients over ranks" in " ".join(
+        assert "before the optimizer's step, which reduces them over ranks" in " ".join(
             not_compared(rung, comparison)
         )
     return comparison

@@ -23,6 +23,13 @@ from pytest_trainsafe.judge.compare.patterns.uneven import unevenly_scaled
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.compare.tensor import TensorJudgement, judge_tensor
 
+#: The pattern of replicas that are all correct.
+ROUNDED_APART = Pattern(
+    "rounded apart",
+    "every replica agrees with the reference up to rounding",
+    cause="the ranks compute this in different orders, and their replicas drift apart in training",
+)
+
 
 def explain_tensor(
     rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
@@ -48,11 +55,13 @@ def explain_replicas(
     """The pattern that relates wrong replicas to the reference; None if no pattern matches.
 
     For tensors whose first replica is correct.  The text names the axis and the coordinate of the
-    first group of ranks whose replica matches a pattern.
+    first group of ranks whose replica matches a pattern.  If every replica is correct, the pattern
+    says so: they differ by rounding alone.
     """
     uneven = unevenly_scaled(rung, id)
     if uneven is not None:
         return uneven
+    correct = wrong = False
     for axis, size in rung.candidate.sizes.items():
         if any(names_axis(part, axis) for part in merged.parts):
             continue
@@ -62,15 +71,18 @@ def explain_replicas(
                 continue
             value = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
             if value is None or value.shape != reference.shape:
+                wrong = True
                 continue
             arrays = [other.numpy() for other in others]
             judged = judge_tensor(value.numpy(), reference.numpy(), arrays, rung.dtype)
             if judged.passed:
+                correct = True
                 continue
+            wrong = True
             found = explain(_wrong(rung, id, value, reference, merged.parts, judged))
             if found is not None:
                 return msgspec.structs.replace(found, text=f"on {axis} rank {place}: {found.text}")
-    return None
+    return ROUNDED_APART if correct and not wrong else None
 
 
 def _wrong(

@@ -121,8 +121,8 @@ def _in_step(comparison: Comparison) -> list[str]:
     for path, how in comparison.in_step.items():
         ways.setdefault(how, []).append(path)
     return [
-        f"the optimizer's step reduces gradients over ranks: {how} of what the ranks hold before "
-        f"the step was compared for {_listed(paths)}"
+        f"not compared: the gradients of {_listed(paths)} before the optimizer's step, which "
+        f"reduces them over ranks; {how} of them was compared instead"
         for how, paths in ways.items()
     ]
 
@@ -132,7 +132,7 @@ def _buffers(comparison: Comparison) -> list[str]:
     for path, why in comparison.apart.items():
         reasons.setdefault(why, []).append(path)
     return [
-        f"not compared, or only in part: buffer{'s' * (len(paths) > 1)} {_listed(paths)}: {why}"
+        f"not compared: buffer{'s' * (len(paths) > 1)} {_listed(paths)}, at least in part: {why}"
         for why, paths in reasons.items()
     ]
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.torchrun.launcher import is_launchers
 from pytest_trainsafe.record.reads.notes import EVERY_VARIABLE, Notes, stamp
 from pytest_trainsafe.runs.sources import content_hash, state_of
@@ -22,7 +23,7 @@ from pytest_trainsafe.runs.sources import content_hash, state_of
 MAX_HASHED, MAX_HASHED_TOGETHER = 2**26, 2**28
 
 
-class ChangedError(Exception):
+class ChangedError(TrainsafeError):
     """A file changed after the Run had read it, so nobody knows what the Run read."""
 
 

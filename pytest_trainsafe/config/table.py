@@ -307,7 +307,8 @@ OPTIONS = (
         "cache-inputs",
         "cache_inputs",
         "PATTERNS",
-        "Files that programs read, and $VARIABLES: a reference is run again when one changes",
+        "Files and $VARIABLES that references depend on, besides those that programs are seen to "
+        "read: a reference is run again when one changes",
         values.parse_list,
         more="patterns are relative to the root directory: `data/*.bin,$LAYERS`",
     ),

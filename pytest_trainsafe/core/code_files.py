@@ -185,11 +185,12 @@ _SUFFIXES = tuple(importlib.machinery.all_suffixes())
 
 def is_project(file: Path) -> bool:
     """Whether a file belongs to the project under test: neither installed nor Python's own."""
-    return _is_project(str(file))
+    return is_project_path(str(file))
 
 
-def _is_project(file: str) -> bool:
-    # Works on text: every module of a process is tested, and building Paths would dominate.
+def is_project_path(file: str) -> bool:
+    """`is_project` of a path as text."""
+    # Every module of a process is tested, and building Paths would dominate.
     if {"site-packages", "dist-packages"} & {*file.split(os.sep)}:
         return False
     return not file.startswith(_standard_prefixes())
@@ -228,7 +229,7 @@ def loaded_files() -> list[str]:
         if isinstance(file, str) and file.endswith(_SUFFIXES):
             path = file if os.path.isabs(file) and os.pardir not in file else os.path.abspath(file)
             # Not every `__file__` is a file: that of torch.ops is "_ops.py".
-            if _is_project(path) and os.path.isfile(path):
+            if is_project_path(path) and os.path.isfile(path):
                 found.add(path)
     return sorted(found)
 

@@ -16,7 +16,8 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     the ranks record into.  `replayed` is the folder of the trace that `spec.replay` names, or "" if
     nothing is replayed.  `checkpoint` is the folder of the checkpoint that the Run saves or resumes
     from, if `spec.resume` is set.  `checkpoints` is the folder for the Run's replay checkpoints, or
-    "" for a folder beside the trace.
+    "" for a folder beside the trace.  `reads` is the path, without its end, of the files in which
+    processes that the ranks fork note what they read; "" if nothing is noted.
     """
 
     spec: RunSpec
@@ -25,3 +26,4 @@ class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     replayed: str = ""
     checkpoint: str = ""
     checkpoints: str = ""
+    reads: str = ""

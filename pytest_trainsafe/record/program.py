@@ -13,7 +13,6 @@ import msgspec
 import torch
 import torch.distributed as dist
 
-from pytest_trainsafe.core.code_files import loaded_files
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
@@ -31,6 +30,7 @@ from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.inject.jumps import StableJumps
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
+from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.replay.run import RecordedRun, recorded_run
 from pytest_trainsafe.record.training.clipping import listening
@@ -42,17 +42,23 @@ from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 
 def run(assigned: dict[str, Any]) -> dict[str, Any]:
-    """Records one Run; returns how many seconds the program took and which files it imported.
+    """Records one Run; returns how many seconds the program took and the Notes on what it read.
 
-    `assigned` is an Assignment as plain data.  Only rank 0 returns the files.  Raises ProgramError
-    if the program recorded no step, because there is then nothing to compare.
+    `assigned` is an Assignment as plain data.  The Notes are plain data too, or None if nothing is
+    noted.  Raises ProgramError if the program recorded no step, because there is then nothing to
+    compare.
     """
     assignment = msgspec.convert(assigned, Assignment, strict=False)
-    seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx))
+    noting = None
+    with contextlib.ExitStack() as around:
+        if assignment.reads:
+            noting = Noting(Path(f"{assignment.reads}-{os.environ.get('RANK', '0')}"))
+            around.enter_context(noting.noted(_own_folders(assignment)))
+        seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx))
     if dist.is_initialized():
         dist.destroy_process_group()
-    first = os.environ.get("RANK", "0") == "0"
-    return {"seconds": seconds, "loaded": loaded_files() if first else []}
+    noted = None if noting is None else msgspec.to_builtins(noting.notes())
+    return {"seconds": seconds, "noted": noted}
 
 
 def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
@@ -130,6 +136,13 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("read_axis", axis))
     writer.close()
     return seconds
+
+
+def _own_folders(assignment: Assignment) -> tuple[str, ...]:
+    """The folders that this package reads and writes itself while the program runs."""
+    beside = (os.path.dirname(each) for each in (assignment.trace, assignment.reads))
+    folders = (*beside, assignment.replayed, assignment.checkpoint, assignment.checkpoints)
+    return tuple(each for each in folders if each)
 
 
 def _writer(assignment: Assignment, rank: int) -> RankWriter:

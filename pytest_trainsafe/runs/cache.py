@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,11 +27,12 @@ import xxhash
 
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
 from pytest_trainsafe.launch.resources.locks import Lock, try_lock, wait_lock
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.fingerprint import Key
-from pytest_trainsafe.runs.sources import content_hash
+from pytest_trainsafe.runs.inputs import ChangedError, Inputs
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
-FORMAT = "pytest-trainsafe reference 1"
+FORMAT = "pytest-trainsafe reference 2"
 MAKING = "making-"
 
 #: The maximum size of `entry.json` in bytes; it grows with the number of source and trace files.
@@ -41,22 +42,27 @@ MAX_ENTRY_MANIFEST = 2**26
 class EntryManifest(msgspec.Struct, frozen=True):
     """The content of `entry.json`.
 
-    `files` has the size and hash of every file of the trace.  `loaded` has the hashes of the
-    project's files that the program imported although no import statement names them.
+    `files` has the size and hash of every file of the trace.  `inputs` is what the program read
+    besides the sources in its key.
     """
 
     format: str
     key: dict[str, Any]
     files: dict[str, tuple[int, str]]
-    loaded: dict[str, str]
+    inputs: Inputs
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A recorded reference: its trace, and whether the cache already had it."""
+    """A recorded reference: its trace, and whether the cache already had it.
+
+    `not_kept` says why what the program reads is not known well enough to reuse the reference; ""
+    if it is.
+    """
 
     trace: Trace
     reused: bool
+    not_kept: str = ""
 
 
 class ReferenceCache:
@@ -74,19 +80,22 @@ class ReferenceCache:
     def get(
         self,
         key: Key,
-        make: Callable[[Path], Iterable[str]],
+        make: Callable[[Path], Notes],
         *,
+        environ: Mapping[str, str],
         current: Callable[[], Key | None],
         own: Path,
         stop: threading.Event | None = None,
     ) -> Entry:
         """The reference of a key: the cached one if all its hashes match, or a new one.
 
-        `make` records the Run into the given folder and returns the project's files that the
-        program imported; `current` then computes the key again.  In three cases the new Run is not
-        cached but left in the folder `own`, for this caller only: if the key has changed because
-        sources were written meanwhile, if another process still reads the damaged entry that the
-        Run would replace, or if the cache directory is not writable.
+        `make` records the Run into the given folder and returns what the program read; `current`
+        then computes the key again.  `environ` is the environment in which the Run is launched: a
+        cached reference is reused only if what its program read is unchanged.
+        In four cases the new Run is not cached but left in the folder `own`, for this caller only:
+        if sources or files that the program reads were written meanwhile, if the notes on what it
+        reads are incomplete, if another process still reads the damaged entry that the Run would
+        replace, or if the cache directory is not writable.
         Other processes that request the same reference wait.  The entry is not removed before
         `release` or `close`.  Raises any error of `make`, and Stopped if `stop` is set while
         another process records the reference.
@@ -101,12 +110,13 @@ class ReferenceCache:
             return Entry(Trace.open(own), False)
         with lock:
             entry = self.directory / key.digest
-            trace = _sound(entry, key)
+            trace = _sound(entry, key, environ)
             reused = trace is not None
             try:
                 if trace is None:
-                    if not self._make(entry, key, make, current, own):
-                        return Entry(Trace.open(own), False)
+                    cached, why = self._make(entry, key, make, environ, current, own)
+                    if not cached:
+                        return Entry(Trace.open(own), False, why)
                     trace = Trace.open(entry / "trace")
                 self._pin(entry)
             finally:
@@ -136,31 +146,36 @@ class ReferenceCache:
         self,
         entry: Path,
         key: Key,
-        make: Callable[[Path], Iterable[str]],
+        make: Callable[[Path], Notes],
+        environ: Mapping[str, str],
         current: Callable[[], Key | None],
         own: Path,
-    ) -> bool:
-        """Records the entry and returns True; False if the Run was left in `own` instead."""
+    ) -> tuple[bool, str]:
+        """Records the entry; returns whether it did, or else left the Run in `own`.
+
+        Also returns why what the program reads is not known; "" if it is.
+        """
         if _is_read(entry):  # a damaged entry
             make(own)
-            return False
+            return False, ""
         self._clear(key.digest)
         folder = Path(tempfile.mkdtemp(prefix=f"{MAKING}{key.digest}-", dir=self.directory))
         try:
-            loaded = {*make(folder / "trace")} - set(key.parts.get("code", {}).get("files", ()))
-            if current() != key:
+            notes = make(folder / "trace")
+            sources = key.parts.get("code", {}).get("files", ())
+            why, inputs = notes.incomplete, Inputs()
+            try:
+                inputs = inputs if why else Inputs.of(notes, environ, sources)
+            except ChangedError as error:
+                why = str(error)
+            if why or current() != key:
                 shutil.move(folder / "trace", own)
                 shutil.rmtree(folder)
-                return False
-            entry_manifest = EntryManifest(
-                FORMAT,
-                key.parts,
-                _files(folder / "trace"),
-                {path: content_hash(Path(path)) for path in sorted(loaded)},
-            )
+                return False, why
+            entry_manifest = EntryManifest(FORMAT, key.parts, _files(folder / "trace"), inputs)
             (folder / "entry.json").write_bytes(msgspec.json.encode(entry_manifest))
             folder.rename(entry)
-            return True
+            return True, ""
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
@@ -230,8 +245,8 @@ class ReferenceCache:
         return True
 
 
-def _sound(entry: Path, key: Key) -> Trace | None:
-    """The entry's trace; None if its key or the hash of any of its files does not match."""
+def _sound(entry: Path, key: Key, environ: Mapping[str, str]) -> Trace | None:
+    """The entry's trace; None if its key, the hash of any of its files or an input has changed."""
     try:
         below = entry.parent
         data = read_file(entry / "entry.json", below=below, max_bytes=MAX_ENTRY_MANIFEST)
@@ -242,7 +257,7 @@ def _sound(entry: Path, key: Key) -> Trace | None:
             entry / "trace", below, entry_manifest.files
         ):
             return None
-        if any(content_hash(Path(path)) != known for path, known in entry_manifest.loaded.items()):
+        if not entry_manifest.inputs.unchanged(environ):
             return None
         return Trace.open(entry / "trace")
     except (OSError, *MALFORMED, TraceError):

@@ -1,8 +1,8 @@
 """The cache key of a reference Run: a hash of everything that determines what it records.
 
 The session computes the key of each reference; `cache` stores the recorded Run under it.
-Files that a program reads at run time, and environment variables that are not in
-NUMERIC_VARIABLES, are part of the key only if `trainsafe_cache_inputs` names them.
+Files and environment variables that a program reads are unknown before it runs, so they are not
+part of the key unless `trainsafe_cache_inputs` names them; each entry stores them (`inputs`).
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _versions(found: Sources) -> dict[str, str]:
     versions = {"python": f"{platform.python_implementation()} {platform.python_version()}"}
     for name, file in found.installed.items():
         for distribution in named.get(name, ()):
-            versions[distribution] = importlib.metadata.version(distribution)
+            versions[distribution] = _installed(distribution)
         if name not in named:
             versions[name] = content_hash(file)
     for always in ("torch", "numpy", "pytest-trainsafe"):
@@ -132,6 +132,17 @@ def _versions(found: Sources) -> dict[str, str]:
 
     versions["torch"] = f"{torch.__version__} {torch.version.git_version}"
     return versions
+
+
+@cache
+def _installed(distribution: str) -> str:
+    """The version of a distribution, and a hash of the list of its files and their hashes.
+
+    The list (RECORD) changes if another build of the same version is installed.
+    """
+    found = importlib.metadata.distribution(distribution)
+    record = (found.read_text("RECORD") or "").encode()
+    return f"{found.version} {hashlib.blake2b(record, digest_size=16).hexdigest()}"
 
 
 @cache

@@ -10,6 +10,8 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.launch import GroupResult
+from pytest_trainsafe.record.reads.notes import Notes, checked
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -34,10 +36,17 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Data on a Run besides its trace: seconds by stage, and the files that were imported."""
+    """Data on a Run besides its trace: seconds by stage, and what its program read."""
 
     seconds: Mapping[str, float]
-    loaded: list[str]
+    notes: Notes
+
+    @classmethod
+    def of(cls, result: GroupResult) -> Recorded:
+        """The data that the ranks of a finished group return."""
+        train = max(value["seconds"] for value in result.values)
+        seconds = {"launch": result.seconds - train, "train": train}
+        return cls(seconds, checked(value.get("noted") for value in result.values))
 
 
 class RequestedRuns:

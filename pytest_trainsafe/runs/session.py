@@ -28,6 +28,7 @@ from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
@@ -38,7 +39,7 @@ from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
-from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of
+from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -155,8 +156,7 @@ class Session:
             return
         record = following.case.settings.record
         roles = [Traces(following.case, role, RequestedRuns(self), record) for role in ROLES]
-        orders = list(self._scheduled.values())
-        own = [order.joined for order in orders if not order.joined.is_set()]
+        own = [each.joined for each in list(self._scheduled.values()) if not each.joined.is_set()]
         for dtype in following.case.rungs:
             for spec in (spec for role in roles for spec in role.needed(dtype)):
                 with self._lock:
@@ -212,8 +212,7 @@ class Session:
         order = self._scheduled[spec] = _ScheduledRun(spec, around)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:
-            # Other Runs join the queue in the order in which they are judged, which threads alone
-            # do not guarantee.
+            # Other Runs join the queue in the order in which they are judged.
             order.behind, self._last = (*self._last, *behind), (order.joined,)
         order.run = self._pool.submit(self._execute, order)
         order.run.add_done_callback(lambda _: order.joined.set())
@@ -317,9 +316,8 @@ class Session:
         workdir = self.directory(f"{spec.point.id}-{spec.dtype}-{role}")
         device = self.device(spec.device, spec.point.world_size)
         shown = f"{spec.dtype} {'reference' if spec.trusted else role}"
-        ranks = spec.point.world_size
         try:
-            with self.board.running(str(spec.point), shown, ranks) as order.enter:
+            with self.board.running(str(spec.point), shown, spec.point.world_size) as order.enter:
                 return self._make(order, device, workdir)
         except BaseException:
             if order.stop.is_set() and not self.stop.is_set():  # the Run was discarded
@@ -336,18 +334,21 @@ class Session:
             return Run(Trace.open(workdir / "trace"), recorded.seconds)
         seconds: dict[str, float] = {}
 
-        def make(trace: Path) -> list[str]:
+        def make(trace: Path) -> Notes:
             recorded = self._record(order, device, workdir, trace)
             seconds.update(recorded.seconds)
-            return recorded.loaded
+            return recorded.notes
 
         entry = self.cache.get(
             cache_key,
             make,
+            environ=order.launch_environment.environ,
             current=lambda: self._cache_key(order, device),
             own=workdir / "trace",
             stop=order.stop,
         )
+        if entry.not_kept:
+            self.notes[not_kept(order.spec, entry.not_kept)] = None
         trace = entry.trace
         if not self.settings.keep_traces:
             shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
@@ -418,6 +419,7 @@ class Session:
             replayed=str(self._replayed(spec.replay)) if spec.replay is not None else "",
             checkpoint=self._checkpoint(spec, workdir),
             checkpoints=str(workdir / CHECKPOINTS),
+            reads=str(workdir / "reads") if self._is_cached(spec) else "",
         )
         task = Task.of(
             "pytest_trainsafe.record.program:run",
@@ -440,9 +442,7 @@ class Session:
             leased=lambda: order.enter(TRAINING),
         )
         result.raise_for_failure(spec.title)
-        train = max(value["seconds"] for value in result.values)
-        seconds = {"launch": result.seconds - train, "train": train}
-        return Recorded(seconds, result.values[0]["loaded"])
+        return Recorded.of(result)
 
 
 def _succeeded(run: Future[Run]) -> bool:

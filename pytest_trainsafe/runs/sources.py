@@ -6,8 +6,8 @@ of the project under test, but not into installed distributions and the standard
 The key must be known before the program runs, and must change when a new file will be imported
 instead of another one.  Therefore the key cannot be made from the list of files that an earlier Run
 loaded.  However, a Run also loads files that the scan cannot find, such as an import by a computed
-name.  So a cache entry stores the list of files that its Run loaded, and is valid only while these
-files are unchanged.
+name, and reads others.  So a cache entry stores what its Run read (`inputs`), and is valid only
+while this is unchanged.
 """
 
 from __future__ import annotations
@@ -150,7 +150,7 @@ def state_of(path: str) -> object:
     """A value that changes when a file or a folder is written; () if it does not exist."""
     try:
         status = os.stat(path)
-    except OSError:
+    except (OSError, ValueError):  # ValueError: no file can have this name
         return ()
     return (status.st_mtime_ns, status.st_ctime_ns, status.st_size, status.st_ino)
 

@@ -77,3 +77,10 @@ def as_script(spec: RunSpec) -> bool:
     """Whether the Run needs the launcher of scripts, which starts new processes."""
     # Variables such as PYTHONHASHSEED are read when a process starts, so a fork ignores changes.
     return bool(spec.script or spec.environ)
+
+
+def not_kept(spec: RunSpec, why: str) -> str:
+    """A note that the reference is run again by each pytest run."""
+    return (
+        f"the reference of {spec.script or spec.program} is not kept for later runs, because {why}"
+    )

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -45,13 +46,13 @@ def main(directory: Path) -> None:
     sys.stdin.readline()
     key = Key("0123", {"seed": 0})
 
-    def make(folder: Path) -> list[str]:
+    def make(folder: Path) -> Notes:
         record(folder, 1.0)
-        return []
+        return Notes()
 
     own = Path(f"{directory}-own")
     cache = ReferenceCache(directory, 2**40)
-    entry = cache.get(key, make, current=lambda: key, own=own, stop=PrintsWaiting())
+    entry = cache.get(key, make, environ={}, current=lambda: key, own=own, stop=PrintsWaiting())
     print("reused" if entry.reused else "recorded", flush=True)
 
 

@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -16,6 +16,7 @@ from cache_writer import record
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 from pytest_trainsafe.trace.schema import SCHEMA_VERSION
@@ -29,14 +30,14 @@ LARGE = 2**40
 class Maker:
     """Records a tiny trace and counts how often."""
 
-    def __init__(self, loaded: Iterable[str] = ()) -> None:
+    def __init__(self, notes: Notes | None = None) -> None:
         self.count = 0
-        self.loaded = loaded
+        self.notes = notes or Notes()
 
-    def __call__(self, folder: Path) -> Iterable[str]:
+    def __call__(self, folder: Path) -> Notes:
         self.count += 1
         record(folder, float(self.count))
-        return self.loaded
+        return self.notes
 
 
 @pytest.fixture
@@ -44,11 +45,11 @@ def maker() -> Maker:
     return Maker()
 
 
-def get(cache: ReferenceCache, maker: Callable[[Path], Iterable[str]], key: Key = KEY) -> Entry:
-    return cache.get(key, maker, current=lambda: key, own=own(cache))
+def get(cache: ReferenceCache, maker: Callable[[Path], Notes], key: Key = KEY) -> Entry:
+    return cache.get(key, maker, environ={}, current=lambda: key, own=own(cache))
 
 
-def fill(folder: Path, maker: Callable[[Path], Iterable[str]]) -> Entry:
+def fill(folder: Path, maker: Callable[[Path], Notes]) -> Entry:
     """The entry that a pytest run gets; the run has ended."""
     cache = ReferenceCache(folder, LARGE)
     entry = get(cache, maker)
@@ -188,7 +189,7 @@ def test_a_changed_module_with_a_computed_name_makes_its_entry_be_recorded_again
 ) -> None:
     plugin = tmp_path / "plugin.py"
     plugin.write_text("x = 1\n")
-    maker = Maker(loaded=[str(plugin)])
+    maker = Maker(Notes(loaded=(str(plugin),)))
     folder = tmp_path / "cache"
 
     fill(folder, maker)
@@ -203,7 +204,7 @@ def test_a_reference_whose_sources_changed_during_its_run_is_not_cached(
     tmp_path: Path, maker: Maker
 ) -> None:
     cache = ReferenceCache(tmp_path, LARGE)
-    mine = cache.get(KEY, maker, current=lambda: OTHER, own=own(cache))
+    mine = cache.get(KEY, maker, environ={}, current=lambda: OTHER, own=own(cache))
 
     assert value(mine) == 1.0
     assert mine.trace.path == own(cache)
@@ -212,7 +213,7 @@ def test_a_reference_whose_sources_changed_during_its_run_is_not_cached(
 
 
 def test_a_failed_run_leaves_nothing_in_the_cache(tmp_path: Path, maker: Maker) -> None:
-    def fail(folder: Path) -> Iterable[str]:
+    def fail(folder: Path) -> Notes:
         record(folder, 0.0)
         raise RuntimeError("rank 0 failed")
 
@@ -245,14 +246,14 @@ def test_a_process_waits_for_a_reference_that_another_records_and_reuses_it(
         assert other.stdout.readline() == "ready\n"
         printed = []
 
-        def make(folder: Path) -> Iterable[str]:
+        def make(folder: Path) -> Notes:
             assert other.stdin is not None
             assert other.stdout is not None
             other.stdin.write("go\n")
             other.stdin.flush()
             printed.append(other.stdout.readline())
             record(folder, 1.0)
-            return []
+            return Notes()
 
         mine = get(ReferenceCache(tmp_path, LARGE), make)
         printed.append(other.stdout.readline())
@@ -270,7 +271,7 @@ def test_waiting_for_the_run_of_another_process_can_be_stopped(
     assert lock is not None
     cache = ReferenceCache(tmp_path, LARGE)
     with lock, pytest.raises(Stopped):
-        cache.get(KEY, maker, current=lambda: KEY, own=own(cache), stop=stop)
+        cache.get(KEY, maker, environ={}, current=lambda: KEY, own=own(cache), stop=stop)
     assert maker.count == 0
 
 

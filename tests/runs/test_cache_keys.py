@@ -250,3 +250,27 @@ def test_a_nested_namespace_package_is_found(
     assert tmp_path / top / "inner" / "leaf.py" in found.files
     assert found.missing == set()
     assert top not in sys.modules
+
+
+def test_another_build_of_an_installed_package_of_the_same_version_changes_the_key(
+    project: Path, key: Callable[..., Key], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    installed = project / "site-packages"
+    folder = installed / "built_twice-1.0.dist-info"
+    folder.mkdir(parents=True)
+    (installed / "built_twice.py").write_text("FACTOR = 1.0\n")
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: built_twice\nVersion: 1.0\n")
+    (folder / "top_level.txt").write_text("built_twice\n")
+    (project / "program.py").write_text("import built_twice\n")
+    monkeypatch.syspath_prepend(str(installed))
+    digests = []
+    for build in ("sha256=one", "sha256=two", "sha256=two"):
+        (folder / "RECORD").write_text(f"built_twice.py,{build},13\n")
+        for known in (fingerprint._distributions, fingerprint._installed):
+            known.cache_clear()
+        fingerprint._known.clear()
+        made = key()
+        assert made.parts["code"]["installed"]["built_twice"].startswith("1.0 ")
+        digests.append(made.digest)
+    fingerprint._distributions.cache_clear()
+    assert digests[0] != digests[1] == digests[2]

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import BadFileError
 from pytest_trainsafe.launch.resources.locks import is_locked, try_lock
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 
@@ -29,14 +30,14 @@ pytestmark = pytest.mark.usefixtures("never_hangs")
 def get(folder: Path, value: float) -> Entry:
     """The entry that a pytest run gets that would record `value`; the run has ended."""
 
-    def make(trace: Path) -> Iterable[str]:
+    def make(trace: Path) -> Notes:
         record(trace, value)
-        return []
+        return Notes()
 
     cache = ReferenceCache(folder, 2**40)
     own = Path(f"{folder}-own")
     shutil.rmtree(own, ignore_errors=True)
-    entry = cache.get(KEY, make, current=lambda: KEY, own=own)
+    entry = cache.get(KEY, make, environ={}, current=lambda: KEY, own=own)
     cache.close()
     return entry
 
@@ -116,8 +117,11 @@ def test_if_the_lock_cannot_be_taken_a_reference_is_recorded_but_not_cached(
 
 
 SEALS: dict[str, Callable[[dict[str, object]], object]] = {
-    "a name with a null": lambda seal: {**seal, "loaded": {"\0": ""}},
-    "a name that is no UTF-8": lambda seal: {**seal, "loaded": {"\udc80": ""}},
+    "a name with a null": lambda seal: {**seal, "inputs": {"files": {"\0": ""}}},
+    "a name that is no UTF-8": lambda seal: {**seal, "inputs": {"files": {"\udc80": ""}}},
+    "a file whose hash is a number": lambda seal: {**seal, "inputs": {"files": {"/x": 1}}},
+    "variables in a list": lambda seal: {**seal, "inputs": {"variables": ["X"]}},
+    "an earlier entry": lambda seal: {**seal, "loaded": {}} | {"inputs": None},
     "a list": lambda seal: [seal],
     "another key": lambda seal: {**seal, "key": {"seed": 1}},
     "a file too many": lambda seal: {**seal, "files": {**seal["files"], "x": [0, ""]}},  # type: ignore[dict-item]
@@ -153,7 +157,9 @@ def test_a_pipe_among_the_files_of_a_program_does_not_block(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe")
     seal = folder / KEY.digest / "entry.json"
     content = json.loads(seal.read_text())
-    seal.write_text(json.dumps({**content, "loaded": {str(tmp_path / "pipe"): "0" * 32}}))
+    seal.write_text(
+        json.dumps({**content, "inputs": {"files": {str(tmp_path / "pipe"): "0" * 32}}})
+    )
     assert value(get(folder, 2.0)) == 2.0
 
 

@@ -24,6 +24,9 @@ _TORCHRUN_SETS = {
     *("MASTER_ADDR", "MASTER_PORT", "TORCH_DISABLE_SHARE_RDZV_TCP_STORE"),
 }
 
+#: The variables that name the network device of gloo, NCCL and TensorPipe.
+_DEVICES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME")
+
 #: The variable for the number of entries in torch's flight recorder, and its former name.
 _RECORDER_SIZES = ("TORCH_FR_BUFFER_SIZE", "TORCH_NCCL_TRACE_BUFFER_SIZE")
 #: The default of torch 2.14; that of torch 2.10 is 0, which disables the recorder.
@@ -104,12 +107,17 @@ def environment(task: Task, ours: Mapping[str, str]) -> dict[str, str]:
     size.
     """
     env = {name: value for name, value in ours.items() if not _is_torchruns(name)}
-    env |= dict.fromkeys(("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME", "TP_SOCKET_IFNAME"), "lo")
+    env |= dict.fromkeys(_DEVICES, "lo")
     env["OMP_NUM_THREADS"] = str(task.threads)
     env |= task.env
     if not any(name in env for name in _RECORDER_SIZES):
         env[_RECORDER_SIZES[0]] = _RECORDER_ENTRIES
     return env
+
+
+def is_launchers(name: str) -> bool:
+    """Whether launchers set this variable for their ranks, whatever its value was before."""
+    return _is_torchruns(name) or name in (*_DEVICES, "OMP_NUM_THREADS") or name in _RECORDER_SIZES
 
 
 def _is_torchruns(name: str) -> bool:

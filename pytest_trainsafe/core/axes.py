@@ -5,6 +5,7 @@ A program adds axes of its own: see `sweep/program.py`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,7 @@ MAX_INTEGER = 2**63 - 1
 MAX_CHARACTERS = 100
 
 _INTEGER = re.compile(r"-?[0-9]+")
+_NUMBER = re.compile(r"-?([0-9]+\.?[0-9]*|\.[0-9]+)(e[-+]?[0-9]+)?", re.IGNORECASE)
 _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 
 
@@ -34,7 +36,8 @@ _BOOLS = {"true": True, "1": True, "false": False, "0": False}
 class Axis:
     """A named dimension of a sweep and the values it takes.
 
-    `types` holds the accepted types; True is not accepted as an int.  `choices`, if not empty,
+    `types` holds the accepted types; True is not accepted as an int.  An axis of floats also takes
+    integers, and turns them into floats.  `choices`, if not empty,
     lists the only values that are allowed.  `minimum` is the smallest integer that is allowed.
     """
 
@@ -54,6 +57,8 @@ class Axis:
                 words.append(
                     "an integer" + (f" >= {self.minimum}" if self.minimum is not None else "")
                 )
+            elif kind is float:
+                words.append("a number")
             elif kind is bool:
                 words.append("true or false")
             else:
@@ -61,15 +66,21 @@ class Axis:
         return " or ".join(words) or "a value"
 
     def check(self, value: object) -> AxisValue:
-        """Returns the value unchanged; raises SweepError if this axis does not take it."""
+        """Returns the value, as a float if the axis is one of floats.
+
+        Raises SweepError if this axis does not take it.
+        """
+        if type(value) is int and float in self.types and int not in self.types:
+            value = float(value) if abs(value) <= MAX_INTEGER else math.inf
         good = (
             type(value) in self.types
             and (not self.choices or value in self.choices)
             and (type(value) is not int or self.minimum is None or value >= self.minimum)
+            and (type(value) is not float or math.isfinite(value))
         )
         if not good:
             raise SweepError(f"axis {shown(self.name)} takes {self.allowed}, not {shown(value)}")
-        assert isinstance(value, (bool, int, str))
+        assert isinstance(value, (bool, int, float, str))
         if isinstance(value, int) and abs(value) > MAX_INTEGER:
             raise self._too_large(value)
         if isinstance(value, str) and not (value.isprintable() and len(value) <= MAX_CHARACTERS):
@@ -101,6 +112,8 @@ def _read(kind: type, text: str) -> AxisValue | None:
         return _BOOLS.get(text.lower())
     if kind is int:
         return int(text) if _INTEGER.fullmatch(text) else None
+    if kind is float:
+        return float(text) if _NUMBER.fullmatch(text) else None
     return text
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pytest_trainsafe.core.mesh import DEFAULT, ROLES, Mesh, OverMesh, coordinates_over, sizes_over
 from pytest_trainsafe.errors import ArgumentError, UnknownAxisError
 
-AxisValue = int | bool | str
+AxisValue = int | float | bool | str
 
 #: The mesh axes of a program that declares no mesh, fastest-varying rank dimension first.
 MESH_AXES = DEFAULT.fastest_first
@@ -169,6 +169,9 @@ def _word(axis: str, value: AxisValue) -> str:
         word = axis if value else f"no{axis}"
     elif isinstance(value, int):
         word = f"{axis}{value}"
+    elif isinstance(value, float):
+        # 0.01 and 0.1 would be one word without the point, 1e-05 and 1e+05 without the sign.
+        word = f"{axis}{value}".replace(".", "p").replace("-", "m")
     else:
         word = value if axis == "dtype" else f"{axis}{value}"
     return re.sub(r"[^a-z0-9]", "", word.lower())

@@ -89,7 +89,7 @@ def _placed(program: Program, mesh: object) -> Program:
 def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisValue, ...]]:
     if isinstance(given, (list, tuple)):
         values = tuple(given)
-    elif isinstance(given, (bool, int, str)):
+    elif isinstance(given, (bool, int, float, str)):
         values = (given,)
     else:
         raise SweepError(

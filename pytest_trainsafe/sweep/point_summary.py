@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Literal, NotRequired, Required, TypedDict
 
 from pytest_trainsafe.core.cut_text import cut
+from pytest_trainsafe.core.point import AxisValue
 
 if TYPE_CHECKING:
     import pytest
@@ -84,7 +85,7 @@ class PointSummary(TypedDict, total=False):
     faults: NotRequired[list[tuple[str, str]]]
     look_at: NotRequired[PlaceSummary]
     program: NotRequired[str]
-    axes: NotRequired[dict[str, int | bool | str]]
+    axes: NotRequired[dict[str, AxisValue]]
     notes: NotRequired[list[str]]
     observed: NotRequired[str]
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch import Script
 
 _NO_DEFAULT = inspect.Parameter.empty
-_SWEPT_TYPES = (bool, int, str)
+_SWEPT_TYPES = (bool, int, float, str)
 #: The maximum length of an import path, and of the quoted message of a failed import.
 _LONGEST_PATH, _LONGEST_CAUSE = 255, 500
 #: The maximum length of a script's arguments; Linux limits each argument to 128 KiB.
@@ -51,7 +51,7 @@ class Parameter:
 
         The type of the axis's values is the type of the parameter's default.  If there is no
         default or it is None, the type is the annotated one; if the annotation does not name int,
-        bool or str, it is the type of `values`.  Raises SweepError unless it is int, bool or str.
+        float, bool or str, it is the type of `values`.  Raises SweepError for any other type.
         """
         if self.default is not _NO_DEFAULT and self.default is not None:
             kinds: tuple[type, ...] = (type(self.default),)
@@ -62,7 +62,7 @@ class Parameter:
         if wrong:
             raise SweepError(
                 f"program parameter {self.name!r} is of type {excerpt(wrong[0])}; an axis takes "
-                f"int, bool or str values. Pass it with args={{{self.name!r}: ...}} instead"
+                f"int, float, bool or str values. Pass it with args={{{self.name!r}: ...}} instead"
             )
         return Axis(self.name, kinds)
 

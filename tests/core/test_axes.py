@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trainsafe.core.axes import AXES, check_values
+from pytest_trainsafe.core.axes import AXES, Axis, check_values
 from pytest_trainsafe.errors import SweepError
 
 
@@ -50,3 +50,24 @@ def test_an_axis_must_have_one_or_more_distinct_values():
         check_values(AXES["tp"], [])
     with pytest.raises(SweepError, match="axis 'tp' has duplicate values: 1, 2, 1"):
         check_values(AXES["tp"], [1, 2, 1])
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("1e-3", 1e-3), ("3", 3.0), (".5", 0.5), ("-2.5E+2", -250.0)]
+)
+def test_an_axis_of_numbers_parses_them(text: str, value: float) -> None:
+    found = Axis("lr", (float,)).parse(text)
+
+    assert (type(found), found) == (float, value)
+
+
+@pytest.mark.parametrize("text", ["", "x", "nan", "inf", "1e", "1_0", "1e999", "0x1"])
+def test_an_axis_of_numbers_refuses_what_is_no_finite_number(text: str) -> None:
+    with pytest.raises(SweepError, match="axis 'lr' takes a number, not"):
+        Axis("lr", (float,)).parse(text)
+
+
+def test_an_axis_of_numbers_turns_integers_into_numbers() -> None:
+    assert type(Axis("lr", (float,)).check(2)) is float
+    with pytest.raises(SweepError, match="takes a number"):
+        Axis("lr", (float,)).check(10**400)

@@ -37,3 +37,12 @@ def test_an_unknown_axis_is_an_attribute_error_that_lists_the_axes_of_the_point(
 def test_a_copied_or_pickled_point_equals_the_original() -> None:
     assert copy.deepcopy(POINT) == POINT
     assert pickle.loads(pickle.dumps(POINT)) == POINT  # noqa: S301  # our own bytes
+
+
+def test_ids_of_numbers_are_readable_and_differ() -> None:
+    rates = [1e-3, 3e-4, 1e-05, 1e05, 0.1, 0.01, 1.0, 10.0, -0.1]
+
+    ids = [Point.of(lr=rate).id for rate in rates]
+
+    assert ids[:3] == ["lr0p001", "lr0p0003", "lr1em05"]
+    assert len({*ids}) == len(rates)

@@ -200,7 +200,7 @@ def test_an_argument_for_the_context_parameter_is_refused():
     rows(
         (10**5000, "takes integers of at most 64 bits"),
         ([MAX_INTEGER + 1], "takes integers of at most 64 bits"),
-        (float("nan"), "takes a value or a list of values, not nan"),
+        (float("nan"), "axis 'tp' takes an integer >= 1, not nan"),
         ([float("inf")], "takes an integer >= 1, not inf"),
         ([True], "takes an integer >= 1, not True"),
         ([None], "takes an integer >= 1, not None"),

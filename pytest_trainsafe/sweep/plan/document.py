@@ -14,6 +14,7 @@ from typing import Annotated
 import msgspec
 
 from pytest_trainsafe.core.axes import MAX_SECONDS
+from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, read_file
 from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.errors import SettingError
@@ -40,7 +41,7 @@ class PlannedPoint(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     id: str
-    point: dict[str, int | bool | str]
+    point: dict[str, AxisValue]
     world_size: _Ranks
     reference_world_size: _Ranks
     device: str

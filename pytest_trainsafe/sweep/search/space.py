@@ -319,8 +319,8 @@ def cheapest_first(axis: str, values: Sequence[AxisValue]) -> tuple[AxisValue, .
     """
     if axis == "dtype":
         return tuple(sorted(values, key=lambda value: DTYPES.index(str(value))))
-    if all(isinstance(value, int) for value in values):
-        return tuple(sorted(values, key=int))
+    if all(isinstance(value, (int, float)) for value in values):
+        return tuple(sorted(values, key=float))
     return tuple(values)
 
 

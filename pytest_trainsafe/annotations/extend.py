@@ -45,6 +45,8 @@ def extend(text: str, patch: Mapping[str, Any]) -> str:
     annotation file.
     """
     root = yaml.compose(text, yaml.SafeLoader)
+    if isinstance(root, yaml.MappingNode) and not root.value:  # {}
+        text = text[: root.start_mark.index] + text[root.end_mark.index :].lstrip("\n")
     if not isinstance(root, yaml.MappingNode) or not root.value:
         return text + ("\n" if text and not text.endswith("\n") else "") + render(patch)
     if root.flow_style:

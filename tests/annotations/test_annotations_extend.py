@@ -53,6 +53,14 @@ def test_an_empty_file_keeps_its_comments(text: str) -> None:
     assert yaml.safe_load(extended) == WANTED
 
 
+@pytest.mark.parametrize("text", ["{}", "{}\n", "# none yet\n{}\n", "{ }  # none yet\n"])
+def test_an_empty_mapping_gives_way_to_entries(text: str) -> None:
+    extended = extend(text, {"cp_order": "zigzag"})
+
+    assert yaml.safe_load(extended) == {"cp_order": "zigzag"}
+    assert ("# none yet" in extended) == ("# none yet" in text)
+
+
 def test_existing_entries_are_kept_and_missing_entries_are_added() -> None:
     extended = extend(BLOCK, WANTED)
     read = yaml.safe_load(extended)

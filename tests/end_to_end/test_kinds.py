@@ -92,8 +92,9 @@ def test_batch_norm_statistics_may_differ_between_dp_ranks(
 ):
     assert_trainsafe(candidate_trace, reference_trace)
     noted = notes(request)
-    assert "norm.running_mean, norm.running_var, norm.num_batches_tracked: each rank keeps" in noted
-    assert "buffer rank: its initial values on rank 1 differ from the reference's" in noted
+    own = "norm.running_mean, norm.running_var, norm.num_batches_tracked, at least in part: it may"
+    assert own in noted
+    assert "buffer rank, at least in part: its initial values on rank 1 differ from the" in noted
     assert "average" not in noted
     assert "table" not in noted
 
@@ -136,7 +137,7 @@ def test_a_replicated_buffer_that_differs_on_one_rank_is_found(
 @pytest.mark.trainsafe(read, dp=2, dtype="float64")
 def test_equal_batches_add_no_note_on_uncompared_tensors(candidate_trace, reference_trace, request):
     assert_trainsafe(candidate_trace, reference_trace)
-    assert "not compared" not in notes(request)
+    assert notes(request).count("not compared") == 1  # that the test trains one step
 
 
 @pytest.mark.trainsafe(read, cp=2, dtype="float64", args={"local": True})

@@ -26,7 +26,7 @@ def test_reductions_inside_the_step_are_known(candidate_trace, reference_trace):
     assert "is missing for this gradient" not in text
     assert "the value is 2 times the reference, which equals dp" in text
     assert "4 of 4 main gradients" in text
-    assert "the mean over dp of what the ranks hold before the step was compared" in text
+    assert "the mean over dp of them was compared instead" in text
 
     text = report(candidate_trace, reference_trace, "none")
     assert "starts at 0.weight · main_grad · step 0" in text

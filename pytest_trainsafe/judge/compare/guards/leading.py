@@ -15,8 +15,9 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.held import with_known_holders
 from pytest_trainsafe.judge.compare.guards.untied import untied
-from pytest_trainsafe.judge.compare.guards.vacuity import SETUP
+from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, UNSEEN
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
@@ -37,6 +38,7 @@ def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
 
     Returns the comparison itself if the setup does not explain this tensor.
     """
+    comparison = with_known_holders(rung, comparison)
     failing = [f for f in comparison.findings if f.verdict == "fail"]
     where = failing[0].where if failing else None
     if where is None:
@@ -64,7 +66,14 @@ def setup_hints(found: Sequence[Finding], comparison: Comparison) -> list[Findin
         return []
     names = {f.pattern.name for f in comparison.findings if f.pattern is not None}
     repeated = {_REPEATS.get(name) for name in names}
-    return [f for f in found if f.check in SETUP and f.check not in repeated]
+    return [_as_hint(f) for f in found if f.check in SETUP and f.check not in repeated]
+
+
+def _as_hint(finding: Finding) -> Finding:
+    """A guard's finding without what it says of a test that passes."""
+    if finding.check != "dp-inputs":
+        return finding
+    return msgspec.structs.replace(finding, message=finding.message.partition(UNSEEN)[0])
 
 
 def _same_data(rung: Rung, comparison: Comparison, where: TensorId) -> Pattern | None:

@@ -13,8 +13,10 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.held import unheld
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
+from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -144,6 +146,11 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     at = places.of_tensor(wrong[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
         names = list(dict.fromkeys(_parameter(id) for id in wrong))
+        apart = unheld(places.candidate) or frozenset()
+        if apart.issuperset(names):
+            text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
+            return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
+        names = [name for name in names if name not in apart]
         text = (
             "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"
@@ -152,12 +159,22 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     if kinds == {"loss"} and failed.compared["main_grad"]:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
         return Located((("faulty", text),), *at, (("loss", "<program>"),))
+    where = "the data, the forward, the backward or the reduction of gradients"
+    first = next((id for id in wrong if id.kind != "input"), None)
+    if first is not None and first.kind == "loss":
+        where = (
+            "what comes before this loss: the data, the forward, or the weights that compute it; "
+            "or it is in the report of the loss"
+        )
     why = (
-        "only whole steps were compared, so the fault may be in the data, the forward, the "
-        "backward or the reduction of gradients; mark micro-batches with ctx.microbatch to "
-        "distinguish these"
+        f"only whole steps were compared, so the fault may be in {where}; mark micro-batches with "
+        "ctx.microbatch to distinguish these"
     )
-    return Located((("not localised", why),), *at)
+    rows = [("not localised", why)]
+    if first is not None and not any(site.what == "model" for site in places.sites):
+        unseen = "no call of the watched model was seen, so other weights may compute the loss"
+        rows.append(("", unseen))
+    return Located(tuple(rows), *at)
 
 
 def _parameter(id: TensorId) -> str:

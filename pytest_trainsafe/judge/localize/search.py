@@ -65,7 +65,7 @@ def localize(
     if first.where is None:
         return None
     if has_whole_steps_only(rung.reference):
-        return whole_steps(failed, Places(rung.candidate, candidate.case.program))
+        return whole_steps(failed, Places(rung.candidate, candidate.case.program, rung.reference))
     case = candidate.case
     family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:

@@ -103,10 +103,10 @@ def unwatched(
     for module in others:
         own = [p for p in module.parameters() if id(p) not in known]
         if id(module) not in inner and own and not memory & set(map(_address, own)):
-            another = "another" if type(module) in classes else "the"
+            which = "another" if type(module) in classes else "the"
             yield (
-                f"{_counted(len(own))} of {another} module {type(module).__qualname__}, which ctx.watch "
-                "was not given; pass ctx.watch a list of modules to compare it too"
+                f"{_counted(len(own))} of {which} module {type(module).__qualname__}, which "
+                "ctx.watch was not given; pass ctx.watch a list of modules to compare it too"
             )
     for found in dicts:
         shared = [name for name in parameters if name in found]

@@ -16,6 +16,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.held import with_known_holders
+from pytest_trainsafe.judge.compare.guards.same_data import same_data_in_step
 from pytest_trainsafe.judge.compare.guards.untied import untied
 from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, UNSEEN
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -46,7 +47,10 @@ def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
     first = [finding for finding in failing if finding.where == where]
     lead = next((finding for finding in first if finding.pattern is not None), first[0])
     pattern = (
-        _same_data(rung, comparison, where) or _skipped_step(rung, where) or untied(rung, lead)
+        _same_data(rung, comparison, where)
+        or same_data_in_step(rung, comparison, where)
+        or _skipped_step(rung, where)
+        or untied(rung, lead)
     )
     if pattern is None:
         return comparison

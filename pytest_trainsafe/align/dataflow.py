@@ -56,8 +56,9 @@ def _after(id: TensorId, pipeline: bool) -> int:
     """The position of a tensor that belongs to a whole step, among the kinds of such tensors.
 
     The order is: the loss, unclipped gradients, the norm that is computed for clipping, main
-    gradients, other gradient norms, and then all other kinds.  Without a pipeline, the other norms have the same
-    position as the main gradients, so that the sort keeps the order in which they were recorded.
+    gradients, other gradient norms, and then all other kinds.  Without a pipeline, the other norms
+    have the same position as the main gradients, so that the sort keeps the order in which they
+    were recorded.
     """
     if id.kind == "grad_norm" and id.name == CLIP_NORM:
         return 1

@@ -159,19 +159,23 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     if kinds == {"loss"} and failed.compared["main_grad"]:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
         return Located((("faulty", text),), *at, (("loss", "<program>"),))
-    where = "the data, the forward, the backward or the reduction of gradients"
-    first = next((id for id in wrong if id.kind != "input"), None)
-    if first is not None and first.kind == "loss":
+    if any(f.pattern is not None and f.pattern.name == "same data" for f in failed.findings):
+        return Located((), *at)  # the pattern says what is at fault
+    where = "in the data, the forward, the backward or the reduction of gradients"
+    before = ""
+    if kinds and wrong[0].kind == "loss":
         where = (
-            "what comes before this loss: the data, the forward, or the weights that compute it; "
-            "or it is in the report of the loss"
+            "in what makes this loss: the data, the forward or the weights that compute it; or in "
+            "how the loss is reported"
         )
+    elif kinds and "loss" not in kinds and failed.compared["loss"]:
+        before, where = "the loss agrees; ", "in the backward or the reduction of gradients"
     why = (
-        f"only whole steps were compared, so the fault may be in {where}; mark micro-batches with "
-        "ctx.microbatch to distinguish these"
+        f"{before}only whole steps were compared, so the fault may be {where}; mark micro-batches "
+        "with ctx.microbatch to distinguish these"
     )
     rows = [("not localised", why)]
-    if first is not None and not any(site.what == "model" for site in places.sites):
+    if wrong and wrong[0].kind == "loss" and not any(s.what == "model" for s in places.sites):
         unseen = "no call of the watched model was seen, so other weights may compute the loss"
         rows.append(("", unseen))
     return Located(tuple(rows), *at)

@@ -48,11 +48,10 @@ class UnheldLines:
 
     def sentence(self) -> str:
         """The sentence on these parameters, whose values are wrong."""
-        them, is_or_are = ("it", "is") if len(self._names) == 1 else ("them", "are")
-        parameters = name_list(self._names, "parameter")
+        them = "it" if len(self._names) == 1 else "them"
         text = (
-            f"{parameters} {is_or_are} wrong: no optimizer holds {them}, the program's own code "
-            f"changes {them}{self._order()}{self._numbers()}"
+            f"the values of {name_list(self._names, 'parameter')} are wrong; no optimizer holds "
+            f"{them}: the program's own code changes {them}{self._order()}{self._numbers()}"
         )
         if idle := self._idle():
             ranks = f"rank{'s' if len(idle) > 1 else ''} {', '.join(map(str, idle))}"
@@ -90,9 +89,9 @@ class UnheldLines:
         """A clause on the order of change and optimizer's step, if the reference's differs."""
         ours, theirs = ({line.stepped for line in found} for found in (self.ours, self.theirs))
         if (ours, theirs) == ({False}, {True}):
-            return ", before the optimizer's step; in the reference it does so after it"
+            return " before the optimizer's step, and in the reference after it"
         if (ours, theirs) == ({True}, {False}):
-            return ", after the optimizer's step; in the reference it does so before it"
+            return " after the optimizer's step, and in the reference before it"
         return ""
 
     def _numbers(self) -> str:

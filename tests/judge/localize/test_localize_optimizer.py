@@ -23,7 +23,9 @@ from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
 
-AGREES = "from gradients that were generated, equal in both Runs, it updates all 11 parameters"
+AGREES = (
+    "from gradients that were generated, equal in both Runs, it updates all 11 trained parameters"
+)
 
 
 @pytest.mark.trainsafe(

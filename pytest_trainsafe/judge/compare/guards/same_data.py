@@ -56,8 +56,8 @@ def _pattern(here: RankTrace, there: RankTrace, over: str, by_inputs: bool) -> P
         text = f"{ranks} saw the same data, and the reference saw others as well"
     else:
         text = (
-            f"the losses of {ranks} are equal bit for bit, although no collective averages them: "
-            "the ranks saw the same data, or the loss does not depend on the data"
+            f"the losses of {ranks} are equal bit for bit, and no collective was seen that "
+            "makes them equal: the ranks saw the same data, or the loss does not depend on the data"
         )
     cause = (
         f"check how the program divides its data over {over}: the sampler, or the numbers and "

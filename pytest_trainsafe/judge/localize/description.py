@@ -108,7 +108,7 @@ class _Description:
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
             case "unheld" if self.compared.has("main_grad"):
-                return "every compared parameter that an optimizer holds agrees; "
+                return "every compared parameter that a watched optimizer holds agrees; "
         return ""
 
     def fails(self, *kinds: Kind, module: str | None = None) -> bool:
@@ -183,7 +183,7 @@ class _Description:
             case "unheld":
                 return UnheldLines(*self.both(), self.comparison, names).sentence()
             case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
-                return f"no optimizer holds {parameters}, but one does in the reference"
+                return f"no watched optimizer holds {parameters}, but one does in the reference"
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""

@@ -143,14 +143,15 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     """
     wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
     kinds = {id.kind for id in wrong}
-    at = places.of_tensor(wrong[0], failed) if wrong else NOWHERE
+    apart = unheld(places.candidate) or frozenset()
+    # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
+    held = [id for id in wrong if id.kind not in _STEPPED or _parameter(id) not in apart]
+    at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
-        names = list(dict.fromkeys(_parameter(id) for id in wrong))
-        apart = unheld(places.candidate) or frozenset()
-        if apart.issuperset(names):
+        names = list(dict.fromkeys(_parameter(id) for id in held or wrong))
+        if not held:
             text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
             return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
-        names = [name for name in names if name not in apart]
         text = (
             "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"

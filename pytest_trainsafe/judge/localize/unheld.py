@@ -50,20 +50,18 @@ class UnheldLines:
         """The sentence on these parameters, whose values are wrong."""
         them = "it" if len(self._names) == 1 else "them"
         text = (
-            f"the values of {name_list(self._names, 'parameter')} are wrong; no optimizer holds "
-            f"{them}: the program's own code changes {them}{self._order()}{self._numbers()}"
+            f"the values of {name_list(self._names, 'parameter')} are wrong; no watched optimizer "
+            f"holds {them}: the program's own code changes {them}{self._order()}{self._numbers()}"
         )
         if idle := self._idle():
             ranks = f"rank{'s' if len(idle) > 1 else ''} {', '.join(map(str, idle))}"
             text += f"; on {ranks} no line that changes {them} was seen"
         known = {(line.at, line.operation) for line in self.ours}
-        for line in self.theirs:
-            if self.ours and (line.at, line.operation) not in known:
-                text += (
-                    f"; the reference also changes {them} by {line.operation} at "
-                    f"{relative(line.at)}"
-                )
-                break
+        others = [x for x in self.theirs if (x.at, x.operation) not in known]
+        if self.ours and others:
+            also = "also " if len(others) < len(self.theirs) else ""
+            at = f"{others[0].operation} at {relative(others[0].at)}"
+            text += f"; the reference {also}changes {them} by {at}"
         return text
 
     def place(self) -> tuple[str, str]:
@@ -82,7 +80,7 @@ class UnheldLines:
         led = f"; called at {relative(line.caller)}" if line.caller else ""
         return (
             line.at,
-            f"changes parameters that no optimizer holds{where}, by {line.operation}{led}",
+            f"changes parameters that no watched optimizer holds{where}, by {line.operation}{led}",
         )
 
     def _order(self) -> str:

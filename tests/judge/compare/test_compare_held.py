@@ -50,8 +50,8 @@ def cause(rung: Rung) -> str:
     ("ours", "theirs", "text"),
     [
         ((), (), "the optimizer holds the parameter and its gradient agrees, but the step does"),
-        ((PATH,), (PATH,), "no optimizer holds the parameter: the program's own code"),
-        ((PATH,), (), "no optimizer holds the parameter, but one does in the reference"),
+        ((PATH,), (PATH,), "no watched optimizer holds the parameter: the program's own code"),
+        ((PATH,), (), "no watched optimizer holds the parameter, but one does in the reference"),
     ],
 )
 def test_what_is_known_of_the_holder_is_said(

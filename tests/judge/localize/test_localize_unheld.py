@@ -92,12 +92,13 @@ def test_the_report_says_that_the_programs_own_code_changes_it_and_names_the_lin
 ) -> None:
     found = report(wrong, (LERP, SEND), (LERP, SEND))
     assert (
-        "the values of fc1.bias are wrong; no optimizer holds it: the program's own code changes it"
+        "the values of fc1.bias are wrong; no watched optimizer holds it: the program's own code "
+        "changes it"
     ) in text_of(found)
     assert "optimizer's step" not in text_of(found)
     assert (found.source, found.what) == (
         "/me/ema.py:5",
-        "changes parameters that no optimizer holds, by lerp_; called at /me/fit.py:41",
+        "changes parameters that no watched optimizer holds, by lerp_; called at /me/fit.py:41",
     )
     for clause in ("reference", "was seen", "gets"):
         assert clause not in text_of(found)
@@ -129,6 +130,12 @@ def test_a_rank_on_which_nothing_changes_it_and_the_references_other_line_are_na
     assert found.source == LERP.at
 
 
+def test_a_line_instead_of_the_references_leads(wrong: Rung) -> None:
+    found = report(wrong, (SEND,), (LERP,))
+    assert found.source == SEND.at
+    assert "; the reference changes it by lerp_ at /me/ema.py:5" in text_of(found)
+
+
 def test_lines_of_other_steps_and_parameters_are_not_named(wrong: Rung) -> None:
     later = Changed(1, "/me/ema.py:9", "lerp_", parameters=(AVERAGE,))
     others = Changed(0, "/me/ema.py:11", "lerp_", parameters=("norm.weight",))
@@ -139,7 +146,7 @@ def test_lines_of_other_steps_and_parameters_are_not_named(wrong: Rung) -> None:
 
 def test_a_parameter_that_only_the_references_optimizer_holds_is_named_so(wrong: Rung) -> None:
     found = located_faults(in_reference(noting(wrong, UNHELD, STEP), Unheld()))
-    assert "no optimizer holds fc1.bias, but one does in the reference" in text_of(found)
+    assert "no watched optimizer holds fc1.bias, but one does in the reference" in text_of(found)
     assert found.source == STEP.at
 
 
@@ -147,8 +154,16 @@ def test_in_whole_steps_the_optimizer_is_not_blamed_either(wrong: Rung) -> None:
     known = in_reference(noting(wrong, UNHELD, STEP), UNHELD)
     program = Program(path="package.fit:train")
     found = whole_steps(compare(known), Places(known.candidate, program, known.reference))
-    assert "no optimizer holds it" in text_of(found)
+    assert "no watched optimizer holds it" in text_of(found)
     assert (found.faults, found.source) == ((("unheld", AVERAGE),), "")
     held = in_reference(noting(wrong, Unheld(), STEP), Unheld())
     blamed = whole_steps(compare(held), Places(held.candidate, program, held.reference))
     assert "the optimizer's step of fc1.bias is wrong" in text_of(blamed)
+
+
+def test_in_whole_steps_an_average_follows_a_wrong_trained_parameter_too(tmp_path: Path) -> None:
+    wrong = rung(tmp_path, DP, both(moved(AVERAGE), moved("fc2.weight")), limit=0)
+    known = in_reference(noting(wrong, UNHELD, STEP), UNHELD)
+    program = Program(path="package.fit:train")
+    found = whole_steps(compare(known), Places(known.candidate, program, known.reference))
+    assert (found.faults, found.source) == ((("optimizer", "fc2.weight"),), STEP.at)

@@ -75,11 +75,11 @@ def _why_unmoved(
     """
     if id.path in here & there:
         return (
-            "no optimizer holds the parameter: the program's own code that changes it does not run "
-            "in this step, or reads values that have not changed yet"
+            "no watched optimizer holds the parameter: the program's own code that changes it does "
+            "not run in this step, or reads values that have not changed yet"
         )
     if id.path in here:
-        return "no optimizer holds the parameter, but one does in the reference"
+        return "no watched optimizer holds the parameter, but one does in the reference"
     gradient = msgspec.structs.replace(id, kind="main_grad")
     if not rung.reference.holders(gradient):
         return "the optimizer holds the parameter, but its step does not change it"

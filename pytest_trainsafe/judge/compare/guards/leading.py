@@ -37,7 +37,8 @@ Digests = tuple[str, ...]
 def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
     """A copy of a failed comparison whose first wrong tensor is explained by a wrong setup.
 
-    Returns the comparison itself if the setup does not explain this tensor.
+    If the setup does not explain this tensor, the copy only says more of parameters that did not
+    move: what is known of the optimizer that holds them.
     """
     comparison = with_known_holders(rung, comparison)
     failing = [f for f in comparison.findings if f.verdict == "fail"]

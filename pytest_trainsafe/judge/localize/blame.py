@@ -174,7 +174,7 @@ class _Blame:
         stepped = [id for id in self.wrong if id.kind in _STEPPED and self.judges(id, wrong)]
         # A common factor on all gradients is an effect of the fault before it.
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
-        unheld = unheld_in_both(self.rung)
+        unheld = unheld_in_both(self.rung.candidate, self.rung.reference)
         # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
         alone = unheld.issuperset(_parameter(id) for id in self.wrong if id.kind in _STEPPED)
         for path in (_parameter(id) for id in stepped):

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.explain.held import unheld
+from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
 from pytest_trainsafe.judge.localize.unheld import UnheldLines
@@ -143,7 +143,7 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     """
     wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
     kinds = {id.kind for id in wrong}
-    apart = unheld(places.candidate) or frozenset()
+    apart = unheld_in_both(places.candidate, places.reference)
     # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
     held = [id for id in wrong if id.kind not in _STEPPED or _parameter(id) not in apart]
     at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.explain.held import unheld
+from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
 from pytest_trainsafe.judge.localize.lines import is_users, line_of_program, through
@@ -156,7 +156,7 @@ class Places:
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
-        if phase == "optimizer" and id.path in (unheld(self.candidate) or ()):
+        if phase == "optimizer" and id.path in unheld_in_both(self.candidate, self.reference):
             phase = "unheld"
         if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
             phase = "data"

@@ -35,9 +35,11 @@ def unheld(trace: Trace) -> frozenset[str] | None:
     return frozenset(without - held)
 
 
-def unheld_in_both(rung: Rung) -> frozenset[str]:
+def unheld_in_both(candidate: Trace, reference: Trace | None) -> frozenset[str]:
     """The parameters of which it is known that no optimizer of either Run holds them."""
-    return (unheld(rung.candidate) or frozenset()) & (unheld(rung.reference) or frozenset())
+    if reference is None:
+        return frozenset()
+    return (unheld(candidate) or frozenset()) & (unheld(reference) or frozenset())
 
 
 def with_known_holders(rung: Rung, comparison: Comparison) -> Comparison:

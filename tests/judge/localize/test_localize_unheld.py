@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 
+import msgspec
 import pytest
 import torch
 from blamed_traces import blamed, located_faults, noting, text_of, with_facts
@@ -44,12 +45,12 @@ def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rung:
     return rung(tmp_path_factory.mktemp("unheld"), DP, moved(AVERAGE), limit=0)
 
 
-def in_reference(given: Rung, *facts: object) -> Rung:
+def in_reference(given: Rung, *facts: msgspec.Struct) -> Rung:
     as_candidate = noting(dataclasses.replace(given, candidate=given.reference), *facts)
     return dataclasses.replace(given, reference=as_candidate.candidate)
 
 
-def on_ranks(given: Rung, *lines: tuple[Changed, ...]) -> Rung:
+def on_ranks(given: Rung, *lines: tuple[msgspec.Struct, ...]) -> Rung:
     """The rung as if each rank of the candidate had recorded its own of `lines`."""
     ranks = [
         dataclasses.replace(rank, facts=with_facts(rank, *own))
@@ -78,7 +79,7 @@ def test_only_what_is_known_to_be_held_by_no_optimizer_of_both_is_not_blamed_on_
 
 def test_a_parameter_that_some_ranks_optimizer_holds_is_held(wrong: Rung) -> None:
     """Ranks that shard the optimizer's state hold different parameters."""
-    sharded = in_reference(on_ranks(wrong, (UNHELD,), (Unheld(),)), UNHELD)  # type: ignore[arg-type]
+    sharded = in_reference(on_ranks(wrong, (UNHELD,), (Unheld(),)), UNHELD)
     assert pairs(sharded) == [("optimizer", AVERAGE)]
 
 
@@ -123,7 +124,7 @@ def test_another_number_than_the_references_is_named(wrong: Rung) -> None:
 def test_a_rank_on_which_nothing_changes_it_and_the_references_other_line_are_named(
     wrong: Rung,
 ) -> None:
-    idle = in_reference(on_ranks(wrong, (UNHELD, LERP), (UNHELD,)), UNHELD, LERP, SEND)  # type: ignore[arg-type]
+    idle = in_reference(on_ranks(wrong, (UNHELD, LERP), (UNHELD,)), UNHELD, LERP, SEND)
     found = located_faults(idle)
     assert "on rank 1 no line that changes it was seen" in text_of(found)
     assert "the reference also changes it by broadcast_ at /me/ema.py:7" in text_of(found)

@@ -15,8 +15,9 @@ from pytest_trainsafe.trace.reader import Trace
 #: The phases of a micro-batch's backward.  Kinds that are not listed belong to its forward.
 _BACKWARD = {"activation_grad": 1, "param_grad": 2}
 
-#: The order of the kinds that a step records after its last micro-batch.
-_AFTER = {"unclipped_grad": 0, "main_grad": 2, "grad_norm": 3}
+#: The order of the kinds that a step records after its last micro-batch.  The loss is that of a
+#: whole step, which comes before every gradient of the step, whenever the program reports it.
+_AFTER = {"loss": -1, "unclipped_grad": 0, "main_grad": 2, "grad_norm": 3}
 _LAST = 4
 
 
@@ -54,9 +55,10 @@ def _turns(ids: list[TensorId]) -> dict[tuple[int, int | None], int]:
 def _after(id: TensorId, pipeline: bool) -> int:
     """The position of a tensor that belongs to a whole step, among the kinds of such tensors.
 
-    The order is: unclipped gradients, the norm that is computed for clipping, main gradients, other
-    gradient norms, and then all other kinds.  Without a pipeline, the other norms have the same
-    position as the main gradients, so that the sort keeps the order in which they were recorded.
+    The order is: the loss, unclipped gradients, the norm that is computed for clipping, main
+    gradients, other gradient norms, and then all other kinds.  Without a pipeline, the other norms
+    have the same position as the main gradients, so that the sort keeps the order in which they
+    were recorded.
     """
     if id.kind == "grad_norm" and id.name == CLIP_NORM:
         return 1

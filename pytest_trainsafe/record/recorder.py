@@ -52,11 +52,8 @@ from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.left import Left
 from pytest_trainsafe.record.training.parameters import ParameterRecorder
 from pytest_trainsafe.record.training.reductions import Reductions
-from pytest_trainsafe.record.training.tensors import (
-    local_values,
-    own_layout,
-    rng_hash,
-)
+from pytest_trainsafe.record.training.tensors import local_values, own_layout, rng_hash
+from pytest_trainsafe.record.training.unheld import UnheldChanges
 from pytest_trainsafe.record.training.written import Writes
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter
@@ -181,7 +178,10 @@ class Recorder:
         if self.spec.rewrite:
             where = self.spec.point.coordinates(self.writer.rank)
             if not self.spec.point.get("compile", False):  # it would disable torch.compile
-                self.written = Writes(self.clock, self.sites, parameters.values())
+                unheld = UnheldChanges(
+                    self.clock, self.writer, optimizer, parameters, self._stepped
+                )
+                self.written = Writes(self.clock, self.sites, parameters.values(), unheld)
             rewriter = Rewriter(
                 self.spec, where, self.clock, self.writer, annotations, noise, self.origins
             )
@@ -205,12 +205,7 @@ class Recorder:
             self.activations.attach(names)
         if self.spec.rewrite:
             self.conditions = Conditions(
-                self.clock,
-                self.writer,
-                self.sites,
-                self.modes,
-                parameters.values(),
-                self.written,
+                self.clock, self.writer, self.sites, self.modes, parameters.values(), self.written
             )
             self.conditions.attach(names, self.hooks)
         if engine is not None:
@@ -433,6 +428,10 @@ class Recorder:
         default = self._mean_over_dp(microbatch) if kind == "loss" else ()
         layout, source = own_layout(value, at.sizes) or annotated or (default, "default")
         self.writer.add_tensor(where, local_values(value), layout, source)
+
+    def _stepped(self) -> bool:
+        """Whether an optimizer has stepped in the current step."""
+        return self.parameters is not None and self.parameters.optimizer_stepped
 
     def _mean_over_dp(self, microbatch: int | None) -> Layout:
         """The default layout of a loss: a mean over dp, if each dp rank computes a part of it.

@@ -30,6 +30,7 @@ from pytest_trainsafe.trace.facts import (
     Annotations,
     Caller,
     Cast,
+    Changed,
     CheckpointEvent,
     CollectiveEvent,
     Counted,
@@ -39,6 +40,7 @@ from pytest_trainsafe.trace.facts import (
     SetUp,
     Site,
     TrainingState,
+    Unheld,
 )
 from pytest_trainsafe.trace.observed.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
@@ -89,6 +91,7 @@ for _built_in in (
         Annotations,
         Caller,
         Cast,
+        Changed,
         CollectiveEvent,
         Counted,
         Made,
@@ -96,6 +99,7 @@ for _built_in in (
         Settings,
         SetUp,
         Site,
+        Unheld,
     ),
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),

@@ -60,6 +60,43 @@ class Settings(msgspec.Struct, frozen=True, tag="settings", omit_defaults=True):
     parameters: tuple[Text, ...] = ()
 
 
+#: Names of parameters.
+_Names = Annotated[tuple[Text, ...], msgspec.Meta(max_length=2**20)]
+
+
+class Unheld(msgspec.Struct, frozen=True, tag="unheld", omit_defaults=True):
+    """The watched parameters that no optimizer of this rank holds, such as an average of weights.
+
+    A rank has this event, perhaps without names, only if each tensor that its optimizers hold is a
+    watched parameter or the master copy of one; otherwise it is not known which they hold.
+    """
+
+    parameters: _Names = ()
+
+
+class Changed(msgspec.Struct, frozen=True, tag="changed", omit_defaults=True):
+    """In a step, the line `at` changed `parameters` in place, which no optimizer of the rank holds.
+
+    `at` is the innermost line of the project, or of an installed package if the project has none on
+    the stack.  `caller` is the line that led to it in the function that entered the step, "" if
+    that is `at` or not known.  `operation` is the operation of torch, such as "lerp_".  `stepped`
+    is whether an optimizer had stepped before in the same step, and `numbers` has the numbers that
+    the operation was given, such as the weight of "lerp_".
+    """
+
+    step: Step
+    at: Text
+    operation: Text
+    caller: Text = ""
+    stepped: bool = False
+    numbers: Annotated[tuple[float, ...], msgspec.Meta(max_length=4)] = ()
+    parameters: _Names = ()
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.at, self.caller)
+
+
 class Counted(msgspec.Struct, frozen=True, tag="counted"):
     """Attributes of a module or an optimizer that are numbers and changed during the program.
 

@@ -20,6 +20,7 @@ from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
+from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judge.localize.inputs import Compared, Inputs, callers_of
@@ -39,6 +40,7 @@ Phase = Literal[
     "clearing",
     "norm",
     "optimizer",
+    "unheld",
 ]
 
 #: The program's own code, outside its model.
@@ -140,7 +142,7 @@ class _Blame:
         yield from self.after_the_backward(at_fault)
 
     def after_the_backward(self, at_fault: Iterable[str]) -> Iterator[Fault]:
-        """The faults of reductions, of the norm and of the optimizer.
+        """The faults of reductions, of the norm, of the optimizer and of what no optimizer holds.
 
         If gradients are clipped by a norm, one wrong gradient makes all of them wrong.  A gradient
         that was compared only after its reduction may be wrong because of a module `at_fault`.
@@ -172,9 +174,14 @@ class _Blame:
         stepped = [id for id in self.wrong if id.kind in _STEPPED and self.judges(id, wrong)]
         # A common factor on all gradients is an effect of the fault before it.
         follow = self.follow_a_factor(stepped) if norm or wrong else set()
-        for id in stepped:
-            if _parameter(id) not in follow:
-                yield Fault("optimizer", _parameter(id))
+        unheld = unheld_in_both(self.rung.candidate, self.rung.reference)
+        # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
+        alone = unheld.issuperset(_parameter(id) for id in self.wrong if id.kind in _STEPPED)
+        for path in (_parameter(id) for id in stepped):
+            if path in unheld and alone:
+                yield Fault("unheld", path)
+            elif path not in follow and path not in unheld:
+                yield Fault("optimizer", path)
 
     def judges(self, id: TensorId, wrong: Collection[str]) -> bool:
         """Whether a wrong step shows a fault of the optimizer.

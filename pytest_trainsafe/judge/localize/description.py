@@ -13,15 +13,16 @@ from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.explain.common_factor import reference_clips
-from pytest_trainsafe.judge.compare.explain.factor_text import factor_cause
+from pytest_trainsafe.judge.compare.explain.held import unheld
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.compare.guards.untied import without_shares
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judge.localize.inputs import Compared
+from pytest_trainsafe.judge.localize.norm_text import norm_text
 from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
+from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.reader import Trace
@@ -104,6 +105,8 @@ class _Description:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
+            case "unheld" if self.compared.has("main_grad"):
+                return "every compared parameter that a watched optimizer holds agrees; "
         return ""
 
     def fails(self, *kinds: Kind, module: str | None = None) -> bool:
@@ -120,11 +123,12 @@ class _Description:
         """
         if not self.updated_alone or any(f.phase == "optimizer" for f in self.faults):
             return ""
-        count, total = len(self.updated_alone), self.compared.parameters
-        which = f"all {total}" if count == total else f"{count} of {total}"
+        trained = self.compared.trained | self.updated_alone
+        count, total = len(self.updated_alone), len(trained)
+        which = f"all {total}" if count == total else f"{count} of the {total}"
         return (
             "the optimizer's step: from gradients that were generated, equal in both Runs, it "
-            f"updates {which} parameters as in the reference"
+            f"updates {which} trained parameters as in the reference"
         )
 
     @cached_property
@@ -159,7 +163,7 @@ class _Description:
             case "loss":
                 return f"the loss that {self.program} reports is wrong{self.clears_the_model()}"
             case "norm":
-                return self.describe_norm()
+                return norm_text(self.comparison, self.rung, self.compared)
             case "weights":
                 return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
             case "clearing":
@@ -174,6 +178,10 @@ class _Description:
                 )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
+            case "unheld":
+                return UnheldLines(*self.both(), self.comparison, names).sentence()
+            case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
+                return f"no watched optimizer holds {parameters}, but one does in the reference"
             case _:
                 equal = self.updated_alone.issuperset(names)
                 given = ", from equal gradients in both Runs" if equal else ""
@@ -205,26 +213,6 @@ class _Description:
         elif factor is not None and len(names) == len(factor.scaled):
             text += ", by the same factor for all"
         return text
-
-    def describe_norm(self) -> str:
-        """The sentence on a wrong gradient norm or a wrong clip."""
-        factor = self.comparison.factor
-        reported = any(f.where and f.where.kind == "grad_norm" for f in self.found())
-        if factor is not None and factor.clips:
-            agree = self.compared.has("param_grad") and not self.fails("param_grad")
-            before = "each micro-batch's gradient agrees; " if agree else ""
-            count = len(factor.scaled)
-            return f"{before}{factor_cause(factor)}: one factor explains all {count} main gradients"
-        if not reported:
-            return "the clipping is wrong: gradients agree before it, and differ after it"
-        main = (id for id in self.rung.reference.ids() if id.kind == "main_grad")
-        if reference_clips(self.rung, main):
-            return (
-                "the gradient norm is wrong, or all gradients are scaled before the norm is "
-                "computed: gradients are compared after clipping, which hides such a factor"
-            )
-        right = self.compared.has("main_grad") and not self.fails("main_grad", "unclipped_grad")
-        return f"the gradient norm is wrong{', although the gradients are right' if right else ''}"
 
     def describe_module(self, group: Sequence[Fault]) -> str:
         """The sentence on faults in the forward or backward of modules."""

@@ -13,8 +13,10 @@ from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
 from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
+from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -141,9 +143,15 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     """
     wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
     kinds = {id.kind for id in wrong}
-    at = places.of_tensor(wrong[0], failed) if wrong else NOWHERE
+    apart = unheld_in_both(places.candidate, places.reference)
+    # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
+    held = [id for id in wrong if id.kind not in _STEPPED or _parameter(id) not in apart]
+    at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
     if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
-        names = list(dict.fromkeys(_parameter(id) for id in wrong))
+        names = list(dict.fromkeys(_parameter(id) for id in held or wrong))
+        if not held:
+            text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
+            return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
         text = (
             "every gradient that the optimizer receives agrees; the optimizer's step of "
             f"{name_list(names, 'parameter')} is wrong"
@@ -152,12 +160,26 @@ def whole_steps(failed: Comparison, places: Places) -> Located:
     if kinds == {"loss"} and failed.compared["main_grad"]:
         text = "every gradient and update agrees; the loss that the program reports is wrong"
         return Located((("faulty", text),), *at, (("loss", "<program>"),))
+    if any(f.pattern is not None and f.pattern.name == "same data" for f in failed.findings):
+        return Located((), *at)  # the pattern says what is at fault
+    where = "in the data, the forward, the backward or the reduction of gradients"
+    before = ""
+    if kinds and wrong[0].kind == "loss":
+        where = (
+            "in what makes this loss: the data, the forward or the weights that compute it; or in "
+            "how the loss is reported"
+        )
+    elif kinds and "loss" not in kinds and failed.compared["loss"]:
+        before, where = "the loss agrees; ", "in the backward or the reduction of gradients"
     why = (
-        "only whole steps were compared, so the fault may be in the data, the forward, the "
-        "backward or the reduction of gradients; mark micro-batches with ctx.microbatch to "
-        "distinguish these"
+        f"{before}only whole steps were compared, so the fault may be {where}; mark micro-batches "
+        "with ctx.microbatch to distinguish these"
     )
-    return Located((("not localised", why),), *at)
+    rows = [("not localised", why)]
+    if wrong and wrong[0].kind == "loss" and not any(s.what == "model" for s in places.sites):
+        unseen = "no call of the watched model was seen, so other weights may compute the loss"
+        rows.append(("", unseen))
+    return Located(tuple(rows), *at)
 
 
 def _parameter(id: TensorId) -> str:

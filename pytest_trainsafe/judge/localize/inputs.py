@@ -197,6 +197,13 @@ class Compared:
         """The number of parameters that were compared."""
         return len({id.path for id in self._both if id.kind == "param"})
 
+    @cached_property
+    def trained(self) -> frozenset[str]:
+        """The paths of the compared parameters that have a gradient in any step."""
+        kinds = ("param_grad", "main_grad")
+        with_gradient = {id.path for id in self.rung.reference.ids() if id.kind in kinds}
+        return frozenset(id.path for id in self._both if id.kind == "param") & with_gradient
+
     def inputs(self, module: str) -> bool:
         """Whether any input of a module was compared."""
         return any(

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 
-from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
+from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
+from pytest_trainsafe.judge.localize.lines import is_users, line_of_program, through
+from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Annotations,
@@ -79,6 +81,7 @@ class Places:
     def __init__(self, candidate: Trace, program: Program, reference: Trace | None = None) -> None:
         self.candidate = candidate
         self.program = program
+        self.reference = reference
         self.expected = set() if reference is None else _writes_of(reference)
         self.reductions = self._reductions("gradients")
         self.norms = self._reductions("norm")
@@ -93,7 +96,7 @@ class Places:
         """
         match phase:
             case "data" | "forward":
-                found = self._does("model")
+                found = self._does("model", "loss")
             case "backward":
                 found = self._does("backward")
             case "loss":
@@ -106,9 +109,11 @@ class Places:
                 found = self._does("step")
             case "optimizer":
                 found = self._optimizer()
+            case "unheld":
+                found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
             case _:
                 return NOWHERE
-        return found if found[0] else (_line_of(self.program), "the program")
+        return found if found[0] else (line_of_program(self.program), "the program")
 
     def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The line that changes the gradients of `targets` wrongly after their backward.
@@ -140,7 +145,7 @@ class Places:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
             found = self._does("alter")
-            return found if found[0] else (_line_of(self.program), "the program")
+            return found if found[0] else (line_of_program(self.program), "the program")
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
@@ -151,6 +156,8 @@ class Places:
         phase = _MADE_BY.get(id.kind)
         if id.microbatch is None and id.kind.endswith("_grad"):
             phase = "reduction"
+        if phase == "optimizer" and id.path in unheld_in_both(self.candidate, self.reference):
+            phase = "unheld"
         if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
             phase = "data"
         if phase is None and has_whole_steps_only(self.candidate):
@@ -180,7 +187,7 @@ class Places:
     def led_there(self) -> str:
         """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
-        return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
+        return next((site.user or site.at for site in sites if is_users(site.user or site.at)), "")
 
     def made(self, what: MadeWhat, name: str = "") -> str:
         """The line that made a tensor, as its event `Made` has it; "" if it is not known."""
@@ -276,7 +283,7 @@ class Places:
                 return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             return (
                 wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here and {does}{_through(wrapper)}",
+                f"{wrapper.name} is applied here and {does}{through(wrapper)}",
             )
         if ranked:
             return self._of(ranked)
@@ -337,7 +344,7 @@ class Places:
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
-        if _own(made.caller):
+        if is_users(made.caller):
             return made.caller, f"{made} at {relative(made.site)}"
         called = f", called at {relative(made.caller)}" if made.caller else ""
         return made.site, f"{made}{called}{self.program_of(made.site)}"
@@ -364,16 +371,16 @@ class Places:
         Lines of this package's loops do not stand alone, because users have not written them.
         """
         if site.user:
-            return site.user, f"{does}{_through(site)}"
-        program = _line_of(self.program)
+            return site.user, f"{does}{through(site)}"
+        program = line_of_program(self.program)
         if is_fixture(site.at) and program:
             return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
         return site.at, f"{does}{self.program_of(site.at)}"
 
     def program_of(self, source: str) -> str:
         """A clause on the line of the user's program, if `source` is not in the user's code."""
-        program = "" if _own(source) else _line_of(self.program)
-        return f"; the program is at {relative(program)}" if _own(program) else ""
+        program = "" if is_users(source) else line_of_program(self.program)
+        return f"; the program is at {relative(program)}" if is_users(program) else ""
 
 
 def has_whole_steps_only(trace: Trace) -> bool:
@@ -391,7 +398,7 @@ def set_up(candidate: Trace, module: str, source: str) -> str:
 def apart(clause: str, line: str, source: str) -> str:
     """A clause that names `line`, if that is in another file than `source`; else ""."""
     file, other = line.rpartition(":")[0], source.rpartition(":")[0]
-    return clause if _own(line) and file != other else ""
+    return clause if is_users(line) and file != other else ""
 
 
 def _of_norm(comparison: Comparison) -> Iterator[Finding]:
@@ -407,19 +414,6 @@ def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
     """The reductions, without repetitions: of several that differ only in size, one is kept."""
     found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
     return list(found.values())
-
-
-def _own(line: str) -> bool:
-    """Whether a line is the user's, and not an installed package's or this package's loop's."""
-    return bool(line) and not (is_installed(line) or is_fixture(line))
-
-
-def _through(site: Site) -> str:
-    """Returns ", through FILE:LINE" if the user's code called a package that does the work.
-
-    FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
-    """
-    return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
 
 
 def _patterns(
@@ -438,13 +432,3 @@ def _writes_of(trace: Trace) -> set[Site]:
     """The lines of a trace that change gradients in place."""
     sites = (site for rank in trace.ranks for site in rank.events_of(Site))
     return {site for site in sites if site.what == "write"}
-
-
-def _line_of(program: Program) -> str:
-    """The "file:line" of a program's function, or the path of a script; "" if neither is known."""
-    if not program.file or is_fixture(program.file):
-        return program.path if program.script is not None else ""
-    function = program.path.rpartition(":")[2].rpartition(".")[2]
-    lines = Path(program.file).read_text(encoding="utf-8").splitlines()
-    found = (n for n, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
-    return f"{program.file}:{next(found, 1)}"

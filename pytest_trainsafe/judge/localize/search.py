@@ -65,7 +65,7 @@ def localize(
     if first.where is None:
         return None
     if has_whole_steps_only(rung.reference):
-        return whole_steps(failed, Places(rung.candidate, candidate.case.program))
+        return whole_steps(failed, Places(rung.candidate, candidate.case.program, rung.reference))
     case = candidate.case
     family = family_of(case, rung, first)
     if (known := budget.known(family)) is not None:
@@ -106,7 +106,7 @@ def wrong_line(candidate: Traces, rung: Rung, failed: RungJudgement) -> Located 
     None if no line is known, as for a tensor that a module produces.
     """
     if failed.explained:
-        places = Places(rung.candidate, candidate.case.program)
+        places = Places(rung.candidate, candidate.case.program, rung.reference)
         found = Located((), *places.of_annotations())
     else:
         found = _unlocated(candidate, rung, failed.comparison)
@@ -122,7 +122,7 @@ def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> 
     rows = tuple(("" if number else "not localised", text) for number, text in enumerate(why))
     if first.where is None:
         return Located(rows)
-    places = Places(rung.candidate, candidate.case.program)
+    places = Places(rung.candidate, candidate.case.program, rung.reference)
     return Located(rows, *places.of_tensor(first.where, failed))
 
 

@@ -98,13 +98,15 @@ def unwatched(
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
     others = [each for each in modules if id(each) not in watched | around]
+    classes = {type(each) for part in parts for each in part.modules()}
     inner = {id(m) for each in others for m in each.modules() if m is not each}
     for module in others:
         own = [p for p in module.parameters() if id(p) not in known]
         if id(module) not in inner and own and not memory & set(map(_address, own)):
+            which = "another" if type(module) in classes else "the"
             yield (
-                f"{_counted(len(own))} of the module {type(module).__qualname__}, which ctx.watch "
-                "was not given; pass ctx.watch a list of modules to compare it too"
+                f"{_counted(len(own))} of {which} module {type(module).__qualname__}, which "
+                "ctx.watch was not given; pass ctx.watch a list of modules to compare it too"
             )
     for found in dicts:
         shared = [name for name in parameters if name in found]

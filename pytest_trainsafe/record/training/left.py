@@ -16,7 +16,8 @@ from torch import nn
 from pytest_trainsafe.record.training.optimizer import groups, stepping
 from pytest_trainsafe.record.training.settings import settings
 from pytest_trainsafe.record.training.tensors import local_values
-from pytest_trainsafe.trace.facts import Counted
+from pytest_trainsafe.record.training.unheld import unheld
+from pytest_trainsafe.trace.facts import Counted, Unheld
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
@@ -31,7 +32,8 @@ class Left:
 
     def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
         # Runs that only measure need no notes.
-        self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
+        self._measures = bool(spec.perturbation)
+        self._notes = not (self._measures or spec.rewrite or spec.record == "sketch")
         self._writer = writer
         self._parameters: Mapping[str, torch.Tensor] = {}
         self._optimizer: Any = None
@@ -45,9 +47,9 @@ class Left:
         optimizer: Any,
     ) -> None:
         """Remembers the modules, parameters and optimizer, and the numbers that they have now."""
+        self._parameters, self._optimizer = parameters, optimizer
         if not self._notes:
             return
-        self._parameters, self._optimizer = parameters, optimizer
         named = [(f"module {name}" if name else "model", each) for each, name in modules.items()]
         named += [(f"optimizer {type(one).__name__}", one) for one in stepping(optimizer)]
         self._owners = dict(named[:MAX_OWNERS])
@@ -55,6 +57,9 @@ class Left:
 
     def finish(self, changed: Sequence[str]) -> None:
         """After the program, writes what it leaves; `changed` names weights that changed last."""
+        held = None if self._measures else unheld(self._optimizer, self._parameters)
+        if held is not None:
+            self._writer.add(Unheld(held))
         if not self._notes:
             return
         if left_gradients(self._parameters.values()):

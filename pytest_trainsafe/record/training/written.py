@@ -1,7 +1,8 @@
 """Records the lines that change gradients in place between the backward and the optimizer's step.
 
 Such lines reduce, scale or clip gradients.  Lines that change parameters are kept as well; they
-matter only if a forward follows in the same step (`conditions.py`).  Used in the Runs of a
+matter only if a forward follows in the same step (`conditions.py`), or if no optimizer holds the
+parameters (`unheld.py`).  Used in the Runs of a
 localisation only, because every operation then costs a Python call.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Self
 
 import msgspec
 import torch
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.training.tensors import memory
+from pytest_trainsafe.record.training.unheld import UnheldChanges, tensors_of
 from pytest_trainsafe.trace.facts import Site
 
 #: Operations that multiply by a number, with the power of the number that is the factor.
@@ -36,8 +38,11 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     backward.
     """
 
-    def __init__(self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter]) -> None:
+    def __init__(
+        self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter], unheld: UnheldChanges
+    ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
+        self.unheld = unheld
         self._clock = clock
         self._sites = sites
         self._parameters = list(parameters)
@@ -45,6 +50,15 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights: set[int] | None = None
         self._found: dict[Site, None] = {}
         self._noted: set[Site] = set()
+
+    def __enter__(self) -> Self:
+        self.unheld.begin()
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *raised: Any) -> None:
+        super().__exit__(*raised)  # type: ignore[no-untyped-call]
+        self.unheld.end()
 
     def found(self) -> list[Site]:
         """The source lines that changed parameters since the last call of `forget`."""
@@ -70,6 +84,8 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._gradients = None
         if func._schema.is_mutable and not backward:
             self._look_at(func, args)
+        if not backward:
+            self.unheld.look_at(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     def _look_at(self, func: Any, args: Sequence[Any]) -> None:
@@ -108,7 +124,7 @@ def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> boo
         memory(tensor) in memories
         for argument, value in zip(func._schema.arguments, args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
-        for tensor in _tensors(value)
+        for tensor in tensors_of(value)
     )
 
 
@@ -126,11 +142,3 @@ def _factor(name: str, args: Sequence[Any]) -> float:
 
 def _memories(tensors: Iterable[torch.Tensor]) -> set[int]:
     return {memory(tensor) for tensor in tensors} - {0}
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for each in value:
-            yield from _tensors(each)

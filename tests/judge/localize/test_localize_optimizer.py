@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from blamed_traces import noting
+from blamed_traces import PROGRAM, noting
 from clipped_traces import both, rung
 from compare_traces import PARAMETERS, Edit, Record, only
 from stack_program import train
@@ -23,7 +23,9 @@ from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
 
-AGREES = "from gradients that were generated, equal in both Runs, it updates all 11 parameters"
+AGREES = (
+    "from gradients that were generated, equal in both Runs, it updates all 11 trained parameters"
+)
 
 
 @pytest.mark.trainsafe(
@@ -109,3 +111,18 @@ def test_a_step_by_a_right_gradient_is_not_judged_if_only_one_run_replaced_the_g
     wrong = rung(tmp_path, TP, shifted("optimizer_state", "fc1.bias.exp_avg"), limit=0)
     assert blamed(wrong) == [("optimizer", "fc1.bias")]
     assert blamed(noting(wrong, *GENERATED)) == []
+
+
+@pytest.mark.parametrize(("frozen", "which"), [("fc2.weight", "all 3"), ("", "3 of the 4")])
+def test_the_optimizer_is_said_to_update_a_share_of_the_trained_parameters_only(
+    tmp_path: Path, frozen: str, which: str
+) -> None:
+    """A frozen parameter has no gradient, and does not count."""
+    wrong = rung(
+        tmp_path, TP, shifted("main_grad", "fc1.bias"), limit=0, notes=GENERATED[:3],
+        without=lambda id: id.path == frozen and id.kind in ("param_grad", "main_grad"),
+    )  # fmt: skip
+    comparison = with_factor(wrong, compare(wrong))
+    faults = blame(wrong, comparison, REWRITE, Stages(wrong.candidate))
+    rows = dict(located(faults, comparison, wrong, PROGRAM, "").rows)
+    assert f"it updates {which} trained parameters as in the reference" in rows["agrees"]

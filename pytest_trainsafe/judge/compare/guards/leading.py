@@ -15,8 +15,10 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.explain.held import with_known_holders
+from pytest_trainsafe.judge.compare.guards.same_data import same_data_in_step
 from pytest_trainsafe.judge.compare.guards.untied import untied
-from pytest_trainsafe.judge.compare.guards.vacuity import SETUP
+from pytest_trainsafe.judge.compare.guards.vacuity import SETUP, UNSEEN
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
@@ -35,8 +37,10 @@ Digests = tuple[str, ...]
 def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
     """A copy of a failed comparison whose first wrong tensor is explained by a wrong setup.
 
-    Returns the comparison itself if the setup does not explain this tensor.
+    If the setup does not explain this tensor, the copy only says more of parameters that did not
+    move: what is known of the optimizer that holds them.
     """
+    comparison = with_known_holders(rung, comparison)
     failing = [f for f in comparison.findings if f.verdict == "fail"]
     where = failing[0].where if failing else None
     if where is None:
@@ -44,7 +48,10 @@ def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
     first = [finding for finding in failing if finding.where == where]
     lead = next((finding for finding in first if finding.pattern is not None), first[0])
     pattern = (
-        _same_data(rung, comparison, where) or _skipped_step(rung, where) or untied(rung, lead)
+        _same_data(rung, comparison, where)
+        or same_data_in_step(rung, comparison, where)
+        or _skipped_step(rung, where)
+        or untied(rung, lead)
     )
     if pattern is None:
         return comparison
@@ -64,7 +71,14 @@ def setup_hints(found: Sequence[Finding], comparison: Comparison) -> list[Findin
         return []
     names = {f.pattern.name for f in comparison.findings if f.pattern is not None}
     repeated = {_REPEATS.get(name) for name in names}
-    return [f for f in found if f.check in SETUP and f.check not in repeated]
+    return [_as_hint(f) for f in found if f.check in SETUP and f.check not in repeated]
+
+
+def _as_hint(finding: Finding) -> Finding:
+    """A guard's finding without what it says of a test that passes."""
+    if finding.check != "dp-inputs":
+        return finding
+    return msgspec.structs.replace(finding, message=finding.message.partition(UNSEEN)[0])
 
 
 def _same_data(rung: Rung, comparison: Comparison, where: TensorId) -> Pattern | None:

@@ -46,6 +46,9 @@ COVERED = ("activation", "activation_grad", "param_grad", "main_grad", "update",
 #: The checks of a run's setup.  If the comparison fails, these may show the cause.
 SETUP = frozenset({"dp-inputs", "tp-inputs", "in-effect", "skipped-step"})
 
+#: Where the message of `dp-inputs` begins to say what a test that passes does not show.
+UNSEEN = ": a missing "
+
 #: Axes that may take effect without sharding a tensor, and their values that have no effect.
 _TRIVIAL: dict[str, tuple[AxisValue, ...]] = {
     "sp": (False,),
@@ -220,8 +223,8 @@ def _inputs(candidate: Trace) -> Guard:
         if work(here) == work(there):
             over = " and ".join(_apart(here, there))
             text = (
-                f"ranks {here.rank} and {there.rank} of {over} saw the same data: a missing "
-                f"average over {over} would not show"
+                f"ranks {here.rank} and {there.rank} of {over} saw the same data{UNSEEN}average "
+                f"over {over} would not show"
             )
             yield "dp-inputs", text
             break

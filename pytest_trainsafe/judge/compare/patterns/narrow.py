@@ -19,9 +19,12 @@ PLAIN_BITS = 4
 def narrower(wrong: WrongTensor) -> Pattern | None:
     """Matches if a narrower dtype can represent all values exactly, but not all of the reference's.
 
-    The error must also be no larger than the error of a few roundings to this dtype.
+    The error must also be no larger than the error of a few roundings to this dtype.  Never matches
+    values that are the reference's earlier ones: initial values fit narrow dtypes.
     """
     if wrong.value.is_complex() or _plain(wrong.value):
+        return None
+    if any(torch.equal(wrong.value, earlier) for earlier in wrong.earlier.values()):
         return None
     for dtype in _NARROWER.get(wrong.dtype, ()):
         if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):

@@ -1,0 +1,150 @@
+"""Finds the parameters that no optimizer holds, and the lines that change them in a step.
+
+An average of the weights or a teacher is watched beside the model, and changes by the program's own
+code.  Which parameters these are is recorded after the program (`left.py`); the lines are recorded
+in the Runs of a localisation only (`written.py`).
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from types import CodeType
+from typing import Any
+
+import msgspec
+import torch
+
+from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.training.optimizer import groups, stepping
+from pytest_trainsafe.record.training.tensors import memory
+from pytest_trainsafe.trace.facts import Changed
+from pytest_trainsafe.trace.writer import RankWriter
+
+#: Maximum number of lines that are recorded for one step.
+MAX_LINES = 8
+
+#: The collectives that write no tensor of their first argument.  Torch declares none as mutable.
+_READS = frozenset({"send", "barrier", "monitored_barrier_"})
+
+
+def unheld(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> tuple[str, ...] | None:
+    """The names of the parameters that no optimizer holds.
+
+    None if that is not known: there is no optimizer, one has no groups of parameters, or one holds
+    a tensor that is neither one of `parameters` nor the master copy of one.
+    """
+    names = {id(holder): name for name, p in parameters.items() for holder in _holders(p)}
+    held: set[str] = set()
+    for inner in stepping(optimizer):
+        own = [each for group in groups(inner) for each in group.get("params", ())]
+        if not own or any(id(each) not in names for each in own):
+            return None
+        held.update(names[id(each)] for each in own)
+    return tuple(name for name in parameters if name not in held) if held else None
+
+
+class UnheldChanges:
+    """Finds the lines of a step that change parameters that no optimizer holds, in place.
+
+    `stepped` says whether an optimizer has stepped in the present step.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        writer: RankWriter,
+        optimizer: Any,
+        parameters: Mapping[str, torch.Tensor],
+        stepped: Callable[[], bool],
+    ) -> None:
+        self._clock = clock
+        self._writer = writer
+        self._optimizer = optimizer
+        self._parameters = parameters
+        self._stepped = stepped
+        self._loop: tuple[int, CodeType] | None = None
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._found: dict[Changed, dict[str, None]] = {}
+
+    def begin(self) -> None:
+        """A step begins: finds the function that enters it, and where the parameters lie."""
+        frames = calling_frames(sys._getframe(1))
+        loop = next((f for f, owner in frames if owner in ("project", "fixture")), None)
+        self._loop = None if loop is None else (id(loop), loop.f_code)
+        found = {*(unheld(self._optimizer, self._parameters) or ())}
+        # An optimizer may step parameters in the same memory, a flat buffer, by any operation.
+        shared = {memory(p) for name, p in self._parameters.items() if name not in found}
+        self._names = {}
+        for name, parameter in self._parameters.items():
+            place = memory(parameter)
+            if name in found and place and place not in shared:
+                self._names[place] = (*self._names.get(place, ()), name)
+
+    def look_at(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """Notes the present line if `func`, which is about to run, changes such a parameter."""
+        if not self._names:
+            return
+        names = dict.fromkeys(
+            name for each in _written(func, args) for name in self._names.get(memory(each), ())
+        )
+        if not names or self._clock.step is None:
+            return
+        inner, user = calling_lines()
+        at = user or inner
+        if owner_of(at.rpartition(":")[0]) not in ("project", "installed"):
+            return
+        operation = func._schema.name.rpartition("::")[2]
+        led = self._led_from()
+        caller = "" if led == at else led
+        numbers = _numbers((*args, *kwargs.values())) if func.namespace != "c10d" else ()
+        key = Changed(self._clock.step, at, operation, caller, self._stepped(), numbers)
+        if key in self._found or len(self._found) < MAX_LINES:
+            self._found.setdefault(key, {}).update(names)
+
+    def end(self) -> None:
+        """A step ends: writes the lines that were found."""
+        for key, names in self._found.items():
+            self._writer.add(msgspec.structs.replace(key, parameters=(*names,)))
+        self._found.clear()
+        self._names = {}
+
+    def _led_from(self) -> str:
+        """The present line of the function that entered the step; "" if it is not on the stack."""
+        for frame, _ in calling_frames(sys._getframe(1)):
+            if self._loop == (id(frame), frame.f_code):
+                return line_of(frame)
+        return ""
+
+
+def _holders(parameter: torch.Tensor) -> list[Any]:
+    return [parameter, getattr(parameter, "main_param", None)]
+
+
+def _written(func: Any, args: Sequence[Any]) -> Iterator[torch.Tensor]:
+    """The tensors that an operation or a collective writes."""
+    namespace, _, name = func._schema.name.partition("::")
+    if namespace == "c10d":
+        if args and name not in _READS:
+            yield from tensors_of(args[0])
+        return
+    for argument, value in zip(func._schema.arguments, args, strict=False):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            yield from tensors_of(value)
+
+
+def _numbers(values: Sequence[Any]) -> tuple[float, ...]:
+    """The finite numbers among the arguments of an operation, at most 4."""
+    found = (float(each) for each in values if type(each) in (int, float))
+    return tuple(each for each in found if math.isfinite(each))[:4]
+
+
+def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+    """A tensor, or the tensors of a list, also of a list of lists."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for each in value:
+            yield from tensors_of(each)

@@ -181,7 +181,7 @@ class Recorder:
         if self.spec.rewrite:
             where = self.spec.point.coordinates(self.writer.rank)
             if not self.spec.point.get("compile", False):  # it would disable torch.compile
-                self.written = Writes(self.clock, self.sites, parameters.values())
+                self.written = Writes(self.clock, self.sites, parameters.values(), self.origins)
             rewriter = Rewriter(
                 self.spec, where, self.clock, self.writer, annotations, noise, self.origins
             )

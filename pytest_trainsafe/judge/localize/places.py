@@ -8,30 +8,24 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from pathlib import Path
 
-from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
+from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
+from pytest_trainsafe.judge.localize.gradients import never_reduced, unsummed
+from pytest_trainsafe.judge.localize.lines import NOWHERE, Place, own, program_line, through
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Annotations,
-    Caller,
-    Made,
-    MadeWhat,
     Reduction,
-    SetUp,
     Site,
     What,
 )
 from pytest_trainsafe.trace.reader import Trace
-
-#: A source line and its description: "file:line" and a phrase; both "" for none.
-Place = tuple[str, str]
-NOWHERE: Place = ("", "")
 
 #: For each kind of tensor that no module produces: the phase that produces it.
 _MADE_BY: dict[str, Phase] = {
@@ -53,6 +47,7 @@ _DOES: dict[What, str] = {
     "alter": "changes parameters before the step's last forward",
     "mode": "switches to evaluation mode",
     "watch": "passes the annotations to ctx.watch",
+    "clear": "clears gradients between two backwards of a step",
 }
 
 #: In-place operations that scale a gradient.
@@ -102,13 +97,15 @@ class Places:
                 found = self._norm(comparison)
             case "reduction":
                 found = self._reduction(comparison, targets)
+            case "accumulation":
+                found = self._accumulation()
             case "clearing":
                 found = self._does("step")
             case "optimizer":
                 found = self._optimizer()
             case _:
                 return NOWHERE
-        return found if found[0] else (_line_of(self.program), "the program")
+        return found if found[0] else (program_line(self.program), "the program")
 
     def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The line that changes the gradients of `targets` wrongly after their backward.
@@ -140,7 +137,7 @@ class Places:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
             found = self._does("alter")
-            return found if found[0] else (_line_of(self.program), "the program")
+            return found if found[0] else (program_line(self.program), "the program")
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
@@ -180,21 +177,7 @@ class Places:
     def led_there(self) -> str:
         """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
-        return next((site.user or site.at for site in sites if _own(site.user or site.at)), "")
-
-    def made(self, what: MadeWhat, name: str = "") -> str:
-        """The line that made a tensor, as its event `Made` has it; "" if it is not known."""
-        made = (each for rank in self.candidate.ranks for each in rank.events_of(Made))
-        return next((each.at for each in made if (each.what, each.name) == (what, name)), "")
-
-    def calls(self, module: str, source: str) -> str:
-        """A clause on a line that calls a module for `module`, whose code is at `source`."""
-        found = (each for rank in self.candidate.ranks for each in rank.events_of(Caller))
-        for call in found:
-            clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
-            if call.by == module and clause:
-                return clause
-        return ""
+        return next((site.user or site.at for site in sites if own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
         """The collectives that the report lists for a fault.
@@ -221,11 +204,21 @@ class Places:
         return NOWHERE
 
     def _norm(self, comparison: Comparison) -> Place:
-        """The source line that reduces the gradient norm, or that scales gradients by it."""
+        """The source line that reduces the gradient norm, or that scales gradients by it.
+
+        If ranks report the norms of their own parts, it is the line that reports the norm, unless
+        some line reduces the norm over other axes.
+        """
+        factor = comparison.factor
+        if factor is not None and factor.unsummed and not self.norms:
+            source, what = self._does("norm")
+            scaled = self._writes(_SCALES)[0]
+            if source:
+                at = f"; gradients are scaled at {relative(scaled)}" if scaled else ""
+                return source, f"{what}, which is not summed over {factor.unsummed}{at}"
         changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
         if changed is not None:
             return self._written(changed)
-        factor = comparison.factor
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
         named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
@@ -261,6 +254,8 @@ class Places:
         changed = self.changed(comparison, targets)
         if changed is not None:
             return self._written(changed)
+        if axis := never_reduced(self.candidate, comparison, targets):
+            return self._unsynced(axis)
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
         fitting, ignored = self._fitting(targets), self._ignored(targets)
@@ -276,12 +271,52 @@ class Places:
                 return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             return (
                 wrapper.user or wrapper.at,
-                f"{wrapper.name} is applied here and {does}{_through(wrapper)}",
+                f"{wrapper.name} is applied here and {does}{through(wrapper)}",
             )
         if ranked:
             return self._of(ranked)
         written = self._writes()
-        return written if written[0] else self._does("step")
+        return written if written[0] else self._uncalled(unsummed(comparison, targets), targets)
+
+    def _accumulation(self) -> Place:
+        """The source line that clears gradients between two backwards, or starts a backward."""
+        cleared = (site for site in self.sites if site.what == "clear")
+        site = next((site for site in cleared if site not in self.expected), None)
+        return self._does("backward") if site is None else self._place(site, _DOES["clear"])
+
+    def _unsynced(self, axis: str) -> Place:
+        """The source line that calls `no_sync`, or starts the last backward, which never reduces.
+
+        `axis` is the axis over which torch's wrapper would reduce.
+        """
+        site = next((site for site in self.sites if site.what == "no_sync"), None)
+        starts = [site for site in self.sites if site.what == "backward"]
+        if site is None and not starts:
+            return self._does("step")
+        does = "calls no_sync" if site is not None else _DOES["backward"]
+        wrapper = next(site for site in self.sites if site.what == "wrapper")
+        source, what = self._place(site or starts[-1], does)
+        return source, (
+            f"{what}; no reduction over {axis} was seen in the step; {wrapper.name} is applied at "
+            f"{relative(wrapper.user or wrapper.at)}"
+        )
+
+    def _uncalled(self, axis: str, targets: Sequence[str]) -> Place:
+        """The source lines between which a call is missing that sums gradients over `axis`.
+
+        They start the last backward and step the optimizer.  If `axis` is "", or if no backward is
+        known, it is the latter alone.
+        """
+        starts = [site for site in self.sites if site.what == "backward"]
+        step = self._does("step")
+        if not axis or not starts or not step[0]:
+            return step
+        source, what = self._place(starts[-1], _DOES["backward"])
+        return source, (
+            f"{what}; no call between it and the optimizer's step at {relative(step[0])} sums the "
+            f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')} over "
+            f"{axis}"
+        )
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
         """The recorded reductions that possibly reduce the gradients of the parameters `targets`.
@@ -337,15 +372,15 @@ class Places:
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
-        if _own(made.caller):
+        if own(made.caller):
             return made.caller, f"{made} at {relative(made.site)}"
         called = f", called at {relative(made.caller)}" if made.caller else ""
         return made.site, f"{made}{called}{self.program_of(made.site)}"
 
     def _optimizer(self) -> Place:
         source, what = self._does("step")
-        for own in (site for site in self.sites if site.what == "stepper"):
-            return source, f"{what}; {own.name}.step is defined at {relative(own.at)}"
+        for stepper in (site for site in self.sites if site.what == "stepper"):
+            return source, f"{what}; {stepper.name}.step is defined at {relative(stepper.at)}"
         made = next((site for site in self.sites if site.what == "optimizer"), None)
         if made is not None and not source:
             return self._place(made, f"constructs {made.name}")
@@ -364,34 +399,21 @@ class Places:
         Lines of this package's loops do not stand alone, because users have not written them.
         """
         if site.user:
-            return site.user, f"{does}{_through(site)}"
-        program = _line_of(self.program)
+            return site.user, f"{does}{through(site)}"
+        program = program_line(self.program)
         if is_fixture(site.at) and program:
             return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
         return site.at, f"{does}{self.program_of(site.at)}"
 
     def program_of(self, source: str) -> str:
         """A clause on the line of the user's program, if `source` is not in the user's code."""
-        program = "" if _own(source) else _line_of(self.program)
-        return f"; the program is at {relative(program)}" if _own(program) else ""
+        program = "" if own(source) else program_line(self.program)
+        return f"; the program is at {relative(program)}" if own(program) else ""
 
 
 def has_whole_steps_only(trace: Trace) -> bool:
     """Whether the program marked no micro-batch, so that only whole steps were recorded."""
     return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
-
-
-def set_up(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the line that put a module into its place, if its code is at `source`."""
-    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
-    line = next((each.at for each in placed if each.module == module), "")
-    return apart(f"; {module} is set up at {relative(line)}", line, source)
-
-
-def apart(clause: str, line: str, source: str) -> str:
-    """A clause that names `line`, if that is in another file than `source`; else ""."""
-    file, other = line.rpartition(":")[0], source.rpartition(":")[0]
-    return clause if _own(line) and file != other else ""
 
 
 def _of_norm(comparison: Comparison) -> Iterator[Finding]:
@@ -409,19 +431,6 @@ def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
     return list(found.values())
 
 
-def _own(line: str) -> bool:
-    """Whether a line is the user's, and not an installed package's or this package's loop's."""
-    return bool(line) and not (is_installed(line) or is_fixture(line))
-
-
-def _through(site: Site) -> str:
-    """Returns ", through FILE:LINE" if the user's code called a package that does the work.
-
-    FILE:LINE is the line in the package.  Returns "" if the user's own line does the work.
-    """
-    return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
-
-
 def _patterns(
     comparison: Comparison, kinds: Collection[str], paths: Collection[str] = ()
 ) -> list[Pattern]:
@@ -435,16 +444,6 @@ def _patterns(
 
 
 def _writes_of(trace: Trace) -> set[Site]:
-    """The lines of a trace that change gradients in place."""
+    """The lines of a trace that change gradients in place, or clear them between backwards."""
     sites = (site for rank in trace.ranks for site in rank.events_of(Site))
-    return {site for site in sites if site.what == "write"}
-
-
-def _line_of(program: Program) -> str:
-    """The "file:line" of a program's function, or the path of a script; "" if neither is known."""
-    if not program.file or is_fixture(program.file):
-        return program.path if program.script is not None else ""
-    function = program.path.rpartition(":")[2].rpartition(".")[2]
-    lines = Path(program.file).read_text(encoding="utf-8").splitlines()
-    found = (n for n, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
-    return f"{program.file}:{next(found, 1)}"
+    return {site for site in sites if site.what in ("write", "clear")}

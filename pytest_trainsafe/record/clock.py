@@ -73,6 +73,11 @@ class Clock:
         """The number of micro-batches that the current step has entered."""
         return len(self._seen.entries)
 
+    @property
+    def differentiated(self) -> int:
+        """The number of micro-batches of the current step of which a gradient has arrived."""
+        return len(self._seen.with_backward)
+
     def start_step(self) -> int:
         """Enters the next step and returns its number, counted from 0."""
         if self.step is not None:

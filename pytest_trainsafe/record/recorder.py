@@ -169,9 +169,8 @@ class Recorder:
         self.writer.add(annotations.fact())
         for text in contradictions(parameters, self.spec.point, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
-        noise = (
-            Noise(self.spec.perturbation, self.spec.noise_seed) if self.spec.perturbation else None
-        )
+        size = self.spec.perturbation
+        noise = Noise(size, self.spec.noise_seed) if size else None
         if noise is not None and self.spec.noisy_operations:
             self.noisy, noise = OperationNoise(noise), None
         rewriter = None
@@ -181,7 +180,9 @@ class Recorder:
                 unheld = UnheldChanges(
                     self.clock, self.writer, optimizer, parameters, self._stepped
                 )
-                self.written = Writes(self.clock, self.sites, parameters.values(), unheld)
+                self.written = Writes(
+                    self.clock, self.sites, parameters.values(), unheld, self.origins
+                )
             rewriter = Rewriter(
                 self.spec, where, self.clock, self.writer, annotations, noise, self.origins
             )

@@ -130,37 +130,41 @@ class Caller(msgspec.Struct, frozen=True, tag="caller", omit_defaults=True):
         return _fault_of_lines(self.at)
 
 
-class SetUp(msgspec.Struct, frozen=True, tag="set_up"):
+class SetUp(msgspec.Struct, frozen=True, tag="set_up", omit_defaults=True):
     """The line `at` of the program put a module into its place in the model.
 
-    If constructors did, it is the line that calls the outermost of them.
+    If constructors did, it is the line that calls the outermost of them.  `inside` is the
+    program's line in the innermost of them, if the program wrote that constructor; else "".
     """
 
     module: Text
     at: Text
+    inside: Text = ""
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
-        return _fault_of_lines(self.at)
+        return _fault_of_lines(self.at, self.inside)
 
 
 MadeWhat = Literal["input", "loss", "output"]
 
 
-class Made(msgspec.Struct, frozen=True, tag="made"):
+class Made(msgspec.Struct, frozen=True, tag="made", omit_defaults=True):
     """The line `at` of the program made a tensor.
 
     `what` is "input" for an input of the model, with its key path as `name`; "output" for the
-    output of the module `name`; and "loss" for a tensor whose `backward` is called.
+    output of the module `name`; and "loss" for a tensor whose `backward` is called.  `of` has, for
+    a loss, other lines that made the tensors from which `at` computes it, the nearest first.
     """
 
     what: MadeWhat
     name: Text
     at: Text
+    of: Annotated[tuple[Text, ...], msgspec.Meta(max_length=16)] = ()
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
-        return _fault_of_lines(self.at)
+        return _fault_of_lines(self.at, *self.of)
 
 
 #: The kind of a piece of state: a check of `assert_resumable`, without the prefix "resume:".
@@ -214,6 +218,9 @@ What = Literal[
     "mode",
     "watch",
     "group",
+    "clear",
+    "sync",
+    "no_sync",
 ]
 
 Of = Literal["gradients", "norm"]
@@ -295,7 +302,9 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     step; "alter" changes parameters in place before a forward of the same step; "optimizer"
     constructs the optimizer, "stepper" defines the step of a class of optimizers that is the
     program's own, and "wrapper" constructs a wrapper that reduces gradients; "mode" puts a module
-    into evaluation mode; "watch" calls ctx.watch; "group" makes a process group.
+    into evaluation mode; "watch" calls ctx.watch; "group" makes a process group; "clear" clears
+    gradients between two backwards of a step; "sync" calls a DistributedDataParallel so that its
+    backward reduces gradients, and "no_sync" calls its no_sync.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.  `factor` is the number by which a

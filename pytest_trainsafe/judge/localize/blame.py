@@ -9,7 +9,7 @@ Called by `judge.localize.search`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -23,6 +23,7 @@ from pytest_trainsafe.judge.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.conditions import Condition, Conditions, Steps
+from pytest_trainsafe.judge.localize.gradients import lost
 from pytest_trainsafe.judge.localize.inputs import Compared, Inputs, callers_of
 from pytest_trainsafe.judge.localize.stages import is_input, stage_of, wrong_transfer
 from pytest_trainsafe.record.inject.rewrite import replacement, rewrite_key
@@ -36,6 +37,7 @@ Phase = Literal[
     "backward",
     "weights",
     "loss",
+    "accumulation",
     "reduction",
     "clearing",
     "norm",
@@ -166,8 +168,7 @@ class _Blame:
             yield Fault("norm", PROGRAM)
         else:
             if clipped or not (norm and wrong):
-                phase: Phase = "clearing" if self.are_uncleared(late) else "reduction"
-                yield from (Fault(phase, id.path) for id in late)
+                yield from (Fault(self.phase_of(late), id.path) for id in late)
             if not wrong and not late and (norm or scaled):
                 yield Fault("norm", PROGRAM)
         wrong |= {id.path for id in (*reduced, *late)}
@@ -193,6 +194,13 @@ class _Blame:
         if self.steps.unequal(id, path):
             return False
         return self.steps.alone(id, path) or not (_paths(id) & {*wrong})
+
+    def phase_of(self, gradients: Sequence[TensorId]) -> Phase:
+        """The phase that makes gradients wrong of which each micro-batch is right."""
+        if self.are_uncleared(gradients):
+            return "clearing"
+        found = lost(self.comparison, {id.path for id in gradients})
+        return "accumulation" if found else "reduction"
 
     def are_uncleared(self, gradients: Iterable[TensorId]) -> bool:
         """Whether the gradients that are explained contain those of the previous step."""

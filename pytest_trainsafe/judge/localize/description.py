@@ -19,13 +19,28 @@ from pytest_trainsafe.judge.compare.guards.untied import without_shares
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
+from pytest_trainsafe.judge.localize.gradients import (
+    axis_of_terms,
+    lost,
+    never_reduced,
+    norm_text,
+    reduced_wrongly,
+)
 from pytest_trainsafe.judge.localize.inputs import Compared
-from pytest_trainsafe.judge.localize.norm_text import norm_text
-from pytest_trainsafe.judge.localize.places import NOWHERE, Place, Places, apart, set_up
+from pytest_trainsafe.judge.localize.lines import (
+    NOWHERE,
+    Place,
+    apart,
+    calls,
+    constructed,
+    made,
+    of_loss,
+    set_up,
+)
+from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
-from pytest_trainsafe.trace.reader import Trace
 
 #: The report lists at most so many names per group of faults, and so many groups per failure.
 MAX_NAMES = 3
@@ -101,7 +116,7 @@ class _Description:
                 return f"the forward of {forward} agrees; "
             case "loss" if forward:
                 return f"the forward of {forward} agrees; "
-            case "weights" | "reduction" | "clearing" if both:
+            case "weights" | "accumulation" | "reduction" | "clearing" if both:
                 return f"the forward and the backward of {both} agree; "
             case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
                 return "every gradient that the optimizer receives agrees; "
@@ -171,15 +186,25 @@ class _Description:
                     f"the gradients of {parameters} still contain those of the previous step: the "
                     "program does not set them to zero between the steps"
                 )
+            case "accumulation":
+                return (
+                    f"the gradients of {parameters} are accumulated wrongly: each micro-batch's "
+                    f"gradient agrees, but {lost(self.comparison, names)}"
+                )
             case "reduction" if self.places.changed(self.comparison, names) is not None:
                 return (
                     f"the gradients of {parameters} are changed between their backward and the "
                     f"optimizer's step: {self.reduced(names)}"
                 )
+            case "reduction" if over := never_reduced(self.rung.candidate, self.comparison, names):
+                return (
+                    f"no reduction of the gradients of {parameters} over {over} was seen in the "
+                    f"step: {self.reduced(names)}"
+                )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
             case "unheld":
-                return UnheldLines(*self.both(), self.comparison, names).sentence()
+                return self.unheld(names)
             case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
                 return f"no watched optimizer holds {parameters}, but one does in the reference"
             case _:
@@ -187,32 +212,14 @@ class _Description:
                 given = ", from equal gradients in both Runs" if equal else ""
                 return f"the optimizer's step of {parameters} is wrong{given}"
 
+    def unheld(self, names: Sequence[str]) -> str:
+        """The sentence on wrong parameters that no optimizer holds."""
+        rung = self.rung
+        return UnheldLines(rung.candidate, rung.reference, self.comparison, names).sentence()
+
     def reduced(self, names: Sequence[str]) -> str:
         """The evidence that the reduction of some parameters' gradients is wrong."""
-        main = [any(id.kind == "main_grad" for id in trace.ids()) for trace in self.both()]
-        if main == [False, True]:
-            return "the optimizer receives no gradient"
-        uncompared = [name for name in names if not self.compared.gradient(name)]
-        if len(uncompared) == len(names):
-            text = (
-                "the gradient after the reduction differs, and no micro-batch's gradient of "
-                f"{'it' if len(names) == 1 else 'them'} was compared"
-            )
-        else:
-            text = (
-                "each micro-batch's gradient agrees, but the gradient after the reduction does not"
-            )
-            if uncompared:
-                text += (
-                    " (not compared: the micro-batches' gradients of "
-                    f"{name_list(uncompared, 'parameter')})"
-                )
-        factor = self.comparison.factor
-        if factor is not None and factor.clips and factor.apart:
-            text += f"; the other {len(factor.scaled)} gradients differ only by the clipping factor"
-        elif factor is not None and len(names) == len(factor.scaled):
-            text += ", by the same factor for all"
-        return text
+        return reduced_wrongly(self.rung, self.comparison, self.compared, names)
 
     def describe_module(self, group: Sequence[Fault]) -> str:
         """The sentence on faults in the forward or backward of modules."""
@@ -288,9 +295,7 @@ class _Description:
             for f in self.found()
             if f.where and f.where.kind == "param_grad" and f.where.path in targets and f.pattern
         ]
-        axes = {pattern.axis for pattern in patterns if pattern.name == "partial sum"}
-        alone = all(pattern.name == "partial sum" for pattern in patterns) and len(axes) == 1
-        return axes.pop() if alone else ""
+        return axis_of_terms(patterns)
 
     def unshared(self, group: Sequence[Fault]) -> list[TensorId]:
         """The parameters that the reference shares with the first of the group, as `untied` says.
@@ -311,10 +316,6 @@ class _Description:
         found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
         more = [f"and {len(found) - MAX_REDUCTIONS} more"] if len(found) > MAX_REDUCTIONS else []
         return found[:MAX_REDUCTIONS] + more
-
-    def both(self) -> tuple[Trace, Trace]:
-        """The candidate's and the reference's trace."""
-        return self.rung.candidate, self.rung.reference
 
     def found(self) -> Iterator[Finding]:
         """The failing findings."""
@@ -346,28 +347,29 @@ class _Description:
             return ""
         clause = ""
         if fault.phase == "forward" and not fault.uncalled:
-            made = self.places.made("output", fault.target)
+            line = made(self.rung.candidate, "output", fault.target)
             # Of a package that makes the output, the program's line only calls the model.
-            made = "" if made == self.places.led_there() else made
-            clause = apart(f"; its output is made at {relative(made)}", made, source)
+            line = "" if line == self.places.led_there() else line
+            clause = apart(f"; its output is made at {relative(line)}", line, source)
         if not clause and (fault.between or fault.uncalled):
             caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
-            clause = self.places.calls(caller or "", source)
-        return clause or set_up(self.rung.candidate, fault.target, source)
+            clause = calls(self.rung.candidate, caller or "", source)
+        clause = clause or set_up(self.rung.candidate, fault.target, source)
+        own_code = fault.phase != "buffer" and not fault.uncalled and not is_installed(source)
+        if clause or not own_code or source != self.modules[fault.target].source:
+            return clause
+        return constructed(self.rung.candidate, fault.target, source)
 
     def made_by_program(self, fault: Fault, source: str) -> str:
         """The clause of `leading_to` on the line that makes what the program's own code uses."""
         if fault.handed is not None:
             return ""
-        if fault.phase == "backward":
-            made = self.places.made("loss")
-            return apart(f"; the loss is made at {relative(made)}", made, source)
         if fault.phase in ("data", "forward"):
             for finding in self.found():
                 if finding.where is not None and finding.where.kind == "input":
                     name = finding.where.name
-                    made = self.places.made("input", name)
-                    return apart(f"; {name} is made at {relative(made)}", made, source)
+                    line = made(self.rung.candidate, "input", name)
+                    return apart(f"; {name} is made at {relative(line)}", line, source)
         return ""
 
     def other_class(self, group: Sequence[Fault], source: str) -> str:
@@ -384,6 +386,10 @@ class _Description:
         of_module = fault.phase in ("forward", "buffer", "backward", "weights")
         if fault.target == PROGRAM or not of_module:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
+            if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
+                start = self.places.of_phase("backward", self.comparison)
+                computed = of_loss(self.rung.candidate, start[0])
+                return computed if computed[0] else start
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)

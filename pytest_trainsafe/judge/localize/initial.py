@@ -15,7 +15,8 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.compare.explain.module_code import module_code
-from pytest_trainsafe.judge.localize.places import NOWHERE, Places, set_up
+from pytest_trainsafe.judge.localize.lines import NOWHERE, set_up
+from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace

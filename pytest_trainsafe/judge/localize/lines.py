@@ -1,4 +1,7 @@
-"""Tells lines of users from those of packages, and words what they do.  Called by `places`."""
+"""Lines of programs, and the clauses that name them beside the code at fault.
+
+Called by `judge.localize.places` and `judge.localize.description`.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +9,81 @@ from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.trace.facts import Caller, Made, MadeWhat, SetUp, Site
+from pytest_trainsafe.trace.reader import Trace
+
+#: A source line and its description: "file:line" and a phrase; both "" for none.
+Place = tuple[str, str]
+NOWHERE: Place = ("", "")
+
+#: Of the lines that the loss is computed from, at most so many are named beside the last one.
+_MOST_OF_LOSS = 2
 
 
-def is_users(line: str) -> bool:
+def set_up(candidate: Trace, module: str, source: str) -> str:
+    """A clause on the line that put a module into its place, if its code is at `source`."""
+    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
+    line = next((each.at for each in placed if each.module == module), "")
+    return apart(f"; {module} is set up at {relative(line)}", line, source)
+
+
+def constructed(candidate: Trace, module: str, source: str) -> str:
+    """A clause on the user's line that constructs a module whose own class is at `source`.
+
+    It is a line in the constructor of the module around it, if the user wrote that.
+    """
+    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
+    lines = next(((each.inside, each.at) for each in placed if each.module == module), ())
+    line = next((line for line in lines if own(line) and line != source), "")
+    return f"; {module} is set up at {relative(line)}" if line else ""
+
+
+def made(candidate: Trace, what: MadeWhat, name: str) -> str:
+    """The line that made a tensor, as its event `Made` has it; "" if it is not known."""
+    events = (each for rank in candidate.ranks for each in rank.events_of(Made))
+    return next((each.at for each in events if (each.what, each.name) == (what, name)), "")
+
+
+def calls(candidate: Trace, module: str, source: str) -> str:
+    """A clause on a line that calls a module for `module`, whose code is at `source`."""
+    found = (each for rank in candidate.ranks for each in rank.events_of(Caller))
+    for call in found:
+        clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
+        if call.by == module and clause:
+            return clause
+    return ""
+
+
+def of_loss(candidate: Trace, backward: str) -> Place:
+    """The user's line that makes the loss, and what it does; NOWHERE if it is not known.
+
+    `backward` is the line that starts the backward.  If that line itself also computes the loss,
+    such as `(loss * scale).backward()`, it is the line before that, and the description has both.
+    """
+    events = (each for rank in candidate.ranks for each in rank.events_of(Made))
+    found = next((each for each in events if each.what == "loss"), None)
+    lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
+    before = [line for line in lines if line != backward]
+    if not lines:
+        return NOWHERE
+    line, *others = before or lines
+    what = "makes the loss"
+    if others:
+        names = " and ".join(map(relative, others[:_MOST_OF_LOSS]))
+        what += f" from what is computed at {names}"
+    if line == backward:
+        return line, f"{what} and starts the backward"
+    start = f"; the backward starts at {relative(backward)}" if backward else ""
+    return line, f"{what}{start}"
+
+
+def apart(clause: str, line: str, source: str) -> str:
+    """A clause that names `line`, if that is in another file than `source`; else ""."""
+    file, other = line.rpartition(":")[0], source.rpartition(":")[0]
+    return clause if own(line) and file != other else ""
+
+
+def own(line: str) -> bool:
     """Whether a line is the user's, and not an installed package's or this package's loop's."""
     return bool(line) and not (is_installed(line) or is_fixture(line))
 
@@ -22,7 +96,7 @@ def through(site: Site) -> str:
     return f", through {relative(site.at)}" if site.user and site.at != site.user else ""
 
 
-def line_of_program(program: Program) -> str:
+def program_line(program: Program) -> str:
     """The "file:line" of a program's function, or the path of a script; "" if neither is known."""
     if not program.file or is_fixture(program.file):
         return program.path if program.script is not None else ""
@@ -30,3 +104,14 @@ def line_of_program(program: Program) -> str:
     lines = Path(program.file).read_text(encoding="utf-8").splitlines()
     found = (n for n, line in enumerate(lines, 1) if line.lstrip().startswith(f"def {function}("))
     return f"{program.file}:{next(found, 1)}"
+
+
+def writes_of(trace: Trace) -> set[Site]:
+    """The lines of a trace that change gradients in place, or clear them between backwards."""
+    sites = (site for rank in trace.ranks for site in rank.events_of(Site))
+    return {site for site in sites if site.what in ("write", "clear")}
+
+
+def has_whole_steps_only(trace: Trace) -> bool:
+    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
+    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)

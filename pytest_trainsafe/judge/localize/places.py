@@ -12,28 +12,30 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from pytest_trainsafe.core.code_files import is_fixture, relative
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judge.localize.blame import Phase
 from pytest_trainsafe.judge.localize.conditions import Condition, evaluations
-from pytest_trainsafe.judge.localize.lines import is_users, line_of_program, through
+from pytest_trainsafe.judge.localize.gradients import adds_up, never_reduced, once, unsummed
+from pytest_trainsafe.judge.localize.lines import (
+    NOWHERE,
+    Place,
+    has_whole_steps_only,
+    own,
+    program_line,
+    through,
+    writes_of,
+)
 from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import (
     Annotations,
-    Caller,
-    Made,
-    MadeWhat,
     Reduction,
-    SetUp,
     Site,
     What,
 )
 from pytest_trainsafe.trace.reader import Trace
-
-#: A source line and its description: "file:line" and a phrase; both "" for none.
-Place = tuple[str, str]
-NOWHERE: Place = ("", "")
 
 #: For each kind of tensor that no module produces: the phase that produces it.
 _MADE_BY: dict[str, Phase] = {
@@ -55,6 +57,7 @@ _DOES: dict[What, str] = {
     "alter": "changes parameters before the step's last forward",
     "mode": "switches to evaluation mode",
     "watch": "passes the annotations to ctx.watch",
+    "clear": "clears gradients between two backwards of a step",
 }
 
 #: In-place operations that scale a gradient.
@@ -68,9 +71,6 @@ _OF_REDUCTIONS = frozenset(
     {"partial sum", "scaled", "other micro-batches", "uncleared", "zero", "stale", "clip factor"}
 )
 
-#: How the names of reductions end that sum or average; gradients rarely need any other.
-_SUMS = ("(SUM)", "(AVG)")
-
 
 class Places:
     """The source lines that a candidate's trace recorded, searched for the line at fault.
@@ -82,7 +82,7 @@ class Places:
         self.candidate = candidate
         self.program = program
         self.reference = reference
-        self.expected = set() if reference is None else _writes_of(reference)
+        self.expected = set() if reference is None else writes_of(reference)
         self.reductions = self._reductions("gradients")
         self.norms = self._reductions("norm")
         found = dict.fromkeys(site for rank in candidate.ranks for site in rank.events_of(Site))
@@ -105,6 +105,8 @@ class Places:
                 found = self._norm(comparison)
             case "reduction":
                 found = self._reduction(comparison, targets)
+            case "accumulation":
+                found = self._accumulation()
             case "clearing":
                 found = self._does("step")
             case "optimizer":
@@ -113,7 +115,7 @@ class Places:
                 found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
             case _:
                 return NOWHERE
-        return found if found[0] else (line_of_program(self.program), "the program")
+        return found if found[0] else (program_line(self.program), "the program")
 
     def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
         """The line that changes the gradients of `targets` wrongly after their backward.
@@ -145,7 +147,7 @@ class Places:
         """The source line that changes parameters before a forward, or switches a module's mode."""
         if condition == "altered":
             found = self._does("alter")
-            return found if found[0] else (line_of_program(self.program), "the program")
+            return found if found[0] else (program_line(self.program), "the program")
         site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
         if site is None or not site.at:
             return NOWHERE
@@ -181,27 +183,13 @@ class Places:
 
     def summing(self, axis: str) -> Place:
         """The source line of a collective that sums gradients over the mesh axis `axis`."""
-        made = [each for each in self.reductions if axis in each.axes and _adds_up(each)]
+        made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
         return self._of(made) if made else NOWHERE
 
     def led_there(self) -> str:
         """The user's line that calls the model, for faults in installed packages."""
         sites = [site for site in self.sites if site.what == "model"]
-        return next((site.user or site.at for site in sites if is_users(site.user or site.at)), "")
-
-    def made(self, what: MadeWhat, name: str = "") -> str:
-        """The line that made a tensor, as its event `Made` has it; "" if it is not known."""
-        made = (each for rank in self.candidate.ranks for each in rank.events_of(Made))
-        return next((each.at for each in made if (each.what, each.name) == (what, name)), "")
-
-    def calls(self, module: str, source: str) -> str:
-        """A clause on a line that calls a module for `module`, whose code is at `source`."""
-        found = (each for rank in self.candidate.ranks for each in rank.events_of(Caller))
-        for call in found:
-            clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
-            if call.by == module and clause:
-                return clause
-        return ""
+        return next((site.user or site.at for site in sites if own(site.user or site.at)), "")
 
     def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
         """The collectives that the report lists for a fault.
@@ -211,9 +199,9 @@ class Places:
         parameters.  If no such collective was recorded, it has all collectives on gradients.
         """
         if phase == "norm":
-            return _once(self.norms)
+            return once(self.norms)
         targets = [*targets]
-        return _once(self._fitting(targets) or self._not_of_wrapper(targets, self.reductions))
+        return once(self._fitting(targets) or self._not_of_wrapper(targets, self.reductions))
 
     def _reductions(self, of: str) -> list[Reduction]:
         ranks = self.candidate.ranks
@@ -228,11 +216,21 @@ class Places:
         return NOWHERE
 
     def _norm(self, comparison: Comparison) -> Place:
-        """The source line that reduces the gradient norm, or that scales gradients by it."""
+        """The source line that reduces the gradient norm, or that scales gradients by it.
+
+        If ranks report the norms of their own parts, it is the line that reports the norm, unless
+        some line reduces the norm over other axes.
+        """
+        factor = comparison.factor
+        if factor is not None and factor.unsummed and not self.norms:
+            source, what = self._does("norm")
+            scaled = self._writes(_SCALES)[0]
+            if source:
+                at = f"; gradients are scaled at {relative(scaled)}" if scaled else ""
+                return source, f"{what}, which is not summed over {factor.unsummed}{at}"
         changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
         if changed is not None:
             return self._written(changed)
-        factor = comparison.factor
         # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
         # The gradients themselves do not show that, because clipping removes the factor.
         named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
@@ -268,12 +266,14 @@ class Places:
         changed = self.changed(comparison, targets)
         if changed is not None:
             return self._written(changed)
+        if axis := never_reduced(self.candidate, comparison, targets):
+            return self._unsynced(axis)
         patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
         fitting, ignored = self._fitting(targets), self._ignored(targets)
         ranked = sorted(
             fitting or self._not_of_wrapper(targets, self.reductions),
-            key=lambda made: (_adds_up(made), not axes & {*made.axes}),
+            key=lambda made: (adds_up(made), not axes & {*made.axes}),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
         role = self.candidate.sizes.mesh.role
@@ -288,7 +288,47 @@ class Places:
         if ranked:
             return self._of(ranked)
         written = self._writes()
-        return written if written[0] else self._does("step")
+        return written if written[0] else self._uncalled(unsummed(comparison, targets), targets)
+
+    def _accumulation(self) -> Place:
+        """The source line that clears gradients between two backwards, or starts a backward."""
+        cleared = (site for site in self.sites if site.what == "clear")
+        site = next((site for site in cleared if site not in self.expected), None)
+        return self._does("backward") if site is None else self._place(site, _DOES["clear"])
+
+    def _unsynced(self, axis: str) -> Place:
+        """The source line that calls `no_sync`, or starts the last backward, which never reduces.
+
+        `axis` is the axis over which torch's wrapper would reduce.
+        """
+        site = next((site for site in self.sites if site.what == "no_sync"), None)
+        starts = [site for site in self.sites if site.what == "backward"]
+        if site is None and not starts:
+            return self._does("step")
+        does = "calls no_sync" if site is not None else _DOES["backward"]
+        wrapper = next(site for site in self.sites if site.what == "wrapper")
+        source, what = self._place(site or starts[-1], does)
+        return source, (
+            f"{what}; no reduction over {axis} was seen in the step; {wrapper.name} is applied at "
+            f"{relative(wrapper.user or wrapper.at)}"
+        )
+
+    def _uncalled(self, axis: str, targets: Sequence[str]) -> Place:
+        """The source lines between which a call is missing that sums gradients over `axis`.
+
+        They start the last backward and step the optimizer.  If `axis` is "", or if no backward is
+        known, it is the latter alone.
+        """
+        starts = [site for site in self.sites if site.what == "backward"]
+        step = self._does("step")
+        if not axis or not starts or not step[0]:
+            return step
+        source, what = self._place(starts[-1], _DOES["backward"])
+        return source, (
+            f"{what}; no call between it and the optimizer's step at {relative(step[0])} sums the "
+            f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')} over "
+            f"{axis}"
+        )
 
     def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
         """The recorded reductions that possibly reduce the gradients of the parameters `targets`.
@@ -344,15 +384,15 @@ class Places:
     def _of(self, ranked: Sequence[Reduction]) -> Place:
         """The source line of the first reduction, or the user's line that called a library."""
         made = ranked[0]
-        if is_users(made.caller):
+        if own(made.caller):
             return made.caller, f"{made} at {relative(made.site)}"
         called = f", called at {relative(made.caller)}" if made.caller else ""
         return made.site, f"{made}{called}{self.program_of(made.site)}"
 
     def _optimizer(self) -> Place:
         source, what = self._does("step")
-        for own in (site for site in self.sites if site.what == "stepper"):
-            return source, f"{what}; {own.name}.step is defined at {relative(own.at)}"
+        for stepper in (site for site in self.sites if site.what == "stepper"):
+            return source, f"{what}; {stepper.name}.step is defined at {relative(stepper.at)}"
         made = next((site for site in self.sites if site.what == "optimizer"), None)
         if made is not None and not source:
             return self._place(made, f"constructs {made.name}")
@@ -372,48 +412,20 @@ class Places:
         """
         if site.user:
             return site.user, f"{does}{through(site)}"
-        program = line_of_program(self.program)
+        program = program_line(self.program)
         if is_fixture(site.at) and program:
             return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
         return site.at, f"{does}{self.program_of(site.at)}"
 
     def program_of(self, source: str) -> str:
         """A clause on the line of the user's program, if `source` is not in the user's code."""
-        program = "" if is_users(source) else line_of_program(self.program)
-        return f"; the program is at {relative(program)}" if is_users(program) else ""
-
-
-def has_whole_steps_only(trace: Trace) -> bool:
-    """Whether the program marked no micro-batch, so that only whole steps were recorded."""
-    return not any(step.microbatches for rank in trace.ranks for step in rank.steps)
-
-
-def set_up(candidate: Trace, module: str, source: str) -> str:
-    """A clause on the line that put a module into its place, if its code is at `source`."""
-    placed = (each for rank in candidate.ranks for each in rank.events_of(SetUp))
-    line = next((each.at for each in placed if each.module == module), "")
-    return apart(f"; {module} is set up at {relative(line)}", line, source)
-
-
-def apart(clause: str, line: str, source: str) -> str:
-    """A clause that names `line`, if that is in another file than `source`; else ""."""
-    file, other = line.rpartition(":")[0], source.rpartition(":")[0]
-    return clause if is_users(line) and file != other else ""
+        program = "" if own(source) else program_line(self.program)
+        return f"; the program is at {relative(program)}" if own(program) else ""
 
 
 def _of_norm(comparison: Comparison) -> Iterator[Finding]:
     failing = (f for f in comparison.findings if f.verdict == "fail")
     return (f for f in failing if f.where is not None and f.where.kind == "grad_norm")
-
-
-def _adds_up(made: Reduction) -> bool:
-    return made.call.endswith(_SUMS) or "(" not in made.call
-
-
-def _once(reductions: Iterable[Reduction]) -> list[Reduction]:
-    """The reductions, without repetitions: of several that differ only in size, one is kept."""
-    found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
-    return list(found.values())
 
 
 def _patterns(
@@ -426,9 +438,3 @@ def _patterns(
         if f.verdict == "fail" and f.pattern is not None and f.where is not None
         if f.where.kind in kinds and (not paths or f.where.path in paths)
     ]
-
-
-def _writes_of(trace: Trace) -> set[Site]:
-    """The lines of a trace that change gradients in place."""
-    sites = (site for rank in trace.ranks for site in rank.events_of(Site))
-    return {site for site in sites if site.what == "write"}

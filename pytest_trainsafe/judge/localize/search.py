@@ -27,7 +27,8 @@ from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
 from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.judge.localize.initial import initial, whole_steps
-from pytest_trainsafe.judge.localize.places import Places, has_whole_steps_only
+from pytest_trainsafe.judge.localize.lines import has_whole_steps_only
+from pytest_trainsafe.judge.localize.places import Places
 from pytest_trainsafe.judge.localize.scales import scales
 from pytest_trainsafe.judge.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.launch import GroupFailure

@@ -10,7 +10,7 @@ import functools
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -80,9 +80,9 @@ class Sites:
 
         `names` has the names of the modules.  The present line is the one that calls ctx.watch.
         """
-        for module, line in self._places.lines(names).items():
+        for module, lines in self._places.lines(names).items():
             if module in names:
-                self._writer.add(SetUp(names[module], line))
+                self._writer.add(SetUp(names[module], *lines))
         self.note("watch")
 
     @contextlib.contextmanager
@@ -90,7 +90,8 @@ class Sites:
         """Notes lines in a `with` block that construct objects or put modules into their places.
 
         The objects are optimizers, process groups and those wrappers of torch that reduce
-        gradients; `write_constructed` records their lines, and `write_places` those of modules.
+        gradients; `write_constructed` records their lines, and those that call `no_sync` of a
+        DistributedDataParallel; `write_places` records those of modules.
         """
         classes: list[tuple[Any, What]] = [
             (torch.optim.Optimizer, "optimizer"),
@@ -100,13 +101,16 @@ class Sites:
         before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
         for cls, what in classes:
             cls.__init__ = self._watched(cls.__init__, what)
-        makes = c10d.new_group
+        makes, ddp = c10d.new_group, cast(Any, DistributedDataParallel)
+        unsynced = ddp.no_sync
+        ddp.no_sync = self._watched(unsynced, "no_sync")
         c10d.new_group = dist.new_group = self._watched(makes, "group", "new_group")
         try:
             with self._places.watched():
                 yield
         finally:
             c10d.new_group = dist.new_group = makes
+            ddp.no_sync = unsynced
             for cls, original in before:
                 if original is None:
                     del cls.__init__

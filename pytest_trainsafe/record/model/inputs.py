@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
@@ -80,6 +81,7 @@ class ModelInputs:
             # A copy of the model, or a recomputation of all of it, has no inputs of its own.
             if module is not part or self.clock.step is None or in_backward():
                 return
+            self._note_sync(module)
             tensors = [tensor for _, tensor in tensors_in([args, kwargs])]
             hashes = tuple(map(tensor_hash, tensors))
             measured = level == "step" or not self.spec.records("input")
@@ -133,6 +135,22 @@ class ModelInputs:
         self.writer.add(InputEvent(step, microbatch, *identity))
         if self.spec.records("input"):
             self._write_inputs(step, microbatch, given)
+
+    def _note_sync(self, part: nn.Module) -> None:
+        """Records whether the DistributedDataParallel that runs now, if any, reduces gradients.
+
+        It does in the backward of this forward, unless the forward runs inside of `no_sync`.  It is
+        `part`, or around it.
+        """
+        around: Any = part
+        if not isinstance(part, DistributedDataParallel):
+            around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+        if around is None or not torch.is_grad_enabled():
+            return
+        if around.require_backward_grad_sync:
+            self.sites.note("sync", self.clock.step)
+        else:
+            self.sites.write_constructed()  # among them is the line that calls no_sync
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
         """Writes the inputs that the program passes to its model.

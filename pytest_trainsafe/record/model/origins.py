@@ -8,7 +8,7 @@ So it is used only in Runs of a localisation.  Called by the recorder.
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType, FunctionType
 from typing import Any
 
@@ -24,6 +24,15 @@ from pytest_trainsafe.trace.writer import RankWriter
 #: The attribute that a tensor has from the function that made it: a line of the program.
 _MADE_AT = "_trainsafe_made_at"
 
+#: The attribute with the lines that made the tensors that a tensor was computed from.
+_MADE_OF = "_trainsafe_made_of"
+
+#: What torch calls for `tensor.grad = value`.
+_SETS_GRADIENT: Any = torch.Tensor.__dict__.get("grad", torch._C.TensorBase.grad).__set__
+
+#: Of so many lines a tensor remembers that its value comes from them, the nearest first.
+MAX_LINES = 4
+
 
 class Origins(TorchFunctionMode):
     """Gives each tensor that a function of torch returns the line of the program that called it.
@@ -35,6 +44,8 @@ class Origins(TorchFunctionMode):
         super().__init__()
         self._writer = writer
         self._noted: set[tuple[MadeWhat, str]] = set()
+        #: Called with a tensor whose `grad` the program is about to set to None.
+        self.on_cleared: Callable[[torch.Tensor], None] | None = None
 
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -42,24 +53,29 @@ class Origins(TorchFunctionMode):
         func = called(func, sys._getframe(1))
         if type(func) is FunctionType and func.__code__.co_qualname == "Tensor.backward":
             self.note("loss", "", args[0])
+        elif self.on_cleared is not None and func == _SETS_GRADIENT and args[1] is None:
+            self.on_cleared(args[0])
         result = func(*args, **(kwargs or {}))
         if type(result) is torch.Tensor:
-            self._made((result,), sys._getframe(1))
+            self._made((result,), args, sys._getframe(1))
         elif isinstance(result, tuple | list):
-            self._made(result, sys._getframe(1))
+            self._made(result, args, sys._getframe(1))
         return result
 
-    def _made(self, results: Sequence[Any], frame: FrameType) -> None:
+    def _made(self, results: Sequence[Any], args: Sequence[Any], frame: FrameType) -> None:
         # A function that returns its argument, such as `to`, does not make it.  Parameters are not
         # results, and live longer than a step.
         made = [x for x in results if type(x) is torch.Tensor and not hasattr(x, _MADE_AT)]
         if made and (line := _line(frame)):
+            of = _lines_of(args, line)
             for each in made:
                 setattr(each, _MADE_AT, line)
+                setattr(each, _MADE_OF, of)
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Forgets the line that made a tensor: a module returns it, whose code reports name."""
         setattr(tensor, _MADE_AT, "")
+        setattr(tensor, _MADE_OF, ())
 
     def note(self, what: MadeWhat, name: str, tensor: object) -> None:
         """Records the line that made a tensor, if it is known; each kind and name once.
@@ -70,7 +86,8 @@ class Origins(TorchFunctionMode):
         line = getattr(tensor, _MADE_AT, "")
         if line and (what, name) not in self._noted:
             self._noted.add((what, name))
-            self._writer.add(Made(what, name, line))
+            of = getattr(tensor, _MADE_OF, ()) if what == "loss" else ()
+            self._writer.add(Made(what, name, line, of))
 
 
 def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:
@@ -80,6 +97,21 @@ def origins(spec: RunSpec, writer: RankWriter) -> Origins | None:
     """
     needed = bool(spec.rewrite) and not spec.trusted and not spec.point.get("compile", False)
     return Origins(writer) if needed else None
+
+
+def _lines_of(args: Sequence[Any], line: str) -> tuple[str, ...]:
+    """The lines other than `line` that made the tensors in a function's `args`.
+
+    The lines of these tensors come first, and then those of the tensors that they are made of.
+    """
+    given: list[Any] = []
+    for each in args:
+        given += each if isinstance(each, list | tuple) else [each]
+    tensors = [each for each in given if type(each) is torch.Tensor]
+    found = dict.fromkeys(getattr(each, _MADE_AT, "") for each in tensors)
+    for each in tensors:
+        found |= dict.fromkeys(getattr(each, _MADE_OF, ()))
+    return tuple(each for each in found if each and each != line)[:MAX_LINES]
 
 
 def _line(frame: FrameType | None) -> str:

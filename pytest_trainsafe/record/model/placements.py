@@ -24,7 +24,7 @@ class Placements:
 
     def __init__(self) -> None:
         #: By the id of a parent: the parent, and for each name the child's id and the line.
-        self._noted: dict[int, tuple[weakref.ref[nn.Module], dict[str, tuple[int, str]]]] = {}
+        self._noted: dict[int, tuple[weakref.ref[nn.Module], dict[str, tuple[int, str, str]]]] = {}
         self._finished = False
 
     @contextlib.contextmanager
@@ -36,21 +36,22 @@ class Placements:
         finally:
             handle.remove()
 
-    def lines(self, modules: Iterable[nn.Module]) -> dict[nn.Module, str]:
-        """Maps the children of `modules` to the "file:line" that put each into its place.
+    def lines(self, modules: Iterable[nn.Module]) -> dict[nn.Module, tuple[str, str]]:
+        """Maps the children of `modules` to the lines ("file:line") that put each into its place.
 
         A module that constructors put in place has the line that calls the outermost of these
-        constructors.  Modules without a known line are left out.  Ends the noting.
+        constructors, and the user's innermost line in these constructors, "" for none.  Modules
+        without a known first line are left out.  Ends the noting.
         """
-        found: dict[nn.Module, str] = {}
+        found: dict[nn.Module, tuple[str, str]] = {}
         for parent in modules:
             owner, names = self._noted.get(id(parent), (None, {}))
             if owner is None or owner() is not parent:
                 continue
             for name, child in parent.named_children():
-                identity, line = names.get(name, (0, ""))
+                identity, line, inside = names.get(name, (0, "", ""))
                 if line and identity == id(child):
-                    found.setdefault(child, line)
+                    found.setdefault(child, (line, inside))
         self._noted.clear()
         self._finished = True
         return found
@@ -62,28 +63,31 @@ class Placements:
         if owner is None or owner() is not parent:
             names = {}
             self._noted[id(parent)] = weakref.ref(parent), names
-        names[name] = id(child), _line(sys._getframe(1))
+        names[name] = id(child), *_lines(sys._getframe(1))
 
 
-def _line(frame: FrameType | None) -> str:
-    """The user's innermost line that is not inside the constructor of a module.
+def _lines(frame: FrameType | None) -> tuple[str, str]:
+    """The user's innermost line that is not inside the constructor of a module, and one inside.
 
-    The innermost line outside of torch if the user has none; "" if there is no such line either.
+    The first is the innermost line outside of torch if the user has none; "" if there is no such
+    line either.  The second is the user's innermost line in a constructor of a module, or "".
     """
-    line, own = "", False
+    line, own, inside = "", False, ""
     while frame is not None:
         code = frame.f_code
         owner = owner_of(code.co_filename)
         if owner == "ours":
             break  # the recorder, which calls the program
         if code.co_name == "__init__" and _is_of_module(frame):
+            if not inside:
+                inside = line if own else line_of(frame) if owner == "project" else ""
             line, own = "", False
         elif not own and owner in ("project", "installed"):
             own = owner == "project"
             if own or not line:
                 line = line_of(frame)
         frame = frame.f_back
-    return line
+    return line, inside
 
 
 def _is_of_module(frame: FrameType) -> bool:

@@ -2,8 +2,9 @@
 
 Such lines reduce, scale or clip gradients.  Lines that change parameters are kept as well; they
 matter only if a forward follows in the same step (`conditions.py`), or if no optimizer holds the
-parameters (`unheld.py`).  Used in the Runs of a
-localisation only, because every operation then costs a Python call.
+parameters (`unheld.py`).  Lines that clear gradients are recorded if another backward follows in
+the same step: they lose what was accumulated.  Used in the Runs of a localisation only, because
+every operation then costs a Python call.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.sites import Sites
+from pytest_trainsafe.record.model.origins import Origins
 from pytest_trainsafe.record.training.tensors import memory
 from pytest_trainsafe.record.training.unheld import UnheldChanges, tensors_of
 from pytest_trainsafe.trace.facts import Site
@@ -39,7 +41,12 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(
-        self, clock: Clock, sites: Sites, parameters: Iterable[nn.Parameter], unheld: UnheldChanges
+        self,
+        clock: Clock,
+        sites: Sites,
+        parameters: Iterable[nn.Parameter],
+        unheld: UnheldChanges,
+        origins: Origins | None = None,
     ) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.unheld = unheld
@@ -50,6 +57,11 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._weights: set[int] | None = None
         self._found: dict[Site, None] = {}
         self._noted: set[Site] = set()
+        #: The lines that cleared gradients, and the micro-batches that had a backward before.
+        self._cleared: dict[Site, int] = {}
+        self._watched = {id(parameter) for parameter in self._parameters}
+        if origins is not None:
+            origins.on_cleared = self._on_cleared
 
     def __enter__(self) -> Self:
         self.unheld.begin()
@@ -67,8 +79,13 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def forget(self) -> None:
         """Forgets the lines that changed parameters in the step that ends now.
 
-        These changes are the optimizer's update.
+        These changes are the optimizer's update.  Records the lines that cleared gradients before
+        a later backward of the step.
         """
+        for site, before in self._cleared.items():
+            if before < self._clock.differentiated:
+                self._sites.add(site)
+        self._cleared.clear()
         self._found.clear()
         self._weights = None
 
@@ -96,12 +113,28 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
             site = self._sites.here("alter", name)
             if site is not None:
                 self._found[site] = None
-        if name in _CLEARS:
+        if name in _CLEARS and not self._clock.differentiated:
             return
         if self._gradients is None:
             self._gradients = _memories(self._held())
-        if _writes_to(func, args, self._gradients):
+        if not _writes_to(func, args, self._gradients):
+            return
+        if name not in _CLEARS:
             self._note(name, args)
+        elif name != "fill_" or not args[1]:
+            self._clear()
+
+    def _on_cleared(self, tensor: torch.Tensor) -> None:
+        """Called before the program sets a tensor's `grad` to None."""
+        if id(tensor) in self._watched and tensor.grad is not None and not in_backward():
+            self._clear()
+
+    def _clear(self) -> None:
+        """Keeps the line that clears a gradient until the step's end shows if it loses anything."""
+        if self._clock.differentiated and not self._clock.stepping:
+            site = self._sites.here("clear")
+            if site is not None:
+                self._cleared.setdefault(site, self._clock.differentiated)
 
     def _note(self, name: str, args: Sequence[Any]) -> None:
         """Records the line of an operation on gradients, with the factor of its first time."""

@@ -72,7 +72,9 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
     if len(scaled) < LEAST or not _others_allow(rung, comparison, step, factors):
         return None
     apart = tuple(id for id in wrong if id not in scaled)
-    return Factor(step, factors, scaled, apart, _clipping(rung, scaled, factors, norms))
+    clips = _clipping(rung, scaled, factors, norms)
+    unsummed = _unsummed(rung, norms) if clips == "norms" else ""
+    return Factor(step, factors, scaled, apart, clips, unsummed)
 
 
 def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
@@ -208,6 +210,32 @@ def _norms(rung: Rung, step: int) -> dict[int, tuple[float, float]]:
     return {rank: (ours, theirs) for rank, ours in found.items() if math.isfinite(ours)}
 
 
+def _unsummed(rung: Rung, norms: Mapping[int, tuple[float, float]]) -> str:
+    """The axes over which the ranks' norms are those of parts: "dp", or "" if there are none.
+
+    The squares of the norms of the ranks along them add up to the square of the reference's norm.
+    """
+    ranks = {rank.rank: rank.coordinates for rank in rung.candidate.ranks}
+    sized = [axis for axis, size in rung.candidate.sizes.items() if size > 1]
+    if ranks.keys() != norms.keys() or all(_near(*pair) for pair in norms.values()):
+        return ""
+    for count in range(1, len(sized) + 1):
+        for axes in itertools.combinations(sized, count):
+            squares: dict[tuple[int, ...], float] = {}
+            for rank, at in ranks.items():
+                others = tuple(at[axis] for axis in sized if axis not in axes)
+                squares[others] = squares.get(others, 0.0) + norms[rank][0] ** 2
+            theirs = next(iter(norms.values()))[1]
+            if all(_near(math.sqrt(total), theirs) for total in squares.values()):
+                return " and ".join(axes)
+    return ""
+
+
+def _near(one: float, other: float) -> bool:
+    """Whether two norms are equal up to rounding."""
+    return abs(one - other) <= 10 * BLUR * max(abs(one), abs(other))
+
+
 def _clipping(
     rung: Rung,
     scaled: Sequence[TensorId],
@@ -218,18 +246,14 @@ def _clipping(
     if not norms:
         return "reference" if reference_clips(rung, scaled) else ""
 
-    def near(one: float, other: float) -> bool:
-        """Whether two norms are equal up to rounding."""
-        return abs(one - other) <= 10 * BLUR * max(abs(one), abs(other))
-
     pairs = [(factors[rank], *norms[rank]) for rank in factors if rank in norms]
-    if all(near(factor * ours, theirs) for factor, ours, theirs in pairs):
+    if all(_near(factor * ours, theirs) for factor, ours, theirs in pairs):
         return "norms"
-    if all(near(ours, factor * theirs) for factor, ours, theirs in pairs):
+    if all(_near(ours, factor * theirs) for factor, ours, theirs in pairs):
         return ""  # the norm is that of gradients that were already scaled
     if not reference_clips(rung, scaled):
         return ""  # no evidence of clipping
-    return "right norm" if all(near(o, t) for _, o, t in pairs) else "wrong norm"
+    return "right norm" if all(_near(o, t) for _, o, t in pairs) else "wrong norm"
 
 
 def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:

@@ -30,6 +30,9 @@ class Factor:
     - "right norm": the reference clips, and the norm that the candidate reports is right;
     - "reference": the reference clips, and there are no reported norms to compare;
     - "": there is no evidence of clipping, so the reduction or the loss may be scaled instead.
+
+    `unsummed` names the axes over which the squares of the ranks' norms add up to the square of the
+    reference's norm, although no rank's norm is the reference's: "dp", or "" for none.
     """
 
     step: int
@@ -37,11 +40,27 @@ class Factor:
     scaled: tuple[TensorId, ...]
     apart: tuple[TensorId, ...]
     clips: Clips
+    unsummed: str = ""
+
+    @property
+    def explanation(self) -> str:
+        """Which factors explain the scaled gradients, in words: "one factor explains all 4"."""
+        texts = self._texts()
+        which = "one factor"
+        if len({*texts.values()}) > 1:
+            of = f" of {self.unsummed}" if self.unsummed else ""
+            each = [f"{text} on rank {rank}" for rank, text in texts.items()]
+            more = f" and {len(each) - MAX_RANKS} more" if len(each) > MAX_RANKS else ""
+            which += f" for each rank{of} ({', '.join(each[:MAX_RANKS])}{more})"
+        return f"{which} explains all {len(self.scaled)} main gradients"
+
+    def _texts(self) -> dict[int, str]:
+        return {rank: in_print(value, 1.0, 6)[0] for rank, value in self.factors.items()}
 
     @property
     def description(self) -> str:
         """The words after "the gradients are" in a report: `1.02973 times their reference`."""
-        texts = {rank: in_print(value, 1.0, 6)[0] for rank, value in self.factors.items()}
+        texts = self._texts()
         values = list(dict.fromkeys(texts.values()))
         if len(values) == 1:
             return f"{values[0]} times their reference"
@@ -78,6 +97,12 @@ def factor_pattern(factor: Factor) -> Pattern:
 def factor_cause(factor: Factor) -> str:
     """The likely cause if nothing but a common factor is wrong."""
     match factor.clips:
+        case "norms" if factor.unsummed:
+            return (
+                f"each rank of {factor.unsummed} computes the gradient norm of its own part: a "
+                f"sum of the squares over {factor.unsummed} is missing, and clipping scales every "
+                "gradient by the norm"
+            )
         case "norms" | "wrong norm":
             return "the gradient norm is wrong, and clipping scales every gradient by it"
         case "right norm":
@@ -96,4 +121,10 @@ def factor_cause(factor: Factor) -> str:
 def _ratio(factor: Factor) -> str:
     if factor.clips != "norms":
         return ""
-    return ", the ratio of the reference's gradient norm to the candidate's"
+    text = ", the ratio of the reference's gradient norm to the candidate's"
+    if factor.unsummed:
+        text += (
+            f"; the squares of the norms that the ranks of {factor.unsummed} report add up to the "
+            "square of the reference's norm"
+        )
+    return text

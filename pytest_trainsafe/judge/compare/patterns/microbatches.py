@@ -20,6 +20,9 @@ BLUR = 0.02
 #: How many elements are needed per fitted weight.
 ELEMENTS_PER_WEIGHT = 4
 
+#: The cause if a sum lacks micro-batches that are not all those of some ranks.
+LOST = "gradients are cleared, reduced or used before all micro-batches are added"
+
 #: The largest number of ranks whose micro-batches are listed.
 MAX_RANKS = 4
 
@@ -113,8 +116,7 @@ def _missing(wrong: WrongTensor, missing: Sequence[int], count: int) -> Pattern:
         axis = owners.axes[0] if len(owners.axes) == 1 else owners.along
         return Pattern("other micro-batches", text, axis, cause)
     text = f"{batches} (counted from 0) {are} missing from the sum"
-    cause = "gradients are cleared, reduced or used before all micro-batches are added"
-    return Pattern("other micro-batches", text, cause=cause)
+    return Pattern("other micro-batches", text, cause=LOST)
 
 
 def _own(wrong: WrongTensor, owners: Owners, weights: Mapping[int, Mapping[int, float]]) -> Pattern:

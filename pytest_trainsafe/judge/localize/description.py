@@ -21,6 +21,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judge.localize.gradients import (
+    able_to_sum,
     axis_of_terms,
     lost,
     never_reduced,
@@ -87,7 +88,9 @@ class _Description:
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
-        self.places = Places(rung.candidate, program, rung.reference)
+        reduced = [fault.target for fault in faults if fault.phase == "reduction"]
+        summing = able_to_sum(rung.candidate, comparison, reduced)
+        self.places = Places(summing, program, rung.reference)
         self.compared = Compared(rung)
         self.program = program.name
 
@@ -207,7 +210,7 @@ class _Description:
                 return f"the optimizer's step of {parameters} is wrong{given}"
 
     def reduced(self, names: Sequence[str]) -> str:
-        """The evidence that the reduction of some parameters' gradients is wrong."""
+        """As `reduced_wrongly`."""
         return reduced_wrongly(self.rung, self.comparison, self.compared, names)
 
     def describe_norm(self) -> str:
@@ -408,8 +411,7 @@ class _Description:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                computed = of_loss(self.rung.candidate, start[0])
-                return computed if computed[0] else start
+                return of_loss(self.rung.candidate, start)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)

@@ -88,8 +88,7 @@ class _Description:
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
-        reduced = [fault.target for fault in faults if fault.phase == "reduction"]
-        summing = able_to_sum(rung.candidate, comparison, reduced)
+        summing = able_to_sum(rung.candidate, comparison, {f.target for f in faults})
         self.places = Places(summing, program, rung.reference)
         self.compared = Compared(rung)
         self.program = program.name

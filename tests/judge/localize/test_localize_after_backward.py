@@ -11,8 +11,8 @@ from blamed_traces import blamed, located_faults, text_of
 from clipped_traces import both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare

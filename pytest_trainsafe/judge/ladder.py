@@ -150,7 +150,7 @@ class _Ladder:
         case = self.candidate.case
         if case.settings.localize and not failed.explained:
             began = time.perf_counter()
-            self.located = _localize(self.candidate, self.reference, rung, failed.comparison)
+            self.located = _localize(self.candidate, self.reference, rung, failed)
             if self.located is not None:
                 self.seconds["localize"] = time.perf_counter() - began
                 for each in filter(None, (failed, failed.rest)):
@@ -309,13 +309,12 @@ def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Run
 
 
 def _localize(
-    candidate: Traces, reference: Traces, rung: Rung, failed: Comparison
+    candidate: Traces, reference: Traces, rung: Rung, failed: RungJudgement
 ) -> Located | None:
-    from pytest_trainsafe.judge.localize.budget import budget_of
-    from pytest_trainsafe.judge.localize.search import localize
+    from pytest_trainsafe.judge.localize.search import localize_rung
 
     with _one_thread():
-        return localize(candidate, reference, rung, failed, budget_of(candidate.runs.session))
+        return localize_rung(candidate, reference, rung, failed)
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:

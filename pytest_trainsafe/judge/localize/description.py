@@ -20,6 +20,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judge.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judge.localize.gradients import (
+    able_to_sum,
     axis_of_terms,
     lost,
     never_reduced,
@@ -88,7 +89,8 @@ class _Description:
         self.comparison = comparison
         self.rung = rung
         self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
-        self.places = Places(rung.candidate, program, rung.reference)
+        summing = able_to_sum(rung.candidate, comparison, {f.target for f in faults})
+        self.places = Places(summing, program, rung.reference)
         self.compared = Compared(rung)
         self.program = program.name
 
@@ -218,7 +220,7 @@ class _Description:
         return UnheldLines(rung.candidate, rung.reference, self.comparison, names).sentence()
 
     def reduced(self, names: Sequence[str]) -> str:
-        """The evidence that the reduction of some parameters' gradients is wrong."""
+        """As `reduced_wrongly`."""
         return reduced_wrongly(self.rung, self.comparison, self.compared, names)
 
     def describe_module(self, group: Sequence[Fault]) -> str:
@@ -388,8 +390,7 @@ class _Description:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                computed = of_loss(self.rung.candidate, start[0])
-                return computed if computed[0] else start
+                return of_loss(self.rung.candidate, start)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)

@@ -7,6 +7,7 @@ Called by `judge.localize.blame`, `judge.localize.places` and `judge.localize.de
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
 
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.usage import name_list
@@ -70,6 +71,24 @@ def never_reduced(candidate: Trace, comparison: Comparison, targets: Collection[
     made = (each for rank in candidate.ranks for each in rank.events_of(Reduction))
     reduced = any(each.of == "gradients" and axis in each.axes for each in made)
     return axis if wrappers == {"DistributedDataParallel"} and not synced and not reduced else ""
+
+
+def able_to_sum(candidate: Trace, comparison: Comparison, targets: Collection[str]) -> Trace:
+    """The trace, without the optimizer's own reductions if these do not reduce `targets`.
+
+    They do not if the ranks' terms of these gradients count as wrong, as they do if nothing adds
+    them up before the parameters are updated.
+    """
+    return reduced_before_step(candidate) if unsummed(comparison, targets) else candidate
+
+
+def reduced_before_step(trace: Trace) -> Trace:
+    """A copy of a trace without the reductions that the optimizer's step makes."""
+    ranks = []
+    for rank in trace.ranks:
+        kept = [made for made in rank.events_of(Reduction) if not made.in_step]
+        ranks.append(replace(rank, facts={**rank.facts, Reduction: [*kept]}))
+    return trace.with_ranks(ranks)
 
 
 def reduced_wrongly(

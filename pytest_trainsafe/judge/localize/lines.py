@@ -54,18 +54,19 @@ def calls(candidate: Trace, module: str, source: str) -> str:
     return ""
 
 
-def of_loss(candidate: Trace, backward: str) -> Place:
-    """The user's line that makes the loss, and what it does; NOWHERE if it is not known.
+def of_loss(candidate: Trace, start: Place) -> Place:
+    """The user's line that makes the loss, and what it does; `start` if it is not known.
 
-    `backward` is the line that starts the backward.  If that line itself also computes the loss,
+    `start` is the line that starts the backward.  If that line itself also computes the loss,
     such as `(loss * scale).backward()`, it is the line before that, and the description has both.
     """
+    backward, _ = start
     events = (each for rank in candidate.ranks for each in rank.events_of(Made))
     found = next((each for each in events if each.what == "loss"), None)
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
     before = [line for line in lines if line != backward]
     if not lines:
-        return NOWHERE
+        return start
     line, *others = before or lines
     what = "makes the loss"
     if others:
@@ -73,8 +74,7 @@ def of_loss(candidate: Trace, backward: str) -> Place:
         what += f" from what is computed at {names}"
     if line == backward:
         return line, f"{what} and starts the backward"
-    start = f"; the backward starts at {relative(backward)}" if backward else ""
-    return line, f"{what}{start}"
+    return line, f"{what}; the backward starts at {relative(backward)}"
 
 
 def apart(clause: str, line: str, source: str) -> str:

@@ -19,13 +19,22 @@ from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judge.compare.comparison import Comparison
+from pytest_trainsafe.judge.compare.declarations.adopt import adopt
+from pytest_trainsafe.judge.compare.declarations.suggest import MissingLayout
 from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judge.compare.judge import compare
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.localize.axes import Tried, necessary_axis, parallel
 from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
-from pytest_trainsafe.judge.localize.budget import TESTS, Budget, Family, LocatedBefore
+from pytest_trainsafe.judge.localize.budget import (
+    TESTS,
+    Budget,
+    Family,
+    LocatedBefore,
+    budget_of,
+)
 from pytest_trainsafe.judge.localize.description import located
+from pytest_trainsafe.judge.localize.gradients import reduced_before_step
 from pytest_trainsafe.judge.localize.initial import initial, whole_steps
 from pytest_trainsafe.judge.localize.lines import has_whole_steps_only
 from pytest_trainsafe.judge.localize.places import Places
@@ -45,8 +54,29 @@ if TYPE_CHECKING:
 _GRADIENTS = frozenset({"param_grad", "main_grad", "unclipped_grad"})
 
 
+def localize_rung(
+    candidate: Traces, reference: Traces, rung: Rung, failed: RungJudgement
+) -> Located | None:
+    """Find the code at fault in `rung`, which was judged to fail, as `localize` does.
+
+    If layouts are missing that explain some failures, it is the code that causes the others: a
+    module is not to blame for the layout that its output lacks.
+    """
+    budget = budget_of(candidate.runs.session)
+    proposal = failed.advice.proposal
+    if failed.rest is None or proposal is None or proposal.rest is None:
+        return localize(candidate, reference, rung, failed.comparison, budget)
+    declared, rest = proposal.rest[0], failed.rest.comparison
+    return localize(candidate, reference, declared, rest, budget, proposal.needs)
+
+
 def localize(
-    candidate: Traces, reference: Traces, rung: Rung, failed: Comparison, budget: Budget
+    candidate: Traces,
+    reference: Traces,
+    rung: Rung,
+    failed: Comparison,
+    budget: Budget,
+    needs: Sequence[MissingLayout] = (),
 ) -> Located | None:
     """Find the code at fault in `rung`, the traces of one dtype, whose comparison is `failed`.
 
@@ -54,7 +84,8 @@ def localize(
     initial parameters are wrong.  After
     a search, the rows of the result say how long the search took, or why it found nothing.
     The search of one test may take `settings.localize` seconds; `budget` limits all searches of the
-    process together.  If an earlier failure that probably has the same cause was localised
+    process together.  `needs` has the layouts that no annotation declares, with which `rung` and
+    `failed` were made.  If an earlier failure that probably has the same cause was localised
     (`family_of`), there is no search: the result has the line that was found then, and names the
     earlier test.
     """
@@ -79,7 +110,9 @@ def localize(
     try:
         # If the optimizer's gradients agree, it is judged by them: its fault may need their values.
         wrong = any(f.where is not None and f.where.kind in _GRADIENTS for f in failing)
-        found = Search(candidate, reference, rung, seconds, wrong).run()
+        found = Search(
+            candidate, reference, rung, seconds, wrong, needs, bool(failed.in_step)
+        ).run()
     except TimeoutError:
         spent = time.perf_counter() - began
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
@@ -178,7 +211,10 @@ class Search:
     """A search for the code that causes the differences in `rung`, limited to `seconds`.
 
     `rung` has the traces of candidate and reference that were compared in one dtype.  With
-    `main_gradients`, the optimizer gets generated gradients, and is judged alone.  Raises
+    `main_gradients`, the optimizer gets generated gradients, and is judged alone.  `needs` has
+    layouts that no annotation declares: ranks cannot cut such outputs to replace them, so these are
+    left as they are, and compared with these layouts.  `in_step` is whether the optimizer's step
+    reduces some gradients; generated gradients do not show if it does.  Raises
     TimeoutError, GroupFailure if the program fails with rewritten tensors, and TraceError for
     traces without values.
     """
@@ -188,12 +224,23 @@ class Search:
     rung: Rung
     seconds: float
     main_gradients: bool = True
+    needs: Sequence[MissingLayout] = ()
+    in_step: bool = True
 
     def __post_init__(self) -> None:
         self.until = time.monotonic() + self.seconds
         self.dtype = self.rung.candidate.manifest.dtype
         whole = self.reference.in_full().at(self.dtype)
-        self.rewrite = scales(whole, self.rung.candidate, self.main_gradients)
+        found = scales(whole, self.rung.candidate, self.main_gradients)
+        lacking = {
+            f"{kind} {need.name}.output" if need.name else f"{kind} output"
+            for need in self.needs
+            for kind in ("activation", "activation_grad")
+            if need.section == "modules"
+        }
+        self.rewrite = {
+            key: scale for key, scale in found.items() if not key.startswith((*lacking,))
+        }
         self.rewrites = tuple(sorted(self.rewrite.items()))
 
     def run(self) -> Located:
@@ -238,10 +285,11 @@ class Search:
         """
         cut = cut_modules(rung.candidate) | cut_modules(rung.reference)
         stages = Stages(rung.candidate, frozenset(cut))
+        if self.needs:
+            rung = replace(rung, candidate=adopt(rung.candidate, self.needs))
         rung = _with_ends(rung, cut)
-        outputs = replace(
-            rung, candidate=_outputs(rung.candidate), reference=_outputs(rung.reference)
-        )
+        candidate = rung.candidate if self.in_step else reduced_before_step(rung.candidate)
+        outputs = replace(rung, candidate=_outputs(candidate), reference=_outputs(rung.reference))
         comparison = with_factor(outputs, compare(outputs, ()))
         return comparison, blame(rung, comparison, self.rewrite, stages)
 

@@ -50,6 +50,24 @@ def test_a_different_wrong_norm_on_each_rank_is_one_cause(tmp_path: Path) -> Non
     assert lead(found).where == NORM
 
 
+def test_norms_of_the_ranks_parts_are_recognised_by_the_sum_of_their_squares(
+    tmp_path: Path,
+) -> None:
+    found = judged(rung(tmp_path / "parts", TP, norm_wrong({0: 0.6, 1: 0.8})))
+    assert found.factor is not None
+    assert found.factor.unsummed == "tp"
+    assert (
+        found.factor.explanation == "one factor for each rank of tp explains all 4 main gradients"
+    )
+    pattern = lead(found).pattern
+    assert pattern is not None
+    assert "a sum of the squares over tp is missing" in pattern.cause
+    for norms in ({0: 0.8, 1: 0.9}, {0: 1.5, 1: 1.5}):
+        other = judged(rung(tmp_path / f"{norms[0]}", TP, norm_wrong(norms))).factor
+        assert other is not None
+        assert other.unsummed == ""
+
+
 def test_a_factor_close_to_one_is_not_shown_as_one(tmp_path: Path) -> None:
     found = judged(rung(tmp_path, TP, norm_wrong({0: 1 - 1e-8, 1: 1 - 1e-8})))
     assert found.factor is not None

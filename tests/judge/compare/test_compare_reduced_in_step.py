@@ -87,3 +87,20 @@ def test_reduced_gradients_are_compared_as_they_are(bench: Bench) -> None:
     found = judged(bench, lambda record, at, part: part, SCATTER)
     assert not found.failed
     assert found.in_step == {}
+
+
+def test_terms_are_wrong_if_the_ranks_parameters_differ_after_the_step(bench: Bench) -> None:
+    """The step reduces other gradients of this size."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        if record.id.path != "fc1.bias" or record.id.step < 0:
+            return part
+        if record.id.kind == "main_grad":
+            return terms(1.0)(record, at, part)
+        return part + at["dp"] if record.id.kind == "param" else part
+
+    found = compare(bench.rung(DP, edit, "float64", notes=(SCATTER,)))
+    assert found.in_step == {}
+    first = next(f for f in found.findings if f.verdict == "fail")
+    assert first.where is not None
+    assert first.where.kind == "main_grad"

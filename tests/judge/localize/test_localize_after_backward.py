@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
+import msgspec
 import torch
 from blamed_traces import blamed, located_faults, text_of
 from clipped_traces import both, norm_wrong, rung
 from compare_traces import Edit, Record, only
 
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault
+from pytest_trainsafe.judge.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judge.compare.judge import compare
+from pytest_trainsafe.judge.compare.patterns.microbatches import LOST
+from pytest_trainsafe.judge.localize.blame import PROGRAM, Fault, Stages, blame
 
 TP, DP = Point.of(tp=2), Point.of(dp=2)
 
@@ -183,3 +189,25 @@ def test_a_wrong_reduction_is_blamed_although_no_gradient_before_it_was_compared
     edit = only("main_grad", "fc1.bias", lambda record, at, part: part * 2)
     found = rung(tmp_path, TP, edit, limit=0, without=local)
     assert pairs(blamed(found)) == [("reduction", "fc1.bias")]
+
+
+def test_a_sum_that_lacks_micro_batches_is_blamed_on_the_accumulation(tmp_path: Path) -> None:
+    pattern = Pattern("other micro-batches", "micro-batch 0 of 4 is missing", cause=LOST)
+    doubled = rung(tmp_path, Point.of(dp=2), only("main_grad", "fc1.bias", lambda r, at, p: p * 2))
+    found = with_factor(doubled, compare(doubled))
+
+    def phases(pattern: Pattern) -> set[str]:
+        findings = [
+            msgspec.structs.replace(f, pattern=pattern)
+            if f.where is not None and f.where.path == "fc1.bias" and f.where.kind == "main_grad"
+            else f
+            for f in found.findings
+        ]
+        comparison = dataclasses.replace(found, findings=findings)
+        faults = blame(doubled, comparison, {}, Stages(doubled.candidate))
+        return {fault.phase for fault in faults if fault.target == "fc1.bias"}
+
+    assert "accumulation" in phases(pattern)
+    of_ranks = msgspec.structs.replace(pattern, axis="dp", cause="dp rank 1 is not added")
+    assert "reduction" in phases(of_ranks)
+    assert "accumulation" not in phases(of_ranks)

@@ -56,11 +56,10 @@ def test_lines_of_modules_that_are_not_faulty_are_not_named(of_norm: Rung) -> No
     assert look_at(of_norm, *others) == "module class Norm"
 
 
-def test_lines_in_the_file_of_the_class_or_in_an_installed_package_are_not_named(
+def test_lines_in_an_installed_package_and_the_line_of_the_class_itself_are_not_named(
     of_norm: Rung,
 ) -> None:
-    own = located_faults(of_norm).source.rpartition(":")[0]
-    for line in (f"{own}:80", "/env/site-packages/framework/loop.py:5"):
+    for line in (located_faults(of_norm).source, "/env/site-packages/framework/loop.py:5"):
         facts = SetUp("norm", line), Made("output", "norm", line)
         assert look_at(of_norm, *facts) == "module class Norm"
 
@@ -93,8 +92,31 @@ def test_a_wrong_gradient_of_the_models_output_is_reported_with_the_line_of_the_
     doubled = only("activation_grad", "fc2.output", lambda r, at, part: part * 2)
     wrong = calling(rung(tmp_path, TP, doubled), norm="", fc1="")
     made = Made("loss", "", "/me/loss.py:24")
-    found = look_at(wrong, BACKWARD, made)
-    assert found == "starts the backward; the loss is made at /me/loss.py:24"
+    found = located_faults(noting(wrong, BACKWARD, made))
+    assert found.source == "/me/loss.py:24"
+    assert found.what == "makes the loss; the backward starts at /me/fit.py:31"
+    assert look_at(wrong, BACKWARD) == "starts the backward"
+
+
+def test_a_loss_that_is_scaled_where_its_backward_starts_is_named_where_it_is_computed(
+    tmp_path: Path,
+) -> None:
+    doubled = only("activation_grad", "fc2.output", lambda r, at, part: part * 2)
+    wrong = calling(rung(tmp_path, TP, doubled), norm="", fc1="")
+    made = Made("loss", "", "/me/fit.py:31", ("/me/loss.py:24", "/me/loss.py:9", "/me/count.py:2"))
+    found = located_faults(noting(wrong, BACKWARD, made))
+    assert found.source == "/me/loss.py:24"
+    assert found.what == (
+        "makes the loss from what is computed at /me/loss.py:9 and /me/count.py:2; the backward "
+        "starts at /me/fit.py:31"
+    )
+    alone = located_faults(noting(wrong, BACKWARD, Made("loss", "", "/me/fit.py:31")))
+    assert (alone.source, alone.what) == ("/me/fit.py:31", "makes the loss and starts the backward")
+
+
+def test_a_module_is_named_with_the_users_line_in_the_constructor_around_it(of_norm: Rung) -> None:
+    inside = SetUp("norm", "/env/site-packages/framework/loop.py:5", "/me/stage.py:12")
+    assert look_at(of_norm, inside) == "module class Norm; norm is set up at /me/stage.py:12"
 
 
 def test_a_second_class_with_wrong_weight_gradients_is_named(tmp_path: Path) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import msgspec
 import pytest
+import torch
 from blamed_traces import PROGRAM, noting
 from clipped_traces import rung
-from compare_traces import draw, only
+from compare_traces import Record, draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -285,3 +286,59 @@ def test_in_whole_steps_a_line_of_the_step_is_named_for_every_tensor(wrong) -> N
     update = TensorId(0, None, "update", "fc1", "bias")
     assert whole_steps(comparison, Places(whole, PROGRAM)).source == REDUCED.caller
     assert Places(whole, PROGRAM).of_tensor(update, comparison)[0] == STEP.at
+
+
+BACKWARD = Site("backward", "/me/fit.py:33")
+NO_SYNC = Site("no_sync", "/me/fit.py:31")
+SYNC = Site("sync", "/me/fit.py:32")
+CLEARS = Site("clear", "/me/fit.py:29")
+
+
+@pytest.fixture(scope="module")
+def partial(tmp_path_factory: pytest.TempPathFactory):
+    """A bias of 16 elements of whose gradient each rank of dp holds a term."""
+
+    def term(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        own = draw("term", part.shape).to(part.dtype)
+        return own if at["dp"] else part - own
+
+    edit = only("main_grad", "fc1.bias", term)
+    return rung(tmp_path_factory.mktemp("partial"), Point.of(dp=2), edit, limit=0)
+
+
+def test_a_missing_call_is_named_by_the_lines_of_the_backward_and_of_the_step(partial) -> None:
+    source, what = place(partial, BACKWARD, STEP)
+    assert source == BACKWARD.at
+    assert what == (
+        "starts the backward; no call between it and the optimizer's step at /me/fit.py:40 sums "
+        "the gradient of fc1.bias over dp"
+    )
+    assert place(partial, BACKWARD, STEP, REDUCED)[0] == REDUCED.caller
+
+
+def test_no_missing_call_is_claimed_of_a_gradient_that_is_wrong_otherwise(wrong) -> None:
+    assert place(wrong, BACKWARD, STEP) == (STEP.at, "steps the optimizer")
+
+
+def test_a_wrapper_that_never_reduced_is_named_behind_the_line_of_no_sync(partial) -> None:
+    source, what = place(partial, DDP, NO_SYNC, BACKWARD, STEP)
+    assert source == NO_SYNC.at
+    assert what == (
+        "calls no_sync; no reduction over dp was seen in the step; DistributedDataParallel is "
+        "applied at /me/fit.py:25"
+    )
+    assert place(partial, DDP, BACKWARD, STEP)[0] == BACKWARD.at
+
+
+def test_a_wrapper_that_reduced_in_some_backward_is_named_itself(partial, wrong) -> None:
+    assert place(partial, DDP, NO_SYNC, SYNC, BACKWARD)[0] == DDP.at
+    assert place(wrong, DDP, NO_SYNC, BACKWARD)[0] == DDP.at
+
+
+def test_lost_micro_batches_are_located_where_gradients_are_cleared(wrong) -> None:
+    assert place(wrong, DDP, BACKWARD, CLEARS, phase="accumulation") == (
+        CLEARS.at,
+        "clears gradients between two backwards of a step",
+    )
+    both = place(wrong, DDP, BACKWARD, phase="accumulation", both=(CLEARS,))
+    assert both[0] == BACKWARD.at

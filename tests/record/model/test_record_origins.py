@@ -79,6 +79,27 @@ def test_the_innermost_lines_that_compute_inputs_outputs_and_loss_are_recorded(r
     }
 
 
+def scaled(losses: Tensor) -> Tensor:
+    count = torch.tensor(float(losses.numel()))
+    total = losses.square().sum()
+    return total / count
+
+
+def test_the_lines_of_what_the_loss_is_computed_from_are_recorded_the_nearest_first(
+    record: Any,
+) -> None:
+    run = record(training(loss=scaled), dtype="float64", rewrite=REWRITE)
+    event = next(each for each in run.rank.events_of(Made) if each.what == "loss")
+    lines = [line.rpartition(":") for line in (event.at, *event.of)]
+    assert [linecache.getline(file, int(line)).strip() for file, _, line in lines] == [
+        "return total / count",
+        "total = losses.square().sum()",
+        "count = torch.tensor(float(losses.numel()))",
+    ]
+    inputs = (each for each in run.rank.events_of(Made) if each.what != "loss")
+    assert not any(each.of for each in inputs)
+
+
 def test_no_line_is_recorded_for_a_loss_that_the_model_returns(record: Any) -> None:
     def model() -> nn.Module:
         return nn.Sequential(nn.Linear(3, 2), Loss())

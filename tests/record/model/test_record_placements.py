@@ -90,3 +90,19 @@ def test_module_registration_hooks_are_removed_after_a_run(record: Any) -> None:
     before = dict(torchs._global_module_registration_hooks)
     placed(record)
     assert dict(torchs._global_module_registration_hooks) == before
+
+
+def test_the_innermost_line_in_the_programs_constructors_is_recorded_too(record: Any) -> None:
+    def train(ctx: Any) -> None:
+        model = Outer().to(ctx.dtype)
+        ctx.watch(model, torch.optim.SGD(model.parameters(), lr=0.1))
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.ones(2, 3, dtype=ctx.dtype)).sum().backward()
+
+    found = {}
+    for event in record(train).rank.events_of(SetUp):
+        file, _, line = event.inside.rpartition(":")
+        found[event.module] = linecache.getline(file, int(line)).strip()
+    assert found["parts.0"] == "self.parts = nn.ModuleList([Inner() for _ in range(2)])"
+    assert found["parts.1.fc"] == "self.fc = nn.Linear(3, 3)"
+    assert found["last"] == "self.last = nn.Sequential(nn.Linear(3, 3))"

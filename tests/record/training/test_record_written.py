@@ -106,3 +106,63 @@ def test_a_training_that_changes_no_gradient_records_no_line(record: Any) -> Non
 
 def test_other_runs_record_no_changes(record: Any) -> None:
     assert writes(record(train(after=divide))) == []
+
+
+def cleared(run: Any) -> list[str]:
+    found = [site.at for site in run.rank.events_of(Site) if site.what == "clear"]
+    lines = (at.rpartition(":") for at in found)
+    return [linecache.getline(file, int(line)).strip() for file, _, line in lines]
+
+
+def loop(between: Any) -> Any:
+    """Steps of two micro-batches; `between` is called before each with model and optimizer."""
+
+    def run(ctx: Any) -> None:
+        model = nn.Sequential(nn.Linear(3, 2), nn.Tanh()).to(ctx.dtype)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ctx.watch(model, optimizer)
+        for _ in range(2):
+            with ctx.step():
+                optimizer.zero_grad()
+                for index in ctx.microbatches(2):
+                    with ctx.microbatch(index):
+                        between(model, optimizer)
+                        model(X.to(ctx.dtype)).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+
+    return run
+
+
+def by_optimizer(model: Any, optimizer: Any) -> None:
+    optimizer.zero_grad()
+
+
+def by_zeros(model: Any, optimizer: Any) -> None:
+    model.zero_grad(set_to_none=False)
+
+
+def by_hand(model: Any, optimizer: Any) -> None:
+    model[0].weight.grad = None
+
+
+@pytest.mark.parametrize(
+    ("between", "line"),
+    [
+        (by_optimizer, "optimizer.zero_grad()"),
+        (by_zeros, "model.zero_grad(set_to_none=False)"),
+        (by_hand, "model[0].weight.grad = None"),
+    ],
+)
+def test_a_line_that_clears_gradients_between_two_backwards_is_recorded(
+    record: Any, between: Any, line: str
+) -> None:
+    assert cleared(record(loop(between), dtype="float64", rewrite=REWRITE)) == [line]
+
+
+def test_lines_that_clear_gradients_before_or_after_all_backwards_are_not_recorded(
+    record: Any,
+) -> None:
+    run = record(loop(lambda model, optimizer: None), dtype="float64", rewrite=REWRITE)
+    assert cleared(run) == []
+    assert cleared(record(loop(by_optimizer), dtype="float64")) == []

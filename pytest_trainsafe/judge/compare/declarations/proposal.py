@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.declarations.averaged import Means
-from pytest_trainsafe.judge.compare.declarations.suggest import AnnotationPatch
+from pytest_trainsafe.judge.compare.declarations.suggest import AnnotationPatch, MissingLayout
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.sweep.point_summary import plural
 
@@ -32,6 +32,7 @@ class Proposal:
     all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
     found by shape alone.  `lacking` has the section and the name of everything whose layout is
     missing.  `rest` has the traces with the found layouts, and their comparison, if it fails.
+    `needs` has the found layouts themselves, with those that are withheld.
     """
 
     wanted: AnnotationPatch
@@ -45,6 +46,7 @@ class Proposal:
     model: str = ""
     lacking: tuple[tuple[str, str], ...] = ()
     rest: tuple[Rung, Comparison] | None = None
+    needs: tuple[MissingLayout, ...] = ()
 
     @property
     def settles(self) -> bool:

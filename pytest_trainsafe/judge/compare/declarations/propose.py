@@ -140,6 +140,7 @@ def propose(
         used.model,
         tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
         (adopted, comparison) if left is not None else None,
+        tuple(needs.values()),
     )
 
 

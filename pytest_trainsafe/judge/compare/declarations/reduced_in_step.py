@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 import torch
 
+from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Partial
@@ -42,11 +43,14 @@ def reduced_in_step(
 
     `merged` is what the ranks hold before it.  None if the ranks hold equal values, if the step
     reduces no tensor that may contain the gradient, or if neither the sum nor the mean of the
-    ranks' values `passes`.
+    ranks' values `passes`.  None too if the ranks' parameters differ after the step: it reduced
+    other gradients of this size, and not this one.
     """
     if id.kind not in _GRADIENTS or not any(f.check == "replicas" for f in merged.findings):
         return None
     if any(finding.check != "replicas" for finding in merged.findings):
+        return None
+    if _differs_after_step(candidate, id):
         return None
     numel = max(part.tensor.numel() for part in merged.parts)
     for axes in _axes(candidate, numel):
@@ -67,6 +71,14 @@ def reduced_in_step(
                 how = f"the {name} over {' and '.join(axes)}"
                 return ReducedInStep(Merged(value, [], merged.parts), how)
     return None
+
+
+def _differs_after_step(candidate: Trace, id: TensorId) -> bool:
+    """Whether the ranks hold different values of a gradient's parameter after its step."""
+    parameter = msgspec.structs.replace(id, kind="param")
+    if not candidate.holders(parameter):
+        return False
+    return any(f.check == "replicas" for f in logical_tensor(candidate, parameter).findings)
 
 
 def _axes(candidate: Trace, numel: int) -> list[tuple[str, ...]]:

@@ -44,14 +44,13 @@ class Factor:
 
     @property
     def explanation(self) -> str:
-        """Which factors explain the scaled gradients, in words: "one factor explains all 4"."""
-        texts = self._texts()
+        """What explains the scaled gradients, in words: "one factor explains all 4".
+
+        It has no numbers: those of a Run with rewritten tensors are not the program's.
+        """
         which = "one factor"
-        if len({*texts.values()}) > 1:
-            of = f" of {self.unsummed}" if self.unsummed else ""
-            each = [f"{text} on rank {rank}" for rank, text in texts.items()]
-            more = f" and {len(each) - MAX_RANKS} more" if len(each) > MAX_RANKS else ""
-            which += f" for each rank{of} ({', '.join(each[:MAX_RANKS])}{more})"
+        if len({*self._texts().values()}) > 1:
+            which += f" for each rank of {self.unsummed}" if self.unsummed else " for each rank"
         return f"{which} explains all {len(self.scaled)} main gradients"
 
     def _texts(self) -> dict[int, str]:

@@ -92,7 +92,7 @@ def test_reduced_gradients_are_compared_as_they_are(bench: Bench) -> None:
 def test_terms_are_wrong_if_the_ranks_parameters_differ_after_the_step(bench: Bench) -> None:
     """The step reduces other gradients of this size."""
 
-    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         if record.id.path != "fc1.bias" or record.id.step < 0:
             return part
         if record.id.kind == "main_grad":

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.training.settings import settings
+from pytest_trainsafe.record.training.left import settings
 from pytest_trainsafe.trace.facts import Settings
 
 WEIGHT = nn.Parameter(torch.ones(2))

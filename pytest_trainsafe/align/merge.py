@@ -28,10 +28,9 @@ from pytest_trainsafe.core.layout import (
     Part,
     Partial,
     Scaled,
-    Shard,
     Sizes,
     Slices,
-    ZigZag,
+    Split,
     common_form,
 )
 from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, mesh_of, rank_at
@@ -429,7 +428,7 @@ def _owners(layout: Layout, coordinates: Coordinates, sizes: Sizes) -> tuple[int
 
 
 def _split_axes(layout: Layout) -> list[str]:
-    axes = [p.axis for p in layout if isinstance(p, Shard | ZigZag)]
+    axes = [p.axis for p in layout if isinstance(p, Split)]
     return list(dict.fromkeys(axes))
 
 

@@ -5,7 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.indices import Indices, contiguous_ranges
-from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Slices, ZigZag
+from pytest_trainsafe.core.layout import (
+    Flat,
+    Layout,
+    Owned,
+    Partial,
+    Scaled,
+    Slices,
+    Striped,
+    ZigZag,
+)
 from pytest_trainsafe.core.usage import name_ranks
 
 
@@ -30,6 +39,8 @@ def describe(layout: Layout) -> str:
                 words.append(f"owned by one in {placement.parts}{groups} over {over}")
             case ZigZag():
                 words.append(f"dimension {placement.dim} cut in zig-zag over {placement.axis}")
+            case Striped():
+                words.append(f"dimension {placement.dim} dealt out in turn over {placement.axis}")
             case _:
                 blocks = f" in blocks {list(placement.blocks)}" if placement.blocks else ""
                 words.append(f"dimension {placement.dim} cut over {placement.axis}{blocks}")

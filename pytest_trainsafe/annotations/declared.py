@@ -16,9 +16,25 @@ from pytest_trainsafe.annotations.parse import parse
 from pytest_trainsafe.annotations.patterns import LastMatch
 from pytest_trainsafe.annotations.text import load, read_text
 from pytest_trainsafe.core.indices import nested
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.layout import (
+    Layout,
+    Partial,
+    Placement,
+    Scaled,
+    Shard,
+    Split,
+    Striped,
+    ZigZag,
+)
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.facts import Annotations as AnnotationsFact
+
+#: How cp ranks split a sequence, by `cp_order`.
+_OVER_CP: Mapping[str, type[Split]] = {
+    "zigzag": ZigZag,
+    "contiguous": Shard,
+    "striped": Striped,
+}
 
 
 class Annotations:
@@ -101,7 +117,8 @@ class Annotations:
 
         The event has three texts, each "" if there is none: the path of the annotation file;
         `model`, which selects entries under the file's key `models`; and `cp_order`, the order in
-        which cp ranks split a sequence ("zigzag" or "contiguous").  It says, too, whether the
+        which cp ranks split a sequence ("zigzag", "contiguous", "striped").  It says, too, whether
+        the
         program gave any annotation; those of a framework do not count.
         """
         file = os.path.abspath(self.file) if self.file else ""
@@ -294,8 +311,7 @@ class Annotations:
         if point.size("cp") > 1:
             if entry.cp_dim is not None:
                 dim = self._dim(entry.cp_dim, ndim, source, name)
-                zigzag = self.entries.cp_order == "zigzag"
-                layout.append(ZigZag(dim, "cp") if zigzag else Shard(dim, "cp"))
+                layout.append(_OVER_CP[self.entries.cp_order or "contiguous"](dim, "cp"))
             elif entry.cp_partial:
                 layout.append(Partial("cp"))
         if point.size("tp") > 1:

@@ -15,6 +15,10 @@ class AnnotationError(TrainsafeError, ValueError):
 #: Where a module's decision is: nowhere, in its output, or in a call of topk or argmax inside it.
 Decision = Literal["", "output", "topk"]
 
+#: The order in which cp ranks divide a sequence.
+CpOrder = Literal["zigzag", "contiguous", "striped"]
+CP_ORDERS: tuple[CpOrder, ...] = ("zigzag", "contiguous", "striped")
+
 
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
@@ -78,7 +82,7 @@ class Entries:
     that need not match anything, as "modules: linear_qkv".
     """
 
-    cp_order: Literal["zigzag", "contiguous"] | None = None
+    cp_order: CpOrder | None = None
     loss: LossEntry | None = None
     mean_gradients: tuple[str, ...] | None = None
     parameters: tuple[tuple[str, ParameterEntry], ...] = ()

@@ -8,10 +8,12 @@ for data from ranks and traces, reports only the place and the type.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal
+from typing import Any
 
 from pytest_trainsafe.annotations.entries import (
+    CP_ORDERS,
     AnnotationError,
+    CpOrder,
     Decision,
     Entries,
     LossEntry,
@@ -115,19 +117,21 @@ def _entries(top: Mapping[str, Any], origin: str) -> Entries:
         if order is None and any(entry.cp_dim is not None for entry in outputs):
             raise AnnotationError(
                 f"{origin}: {_quoted(where)} has a cp_dim, so the file must declare "
-                "how cp splits a sequence; add `cp_order: zigzag` or `cp_order: contiguous`"
+                "how cp splits a sequence; add `cp_order: zigzag`, `contiguous` or `striped`"
             )
     return entries
 
 
-def _cp_order(value: Any, origin: str) -> Literal["zigzag", "contiguous"] | None:
+def _cp_order(value: Any, origin: str) -> CpOrder | None:
     if value is None:
         return None
-    if isinstance(value, str) and value == "zigzag":
-        return "zigzag"
-    if isinstance(value, str) and value == "contiguous":
-        return "contiguous"
-    raise AnnotationError(f"{origin}: cp_order is {shown(value)}; it must be zigzag or contiguous")
+    for order in CP_ORDERS:
+        if isinstance(value, str) and value == order:
+            return order
+    known = ", ".join(CP_ORDERS[:-1])
+    raise AnnotationError(
+        f"{origin}: cp_order is {shown(value)}; it must be {known} or {CP_ORDERS[-1]}"
+    )
 
 
 def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[str, Any]]:

@@ -26,6 +26,8 @@ from pytest_trainsafe.core.layout import (
     Shard,
     Sizes,
     Slices,
+    Split,
+    Striped,
     ZigZag,
     axes_of,
 )
@@ -60,7 +62,7 @@ def index_arrays(
         elif isinstance(placement, Flat):
             check_range(placement, tuple(map(len, arrays)))
             arrays = [a[box] for a, box in zip(arrays, _box(placement), strict=True)]
-        elif isinstance(placement, Shard | ZigZag):
+        elif isinstance(placement, Split):
             if not 0 <= placement.dim < len(arrays):
                 raise LayoutError(f"{placement} does not fit a tensor of {len(arrays)} dimensions")
             kept = _positions(placement, coordinates, sizes, len(arrays[placement.dim]))
@@ -94,7 +96,7 @@ def logical_shape(
             return placement.shape
     shape = []
     for dim in range(len(first)):
-        splits = [p for p in layout if isinstance(p, Shard | ZigZag) and p.dim == dim]
+        splits = [p for p in layout if isinstance(p, Split) and p.dim == dim]
         axes = list(dict.fromkeys(p.axis for p in splits))
         lengths: dict[tuple[int, ...], int] = {}
         for _, coordinates, local in held:
@@ -126,7 +128,7 @@ def scale_shape(shape: Sequence[int], layout: Layout, sizes: Sizes) -> tuple[int
         match placement:
             case Slices():
                 return placement.shape
-            case Shard() | ZigZag():
+            case Shard() | ZigZag() | Striped():
                 if not 0 <= placement.dim < len(whole):
                     raise LayoutError(
                         f"{placement} does not fit a tensor of {len(whole)} dimensions"
@@ -171,7 +173,7 @@ def split_flat(layout: Layout) -> tuple[Layout, Flat | None]:
         return layout, None
     outer = tuple(p for p in layout if not isinstance(p, Flat))
     after = layout[layout.index(flats[0]) + 1 :]
-    if len(flats) > 1 or any(isinstance(p, Shard | ZigZag | Slices) for p in after):
+    if len(flats) > 1 or any(isinstance(p, Split | Slices) for p in after):
         raise LayoutError(
             f"{flats[0]} must be the last of the placements in {layout} that split the tensor"
         )
@@ -237,14 +239,14 @@ def insert(
             target.copy_(source)
 
 
-def _positions(
-    placement: Shard | ZigZag, coordinates: Coordinates, sizes: Sizes, length: int
-) -> Any:
+def _positions(placement: Split, coordinates: Coordinates, sizes: Sizes, length: int) -> Any:
     """The positions in a dimension that a rank holds after a split: a slice or an index array."""
     known = sizes.mesh.of_layouts if isinstance(sizes, OverMesh) else {*sizes} & {*coordinates}
     if placement.axis not in known:
         raise LayoutError(f"{placement} names an axis that is not one of {', '.join(sizes)}")
     ranks, rank = sizes[placement.axis], coordinates[placement.axis]
+    if isinstance(placement, Striped):
+        return slice(rank, length, ranks)
     if isinstance(placement, ZigZag):
         chunks = (_chunk(length, 2 * ranks, rank), _chunk(length, 2 * ranks, 2 * ranks - 1 - rank))
         return np.r_[chunks]

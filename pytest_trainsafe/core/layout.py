@@ -43,6 +43,16 @@ class ZigZag(msgspec.Struct, frozen=True, tag="zigzag"):
     axis: str
 
 
+class Striped(msgspec.Struct, frozen=True, tag="striped"):
+    """Dimension `dim` is dealt out in turn: rank r of n holds the elements r, r + n, r + 2n...
+
+    The order of striped attention (Brandon et al., 2023).
+    """
+
+    dim: int
+    axis: str
+
+
 class Partial(msgspec.Struct, frozen=True, tag="partial", omit_defaults=True):
     """Each rank along `axis` holds one term; their sum (or mean) is the logical tensor."""
 
@@ -118,7 +128,9 @@ class Owned(msgspec.Struct, frozen=True, tag="owned", omit_defaults=True):
         return number // self.stride % self.parts
 
 
-Placement = Shard | ZigZag | Partial | Slices | Flat | Scaled | Owned
+#: The placements that split one dimension over one axis.
+Split = Shard | ZigZag | Striped
+Placement = Split | Partial | Slices | Flat | Scaled | Owned
 Layout = tuple[Placement, ...]
 
 

@@ -20,6 +20,7 @@ from pytest_trainsafe.core.layout import (
     Shard,
     Sizes,
     Slices,
+    Striped,
     ZigZag,
     axes_of,
 )
@@ -124,7 +125,7 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
             known = ", ".join(sizes)
             return _Facts(f"its layout names the axis {unknown[0]!r}, which is not one of {known}")
         match placement:
-            case Shard() | ZigZag():
+            case Shard() | ZigZag() | Striped():
                 parts *= sizes[placement.axis]
                 blocks = placement.blocks if isinstance(placement, Shard) else ()
                 declared = max(declared, sum(blocks))

@@ -175,7 +175,7 @@ def test_the_same_batch_on_all_dp_ranks_is_found_at_the_models_input(
     assert "starts at input.0 · input · step 0 · micro-batch 2" in text
     assert "it equals the reference's input of micro-batch 0" in text
     assert "the data that kinds_program.read passes to its model is wrong" in text
-    assert "from equal inputs" not in text
+    assert "given equal inputs" not in text
 
 
 @pytest.mark.trainsafe(

@@ -207,7 +207,7 @@ def test_batch_norm_without_synchronisation_is_located(
 ):
     arguments = {"annotations": CUT, "fault": "own statistics"}
     text = failure(candidate_trace, reference_trace, **arguments)
-    faulty = "the forward of 1 (class Synchronised): from equal inputs, its output differs"
+    faulty = "the forward of 1 (class Synchronised): given equal inputs, its output differs"
     at = starts(text, "1.output · activation · step 0 · micro-batch 0", faulty)
     assert at == line_of(synchronised_ddp, "class Synchronised(nn.BatchNorm2d):")
 

@@ -23,7 +23,7 @@ from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Layout, Part, Shard, ZigZag
+from pytest_trainsafe.core.layout import Layout, Part, Shard, Split, Striped, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.compare.errors import finite
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -263,13 +263,13 @@ def _layouts(
             for dim in range(len(whole)):
                 cuts.append((Shard(dim, axis),))
                 if axis == "cp":
-                    cuts.append((ZigZag(dim, axis),))
+                    cuts += [(ZigZag(dim, axis),), (Striped(dim, axis),)]
         choices.append(cuts)
     for each in itertools.product(*choices):
         layout = tuple(itertools.chain(*each))
         made = list(local)
         for placement in layout:
-            assert isinstance(placement, Shard | ZigZag)
+            assert isinstance(placement, Split)
             made[placement.dim] *= sizes[placement.axis]
         if tuple(made) == whole:
             yield layout

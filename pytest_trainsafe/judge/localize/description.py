@@ -33,6 +33,7 @@ from pytest_trainsafe.judge.localize.lines import (
     Place,
     apart,
     calls,
+    collectives_of_loss,
     constructed,
     made,
     of_loss,
@@ -201,7 +202,7 @@ class _Description:
             case "reduction" if over := never_reduced(self.rung.candidate, self.comparison, names):
                 return (
                     f"no reduction of the gradients of {parameters} over {over} was seen in the "
-                    f"step: {self.reduced(names)}"
+                    "step, so the optimizer receives those of each rank alone"
                 )
             case "reduction":
                 return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
@@ -260,18 +261,22 @@ class _Description:
         if fault.uncalled:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
-            code = f"the {fault.phase} of the code in {named} between the modules that it calls"
-            return f"{code}: from equal outputs of these modules it computes something else"
+            calls = "it calls" if one else "they call"
+            return (
+                f"the {fault.phase} of {named}: given equal outputs of the modules that {calls}, "
+                f"{its} own code computes something else"
+            )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
             if not any(self.compared.inputs(f.target) for f in group):
                 return f"{differs}; {its} inputs were not compared"
             if any(f.not_compared for f in group):
                 return f"{differs}; not all of {its} inputs were compared"
-            return f"the forward of {named}: from equal inputs, {its} output differs"
+            return f"the forward of {named}: given equal inputs, {its} output differs"
+        where = f"the code of class {cls} around {of}" if around and cls else named
         return (
-            f"the backward of {named}: from equal gradients of {its} output, {its} inputs get "
-            "other ones"
+            f"the backward of {where}: given equal gradients of {its} output, the gradients of "
+            f"{its} inputs differ"
         )
 
     def unsummed(self, group: Sequence[Fault]) -> str:
@@ -390,7 +395,8 @@ class _Description:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                return of_loss(self.rung.candidate, start)
+                line, what = of_loss(self.rung.candidate, start)
+                return line, what + collectives_of_loss(self.rung.candidate)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:
             place = self.places.of_condition(fault.condition, fault.target)

@@ -19,7 +19,16 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import LayoutError
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.layout import (
+    Layout,
+    Partial,
+    Placement,
+    Scaled,
+    Shard,
+    Split,
+    Striped,
+    ZigZag,
+)
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judge.compare.errors import finite
 from pytest_trainsafe.judge.compare.rung import Rung
@@ -143,7 +152,7 @@ class Inputs:
     def _fits(self, layout: Layout, shape: tuple[int, ...], local: tuple[int, ...]) -> bool:
         whole = list(local)
         for placement in layout:
-            if isinstance(placement, Shard | ZigZag):
+            if isinstance(placement, Split):
                 if placement.dim >= len(shape):
                     return False
                 whole[placement.dim] *= self.rung.candidate.sizes[placement.axis]
@@ -159,6 +168,7 @@ def _ways(dim: int, length: int, axis: str) -> Iterator[Placement]:
     yield Shard(dim, axis)
     if axis == "cp":
         yield ZigZag(dim, axis)
+        yield Striped(dim, axis)
     else:  # fused projections: gate and up; queries, keys and values
         for fused in (2, 3):
             if length % fused == 0:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Caller, Made, MadeWhat, SetUp, Site
+from pytest_trainsafe.trace.facts import Caller, CollectiveEvent, Made, MadeWhat, SetUp, Site
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import TensorEvent
 
 #: A source line and its description: "file:line" and a phrase; both "" for none.
 Place = tuple[str, str]
@@ -18,6 +19,8 @@ NOWHERE: Place = ("", "")
 
 #: Of the lines that the loss is computed from, at most so many are named beside the last one.
 _MOST_OF_LOSS = 2
+#: Of the collectives that the loss is computed with, at most so many are named.
+_MOST_OF_LOSS_CALLS = 4
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
@@ -75,6 +78,24 @@ def of_loss(candidate: Trace, start: Place) -> Place:
     if line == backward:
         return line, f"{what} and starts the backward"
     return line, f"{what}; the backward starts at {relative(backward)}"
+
+
+def collectives_of_loss(candidate: Trace) -> str:
+    """A clause on the collectives between the model and the loss; "" if there are none.
+
+    They are the user's calls of the first rank, in the first micro-batch that has a loss.
+    """
+    calls: dict[str, None] = {}
+    for event in candidate.ranks[0].events:
+        if isinstance(event, TensorEvent) and event.id.kind == "activation":
+            calls.clear()
+        elif isinstance(event, TensorEvent) and event.id.kind == "loss":
+            break
+        elif isinstance(event, CollectiveEvent) and own(event.user or event.site):
+            op = f"{event.op}({event.reduce})" if event.reduce else event.op
+            calls[f"{op} at {relative(event.user or event.site)}"] = None
+    listed = [*calls][:_MOST_OF_LOSS_CALLS]
+    return f"; the loss is computed with {', '.join(listed)}" if listed else ""
 
 
 def apart(clause: str, line: str, source: str) -> str:

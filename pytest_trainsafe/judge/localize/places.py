@@ -60,6 +60,9 @@ _DOES: dict[What, str] = {
     "clear": "clears gradients between two backwards of a step",
 }
 
+#: What a wrapper does; parameters that the module gets later are not among these.
+_REDUCES = "reduces the gradients of the parameters that its module had then"
+
 #: In-place operations that scale a gradient.
 _SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
 
@@ -278,7 +281,7 @@ class Places:
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
         role = self.candidate.sizes.mesh.role
         if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
-            does = "does not shard these parameters" if ignored else "reduces the gradients"
+            does = "does not shard these parameters" if ignored else _REDUCES
             if is_fixture(wrapper.user or wrapper.at):
                 return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
             return (

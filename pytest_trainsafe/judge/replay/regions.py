@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Iterable
 
-from pytest_trainsafe.core.layout import Shard, ZigZag
+from pytest_trainsafe.core.layout import Split
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judge.replay.draws import Draw, Draws, Site
 from pytest_trainsafe.trace.rng.events import DrawEvent
@@ -139,9 +139,9 @@ class Regions:
                 continue
             if output.layout_source == "default":
                 return None
-            if not all(isinstance(placement, Shard | ZigZag) for placement in output.layout):
+            if not all(isinstance(placement, Split) for placement in output.layout):
                 return None
-            named = (p.axis for p in output.layout if isinstance(p, Shard | ZigZag))
+            named = (p.axis for p in output.layout if isinstance(p, Split))
             axes = self._sizes.mesh.expand(named)
             return frozenset(axis for axis in axes if self._sizes[axis] > 1)
         return None

@@ -16,7 +16,7 @@ from typing import Any
 import torch.distributed as dist
 
 from pytest_trainsafe.core.indices import local_shape, logical_shape, scale_shape, split_flat
-from pytest_trainsafe.core.layout import Layout, Shard, Sizes, Slices, ZigZag
+from pytest_trainsafe.core.layout import Layout, Sizes, Slices, Split
 from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, elsewhere, rank_at
 from pytest_trainsafe.record.clock import ProgramError
 
@@ -76,7 +76,7 @@ def _axes(layout: Layout, sizes: Sizes) -> tuple[str, ...]:
     outer, flat = split_flat(layout)
     if flat is not None or any(isinstance(p, Slices) for p in outer):
         return ()
-    shards = [p for p in outer if isinstance(p, Shard | ZigZag) and sizes[p.axis] > 1]
+    shards = [p for p in outer if isinstance(p, Split) and sizes[p.axis] > 1]
     return tuple(dict.fromkeys(p.axis for p in shards))
 
 

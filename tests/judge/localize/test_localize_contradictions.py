@@ -78,7 +78,7 @@ def test_code_between_modules_of_which_one_differs_is_described_without_their_ag
 ) -> None:
     """The wrong input of a module makes its output wrong; both Runs go on with equal outputs."""
     text = report(of_fc1, Fault("forward", "", between=True))
-    assert "from equal outputs of these modules it computes something else" in text
+    assert "given equal outputs of the modules that it calls, its own code computes" in text
     assert "agree" not in text
 
 
@@ -87,14 +87,14 @@ def test_a_module_whose_arriving_gradient_differs_is_described_without_its_agree
 ) -> None:
     wrong = rung(tmp_path, TP, shifted("activation_grad", "fc1.output"))
     text = report(wrong, Fault("backward", "fc1"))
-    assert "from equal gradients of its output, its inputs get other ones" in text
+    assert "given equal gradients of its output, the gradients of its inputs differ" in text
 
 
 def test_a_group_of_modules_is_said_to_have_uncompared_inputs_if_one_of_them_has(
     of_fc1: Rung,
 ) -> None:
     first, second = Fault("forward", "fc1"), Fault("forward", "fc1", not_compared=True)
-    assert "from equal inputs" not in report(of_fc1, first, second)
+    assert "given equal inputs" not in report(of_fc1, first, second)
 
 
 def test_a_wrong_clip_is_not_said_to_follow_agreeing_gradients_if_one_differs(

@@ -60,7 +60,8 @@ def test_a_reduce_scatter_is_listed_for_a_parameter_that_fsdp2_shards(wrong: Run
     sharded = with_dtensors(wrong, "fc1.weight", "fc1.bias")
     assert places(sharded, SCATTER).listed("reduction", ["fc1.bias"]) == [SCATTER]
     _, what = places(sharded, SCATTER).of_phase("reduction", compare(sharded), ["fc1.bias"])
-    assert what == "fully_shard is applied here and reduces the gradients"
+    does = "reduces the gradients of the parameters that its module had then"
+    assert what == f"fully_shard is applied here and {does}"
 
 
 def test_a_reduce_scatter_of_the_programs_own_is_listed_without_fsdp2(wrong: Rung) -> None:

@@ -95,7 +95,8 @@ def test_a_bucket_that_may_contain_the_gradient_is_named_before_reductions_of_ot
 def test_the_line_that_constructs_a_gradient_reducing_wrapper_is_named(wrong) -> None:
     source, what = place(wrong, STEP, DDP)
     assert source == "/me/fit.py:25"
-    assert what == "DistributedDataParallel is applied here and reduces the gradients"
+    does = "reduces the gradients of the parameters that its module had then"
+    assert what == f"DistributedDataParallel is applied here and {does}"
 
 
 def test_without_a_reduction_the_line_that_changes_gradients_or_steps_is_named(wrong) -> None:

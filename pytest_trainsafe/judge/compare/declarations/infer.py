@@ -24,6 +24,8 @@ from pytest_trainsafe.core.layout import (
     Shard,
     Sizes,
     Slices,
+    Split,
+    Striped,
     ZigZag,
 )
 from pytest_trainsafe.core.mesh import mesh_of, moved
@@ -168,6 +170,7 @@ def _choices(axis: str, sample: Sample) -> Iterator[tuple[Placement, ...]]:
         yield (Shard(dim, axis),)
         if axis == "cp":
             yield (ZigZag(dim, axis),)
+            yield (Striped(dim, axis),)
     if axis == "dp":
         return  # dp ranks share only batches, and no module sums over dp
     yield (Partial(axis),)
@@ -209,7 +212,7 @@ def _is_confirmed(sample: Sample, layout: Layout, sizes: Sizes) -> bool:
         if isinstance(placement, Partial):
             if not _terms_differ(sample, placement.axis):
                 return False
-        elif isinstance(placement, Shard | ZigZag):
+        elif isinstance(placement, Split):
             others = [part.coordinates[placement.axis] for part in sample.parts]
             if len(set(others)) < 2 or _explains(
                 _merge(sample, layout, sizes, placement.axis), sample

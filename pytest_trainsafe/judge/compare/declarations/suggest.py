@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypeGuard
 
 from pytest_trainsafe.annotations.patterns import matches
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, ZigZag
+from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Split, Striped, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
 
 AnnotationPatch = dict[str, Any]
@@ -67,7 +67,7 @@ def inexpressible(need: MissingLayout, order: str) -> str:
     for placement in need.added:
         if isinstance(placement, Partial) and placement.op == "avg" and need.section != "loss":
             return "a module's output cannot be annotated as a mean over ranks"
-        if isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
+        if isinstance(placement, Split) and placement.axis == "cp":
             found = _order(placement)
             if found != order:
                 return f"the order over cp is {found}, while the annotations have cp_order: {order}"
@@ -75,17 +75,19 @@ def inexpressible(need: MissingLayout, order: str) -> str:
 
 
 def cp_order(needs: Iterable[MissingLayout]) -> str:
-    """The order in which most tensors are cut over cp, "contiguous" or "zigzag"; "" if none is."""
+    """The order in which most tensors are cut over cp, as in `cp_order`; "" if none is."""
     found = [
         _order(placement)
         for need in needs
         for placement in need.added
-        if isinstance(placement, Shard | ZigZag) and placement.axis == "cp"
+        if isinstance(placement, Split) and placement.axis == "cp"
     ]
     return max(set(found), key=found.count) if found else ""
 
 
 def _order(placement: Placement) -> str:
+    if isinstance(placement, Striped):
+        return "striped"
     return "zigzag" if isinstance(placement, ZigZag) else "contiguous"
 
 
@@ -215,14 +217,14 @@ def _suffix_patterns(name: str, levels: int) -> Iterator[str]:
 def _output(layout: Layout, need: MissingLayout, sequence: int | None) -> AnnotationPatch:
     """The fields of an entry; `sequence` is the dimension that sp cuts, None without sp."""
     fields: AnnotationPatch = {}
-    cut = {p.axis: p.dim for p in need.layout if isinstance(p, Shard | ZigZag)}
+    cut = {p.axis: p.dim for p in need.layout if isinstance(p, Split)}
     for placement in layout:
         if isinstance(placement, Partial):
             # Such a gradient is partial only with sp on; without sp it is replicated.
             of_sp = sequence is not None and placement.axis == "tp"
             of_sp = of_sp and need.place.startswith("output_grad")
             fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
-        elif isinstance(placement, Shard | ZigZag) and placement.axis == "cp":
+        elif isinstance(placement, Split) and placement.axis == "cp":
             fields["cp_dim"] = placement.dim
         elif isinstance(placement, Shard) and placement.axis == "dp":
             fields["dp_dim"] = placement.dim

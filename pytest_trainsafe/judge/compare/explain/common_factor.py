@@ -286,6 +286,10 @@ def _is_norm(finding: Finding, step: int) -> bool:
     return where is not None and (where.kind, where.step) == ("grad_norm", step)
 
 
+#: Begins the text of a pattern of gradients that were divided by the factor.
+_WITHOUT = "with the clipping factor taken out, "
+
+
 def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
     """Returns the finding, with a pattern that is found after dividing the gradient by the factor.
 
@@ -311,4 +315,6 @@ def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
         return finding
     judged = TensorJudgement("norm", "", 0.0, 0.0, 0.0, rounding=allowed)
     pattern = explain_tensor(rung, where, merged, reference, judged)
+    if pattern is not None:
+        pattern = msgspec.structs.replace(pattern, text=f"{_WITHOUT}{pattern.text}")
     return msgspec.structs.replace(finding, pattern=pattern)

@@ -12,7 +12,7 @@ import torch
 
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
-from pytest_trainsafe.core.layout import Flat, Shard, Slices, ZigZag
+from pytest_trainsafe.core.layout import Flat, Slices, Split
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
 
 #: A dimension is not named if more than this share of its rows is in the region.  The limit is
@@ -80,7 +80,7 @@ def _axes(parts: Sequence[Part], dim: int) -> list[str]:
     for placement in parts[0].layout if parts else ():
         if isinstance(placement, Slices | Flat):
             axes += placement.axes
-        elif isinstance(placement, Shard | ZigZag) and placement.dim == dim:
+        elif isinstance(placement, Split) and placement.dim == dim:
             axes.append(placement.axis)
     return list(dict.fromkeys(axes))
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from pytest_trainsafe.align.dataflow import in_dataflow
-from pytest_trainsafe.core.layout import Partial, Placement, Shard, Slices, ZigZag, axes_of
+from pytest_trainsafe.core.layout import Partial, Placement, Shard, Slices, Striped, ZigZag, axes_of
 from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -77,7 +77,7 @@ def _sequence(rung: Rung) -> str | None:
 def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[int]:
     """The dimensions that a placement shards over tp."""
     match placement:
-        case Shard() | ZigZag() if role(placement.axis) == "tp":
+        case Shard() | ZigZag() | Striped() if role(placement.axis) == "tp":
             yield placement.dim
         case Slices(_, lengths, shape, axes) if "tp" in map(role, axes):
             pairs = enumerate(zip(lengths, shape, strict=True))

@@ -7,7 +7,7 @@ import torch
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, extract
-from pytest_trainsafe.core.layout import Partial, Shard, ZigZag
+from pytest_trainsafe.core.layout import Partial, Split
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import FEW, LEFT_OVER, WrongTensor, norm
 
 
@@ -35,7 +35,7 @@ def other_shard(wrong: WrongTensor) -> Pattern | None:
 
 
 def _splits(part: Part, axis: str) -> bool:
-    split = any(isinstance(p, Shard | ZigZag) and p.axis == axis for p in part.layout)
+    split = any(isinstance(p, Split) and p.axis == axis for p in part.layout)
     return split and not any(isinstance(p, Partial) for p in part.layout)
 
 

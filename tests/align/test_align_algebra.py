@@ -11,7 +11,17 @@ from hypothesis import strategies as st
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import extract, index_arrays, local_shape, logical_shape
-from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Slices, ZigZag, axes_of
+from pytest_trainsafe.core.layout import (
+    Layout,
+    Partial,
+    Placement,
+    Shard,
+    Slices,
+    Split,
+    Striped,
+    ZigZag,
+    axes_of,
+)
 from pytest_trainsafe.core.point import Point
 
 Case = tuple[Point, Layout, tuple[int, ...]]
@@ -26,13 +36,15 @@ def cases(draw: st.DrawFn, partial: bool = True) -> Case:
     layout: list[Placement] = []
     for axis in axes:
         dim = draw(st.integers(0, len(shape) - 1))
-        fresh = all(p.dim != dim for p in layout if isinstance(p, Shard | ZigZag))
-        kinds = ["none", "shard", "zigzag"] + ["partial"] * partial
+        fresh = all(p.dim != dim for p in layout if isinstance(p, Split))
+        kinds = ["none", "shard", "zigzag", "striped"] + ["partial"] * partial
         match draw(st.sampled_from(kinds + ["blocks"] * (fresh and shape[dim] > 0))):
             case "shard":
                 layout.append(Shard(dim, axis))
             case "zigzag":
                 layout.append(ZigZag(dim, axis))
+            case "striped":
+                layout.append(Striped(dim, axis))
             case "partial":
                 layout.append(Partial(axis, draw(st.sampled_from(["sum", "avg"]))))
             case "blocks":

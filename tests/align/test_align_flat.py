@@ -18,7 +18,16 @@ from pytest_trainsafe.core.indices import (
     logical_shape,
     scale_shape,
 )
-from pytest_trainsafe.core.layout import Flat, Layout, Partial, Placement, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.layout import (
+    Flat,
+    Layout,
+    Partial,
+    Placement,
+    Scaled,
+    Shard,
+    Striped,
+    ZigZag,
+)
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 
@@ -45,7 +54,7 @@ def cases(draw: st.DrawFn) -> Case:
     if axes == ("dp",):
         dim = draw(st.integers(0, max(len(shape) - 1, 0)))
         over_cp = [Partial("cp"), Partial("cp", "avg"), Scaled("cp")]
-        over_cp += [ZigZag(dim, "cp")] if shape else []
+        over_cp += [ZigZag(dim, "cp"), Striped(dim, "cp")] if shape else []
         outer += draw(st.lists(st.sampled_from(over_cp), max_size=1))
     layouts: dict[int, Layout] = {}
     cuts: dict[tuple[int, ...], list[int]] = {}

@@ -8,7 +8,16 @@ import torch
 from pytest_trainsafe.align.merge import Merged, Part, merge
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import extract
-from pytest_trainsafe.core.layout import Flat, Layout, Owned, Partial, Scaled, Shard, ZigZag
+from pytest_trainsafe.core.layout import (
+    Flat,
+    Layout,
+    Owned,
+    Partial,
+    Scaled,
+    Shard,
+    Striped,
+    ZigZag,
+)
 from pytest_trainsafe.core.mesh import Mesh, moved, rank_at, ranks_along
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judge.compare.explain.wrong_tensor import WrongTensor
@@ -63,6 +72,7 @@ def test_rank_groups_are_formed_along_axes_roles_and_overlapping_axes() -> None:
         (HYBRID, (Shard(1, "tp"), Partial("dp"))),
         (HYBRID, (Partial("dp_replicate"), Shard(0, "dp_shard"))),
         (CONTEXT, (ZigZag(0, "cp"), Shard(1, "tp"))),
+        (CONTEXT, (Striped(0, "cp"), Shard(1, "tp"))),
         (CONTEXT, (Shard(0, "heads"), ZigZag(0, "ring"))),
     ],
 )

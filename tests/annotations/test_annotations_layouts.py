@@ -145,7 +145,7 @@ def test_an_entry_that_splits_an_absent_dimension_is_named_in_the_error() -> Non
     ("text", "words"),
     [
         ("paramters: {}", ["unknown key 'paramters'", "Did you mean parameters?"]),
-        ("cp_order: zig", ["cp_order is 'zig'", "zigzag or contiguous"]),
+        ("cp_order: zig", ["cp_order is 'zig'", "zigzag, contiguous or striped"]),
         ("parameters: [a]", ["parameters is ['a']", "mapping"]),
         ("parameters: {a: {tp_dims: 0}}", ["`parameters: a`", "'tp_dims'", "mean tp_dim?"]),
         ("parameters: {a: {tp_dim: x}}", ["`parameters: a`", "tp_dim: 'x'", "-1 for the last"]),

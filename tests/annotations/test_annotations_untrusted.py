@@ -67,7 +67,7 @@ def attempt(text: str) -> tuple[Entries | None, str]:
         ("loss: false", "loss is False; it must be a mapping"),
         ("[]", "the file is []; it must be a mapping"),
         ("0", "the file is 0; it must be a mapping"),
-        ("cp_order: [zigzag]", "cp_order is ['zigzag']; it must be zigzag or contiguous"),
+        ("cp_order: [zigzag]", "cp_order is ['zigzag']; it must be zigzag, contiguous or striped"),
         ("cp_order: {a: .nan}", "cp_order is {'a': nan}"),
         ("parameters: {a: {tp_dim: 1.0}}", "`tp_dim: 1.0`; tp_dim must be a dimension"),
         ("parameters: {a: {tp_dim: .inf}}", "`tp_dim: inf`; tp_dim must be a dimension"),

@@ -92,7 +92,7 @@ _layouts = st.lists(
     st.one_of(
         st.fixed_dictionaries(
             {
-                "type": st.sampled_from(["shard", "zigzag", "partial", "scaled"]),
+                "type": st.sampled_from(["shard", "zigzag", "striped", "partial", "scaled"]),
                 "axis": st.sampled_from(["tp", "cp", "pp", "zz"]),
                 "dim": st.integers(-3, 3),
             }

@@ -10,7 +10,16 @@ import pytest
 import torch
 
 from pytest_trainsafe.core.indices import extract
-from pytest_trainsafe.core.layout import Layout, Partial, Shard, Slices, ZigZag, axes_of
+from pytest_trainsafe.core.layout import (
+    Layout,
+    Partial,
+    Shard,
+    Slices,
+    Split,
+    Striped,
+    ZigZag,
+    axes_of,
+)
 from pytest_trainsafe.trace.tensors.signs import signs
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS, Sketcher
 
@@ -21,6 +30,7 @@ LAYOUTS: dict[str, Layout] = {
     "columns": (Shard(-1, "tp"),),
     "blocks": (Shard(-1, "tp", blocks=(64, 32)),),
     "zig-zag": (ZigZag(0, "cp"),),
+    "striped": (Striped(0, "cp"),),
     "both": (ZigZag(0, "cp"), Shard(0, "tp")),
     "two dimensions": (Shard(0, "tp"), Shard(-1, "cp")),
     "partial": (Partial("cp"), Shard(0, "tp")),
@@ -53,7 +63,7 @@ def resolved(layout: Layout, ndim: int) -> Layout:
     """The layout with its dimensions counted from the front."""
     return tuple(
         type(p)(p.dim % ndim, *[getattr(p, f) for f in p.__struct_fields__[1:]])
-        if isinstance(p, Shard | ZigZag)
+        if isinstance(p, Split)
         else p
         for p in layout
     )

@@ -112,7 +112,7 @@ def test_a_collective_that_reduces_no_gradient_is_not_named_as_the_reduction(
     assert "the gradient reduction of all 15 parameters is wrong" in output
     assert "reduced by" not in output
     [step] = [n for n, line in enumerate(text.splitlines(), 1) if "optimizer.step()" in line]
-    assert f"look at train.py:{step} (steps the optimizer)" in output
+    assert f"no call between it and the optimizer's step at train.py:{step} sums" in output
 
 
 @shared

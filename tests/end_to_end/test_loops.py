@@ -57,7 +57,7 @@ def test_a_missing_reduction_is_found_in_whole_steps(candidate_trace, reference_
     text = report(candidate_trace, reference_trace)
 
     assert "starts at 0.bias · main_grad · step 0" in text
-    assert "not localised only whole steps were compared" in text
+    assert "not localised the loss agrees; only whole steps were compared" in text
     at = text.partition("look at ")[2]
     assert at.startswith("loop_programs.py:") or "/loop_programs.py:" in at.partition("(")[0]
     assert "(all_reduce(SUM) over dp" in at

@@ -214,6 +214,7 @@ What = Literal[
     "step",
     "optimizer",
     "stepper",
+    "steps",
     "wrapper",
     "mode",
     "watch",
@@ -301,10 +302,10 @@ class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):
     backward; "write" changes gradients in place after the backward; "step" calls the optimizer's
     step; "alter" changes parameters in place before a forward of the same step; "optimizer"
     constructs the optimizer, "stepper" defines the step of a class of optimizers that is the
-    program's own, and "wrapper" constructs a wrapper that reduces gradients; "mode" puts a module
-    into evaluation mode; "watch" calls ctx.watch; "group" makes a process group; "clear" clears
-    gradients between two backwards of a step; "sync" calls a DistributedDataParallel so that its
-    backward reduces gradients, and "no_sync" calls its no_sync.
+    program's own, "steps" a function that this step calls, and "wrapper" constructs a wrapper that
+    reduces gradients; "mode" puts a module into evaluation mode; "watch" calls ctx.watch; "group"
+    makes a process group; "clear" clears gradients between two backwards of a step; "sync" calls a
+    DistributedDataParallel so that its backward reduces gradients, and "no_sync" calls its no_sync.
     `at` is the innermost line outside of torch, "" for a "mode" whose line is not known.  `user`
     is the innermost line of the user's own code, if `at` is in an installed package.  `name` is
     the constructed class, the operation, or the module's path.  `factor` is the number by which a

@@ -127,7 +127,7 @@ def test_experts_summed_twice_are_located_in_tensor_parallel_qwen2_moe(
 ):
     text = failure(candidate_trace, reference_trace, annotations=MOE, fault="doubled")
     first = "model.layers.1.mlp.experts.output · activation · step 0 · micro-batch 0"
-    between = "the forward of the code in model.layers.1.mlp.experts (class Qwen2MoeExperts"
+    between = "the forward of model.layers.1.mlp.experts (class Qwen2MoeExperts"
     at = starts(text, first, f"{TWICE}tp", between)
     assert at == line_of(transformers_tp, "summing.forward = lambda *args: forward(*args) * 2")
 

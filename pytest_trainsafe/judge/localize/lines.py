@@ -5,6 +5,7 @@ Called by `judge.localize.places` and `judge.localize.description`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_fixture, is_installed, relative
@@ -21,6 +22,8 @@ NOWHERE: Place = ("", "")
 _MOST_OF_LOSS = 2
 #: Of the collectives that the loss is computed with, at most so many are named.
 _MOST_OF_LOSS_CALLS = 4
+#: Of the functions that an optimizer's step calls, at most so many are named.
+_MOST_CALLED = 4
 
 
 def set_up(candidate: Trace, module: str, source: str) -> str:
@@ -78,6 +81,13 @@ def of_loss(candidate: Trace, start: Place) -> Place:
     if line == backward:
         return line, f"{what} and starts the backward"
     return line, f"{what}; the backward starts at {relative(backward)}"
+
+
+def called_by(stepper: Site, sites: Iterable[Site]) -> str:
+    """A clause on the project's functions that the step of an optimizer of its own calls."""
+    called = [site for site in sites if site.what == "steps" and site.at != stepper.at]
+    named = [f"{each.name} at {relative(each.at)}" for each in called[:_MOST_CALLED]]
+    return f" and calls {', '.join(named)}" if named else ""
 
 
 def collectives_of_loss(candidate: Trace) -> str:

@@ -21,6 +21,7 @@ from pytest_trainsafe.judge.localize.gradients import adds_up, never_reduced, on
 from pytest_trainsafe.judge.localize.lines import (
     NOWHERE,
     Place,
+    called_by,
     has_whole_steps_only,
     own,
     program_line,
@@ -395,7 +396,8 @@ class Places:
     def _optimizer(self) -> Place:
         source, what = self._does("step")
         for stepper in (site for site in self.sites if site.what == "stepper"):
-            return source, f"{what}; {stepper.name}.step is defined at {relative(stepper.at)}"
+            defined = f"{stepper.name}.step is defined at {relative(stepper.at)}"
+            return source, f"{what}; {defined}{called_by(stepper, self.sites)}"
         made = next((site for site in self.sites if site.what == "optimizer"), None)
         if made is not None and not source:
             return self._place(made, f"constructs {made.name}")

@@ -8,8 +8,10 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
+from types import FrameType
 from typing import Any, cast
 
 import torch
@@ -68,6 +70,27 @@ class Sites:
         # On a GPU, hooks of a backward run in a thread without the program's frames.
         known = owner_of(at.rpartition(":")[0]) in ("project", "installed", "fixture")
         return Site(what, at, user, name) if known else None
+
+    def start_own_step(self, localising: bool) -> None:
+        """Begins to record which of the project's functions an optimizer of its own calls.
+
+        Does nothing outside of a localisation, if the optimizer's class is not the project's, and
+        if another profiler runs.
+        """
+        wanted = localising and self._counts["stepper"] and not self._counts["steps"]
+        if wanted and sys.getprofile() is None:
+            sys.setprofile(self._on_call)
+
+    def end_own_step(self) -> None:
+        """Ends what `start_own_step` began."""
+        if sys.getprofile() == self._on_call:
+            sys.setprofile(None)
+
+    def _on_call(self, frame: FrameType, event: str, _: object) -> None:
+        code = frame.f_code
+        if event == "call" and owner_of(code.co_filename) == "project":
+            at = f"{code.co_filename}:{code.co_firstlineno}"
+            self.add(Site("steps", at, name=code.co_qualname))
 
     def write_constructed(self) -> None:
         """Records the lines that `constructions` has noted since the last call of this method."""

@@ -247,6 +247,7 @@ class ParameterRecorder:
         self.optimizer_stepped = True
         if self.sites is not None:
             self.sites.note("step", self.clock.step)
+            self.sites.start_own_step(localising=self._generated is not None)
         if not has_closure:  # a closure has yet to compute the gradients
             self._write_main_grads(owned, replace=True)
             self.clock.stepping = True
@@ -254,10 +255,11 @@ class ParameterRecorder:
     def after_step(self, owned: Collection[int] = ()) -> None:
         """Writes the gradients that the step used, and notes a step that the engine skipped."""
         self.clock.stepping = False
+        if self.sites is not None:
+            self.sites.end_own_step()
         if self.clock.step is not None:
             self._write_main_grads(owned)
-            why = self.engine.skipped() if self.engine is not None else ""
-            if why:
+            if why := self.engine.skipped() if self.engine is not None else "":
                 self.optimizer_stepped = False
                 self.writer.add(NoteEvent("skipped", f"step {self.clock.step}, {why}"))
 

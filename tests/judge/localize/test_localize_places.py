@@ -185,6 +185,20 @@ def test_the_step_of_an_optimizer_of_the_programs_own_class_is_named(wrong) -> N
     assert what == "steps the optimizer; Muon.step is defined at /me/muon.py:12"
 
 
+def test_the_functions_that_the_programs_own_step_calls_are_named(wrong) -> None:
+    own = Site("stepper", "/me/muon.py:12", name="Muon")
+    calls = [
+        Site("steps", f"/me/muon.py:{n}", name=name)
+        for n, name in ((12, "Muon.step"), (40, "newton"))
+    ]
+
+    _, what = place(wrong, STEP, own, *calls, phase="optimizer")
+
+    assert what.endswith(
+        "; Muon.step is defined at /me/muon.py:12 and calls newton at /me/muon.py:40"
+    )
+
+
 def test_a_forward_fault_outside_modules_is_located_where_the_model_is_called(wrong) -> None:
     source, what = place(wrong, MODEL, phase="forward")
     assert source == "/me/fit.py:30"

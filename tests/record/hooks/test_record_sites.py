@@ -220,3 +220,32 @@ def test_a_malformed_event_of_a_source_line_is_refused(line: str) -> None:
 def test_valid_site_and_reduction_events_are_accepted() -> None:
     for line in (Site("model", "f.py:1"), Reduction("all_reduce", ("dp",), "f.py:1", "")):
         assert fault_of(decoder().decode(msgspec.json.encode(line))) == ""
+
+
+class Halving(torch.optim.Optimizer):
+    """An optimizer of the project's own, whose step calls a function."""
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for parameter in self.param_groups[0]["params"]:
+            halve(parameter)
+
+
+def halve(parameter: torch.Tensor) -> None:
+    with torch.no_grad():
+        parameter.mul_(0.5)
+
+
+@pytest.mark.parametrize("rewrite", [REWRITE, {}])
+def test_a_localisation_records_what_the_programs_own_step_calls(record: Any, rewrite: Any) -> None:
+    def train(ctx: Any) -> None:
+        model = nn.Linear(3, 2)
+        optimizer = Halving(model.parameters(), {})
+        ctx.watch(model, optimizer)
+        with ctx.step(), ctx.microbatch(0):
+            model(torch.ones(4, 3)).sum().backward()
+            optimizer.step()
+
+    run = record(train, rewrite=rewrite)
+
+    names = [site.name for site in run.rank.events_of(Site) if site.what == "steps"]
+    assert names == (["Halving.step", "halve"] if rewrite else [])

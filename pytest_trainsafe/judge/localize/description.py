@@ -264,7 +264,7 @@ class _Description:
             calls = "it calls" if one else "they call"
             return (
                 f"the {fault.phase} of {named}: given equal outputs of the modules that {calls}, "
-                f"{its} own code computes something else"
+                f"{its} own code, or what it holds, computes something else"
             )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"

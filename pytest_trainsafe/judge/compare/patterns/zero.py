@@ -36,7 +36,7 @@ def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     else:
         count = int(cleared.sum())
         text = f"{count} of {cleared.numel()} values are zero, and the others are right"
-        axis, cause = "", "a mask or dropout is applied here, but not in the reference"
+        axis, cause = "", "more is masked or dropped here than in the reference"
     return Pattern("zero in part", text, axis, cause)
 
 

@@ -13,6 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.record.context import Context
+from pytest_trainsafe.trace.facts import Site
 
 X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 
@@ -159,3 +160,25 @@ def test_dtensors_are_recorded_with_layouts_from_their_placements(record: Any) -
     assert torch.allclose(run.get("activation", "0.output"), out)
     assert torch.allclose(grad, (2 * out).t() @ X[0])
     assert torch.equal(run.get("main_grad", "0.weight"), grad)
+
+
+@pytest.mark.parametrize("watched", ["wrapper", "model"])
+@pytest.mark.parametrize("syncs", [True, False])
+def test_whether_a_backward_of_a_wrapper_reduces_is_recorded(
+    record: Any, syncs: bool, watched: str
+) -> None:
+    def train(ctx: Context) -> None:
+        _ = ctx.mesh
+        model = Small().to(ctx.dtype)
+        wrapped = DistributedDataParallel(model)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        ctx.watch(wrapped if watched == "wrapper" else model, optimizer)
+        with ctx.step():
+            with ctx.microbatch(0), wrapped.no_sync():
+                wrapped(X[0].to(ctx.dtype)).square().sum().backward()
+            if syncs:
+                with ctx.microbatch(1):
+                    wrapped(X[1].to(ctx.dtype)).square().sum().backward()
+
+    found = [site.what for site in record(train).rank.events_of(Site)]
+    assert ("sync" in found, "no_sync" in found) == (syncs, True)

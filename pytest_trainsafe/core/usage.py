@@ -120,6 +120,12 @@ def _number(value: complex | float | int | bool, digits: int) -> str:
     return str(value) if isinstance(value, int) else f"{value:.{digits}g}"
 
 
+def first_few(names: Sequence[str]) -> str:
+    """`a, b, c and 4 more`: the first names, and how many are left out."""
+    more = f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    return ", ".join(names[:MAX_NAMES]) + more
+
+
 def name_list(names: Sequence[str], noun: str) -> str:
     """`a`, `2 modules: a and b`, or `7 modules: a, b, c and 4 more`."""
     if len(names) == 1:

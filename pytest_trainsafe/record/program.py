@@ -122,7 +122,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     recorder.checkpoints.finish()
     recorder.state.write()
     if recorder.parameters is not None:
-        recorder.left.finish(recorder.parameters.changed())
+        recorder.left.finish(recorder.parameters.changed)
         recorder.parameters.finish()
     if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
         dtype = str(watch.narrowest).removeprefix("torch.")

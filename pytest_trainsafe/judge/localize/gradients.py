@@ -149,6 +149,7 @@ def norm_text(comparison: Comparison, rung: Rung, compared: Compared) -> str:
 
 
 def adds_up(made: Reduction) -> bool:
+    """Whether a reduction sums or averages; one of another kind has its kind in its name."""
     return made.call.endswith(_SUMS) or "(" not in made.call
 
 

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -20,8 +21,6 @@ from pytest_trainsafe.trace.writer import RankWriter
 
 #: A dict of tensors counts as a copy of the weights if it has this share of their names.
 NAMES = 0.5
-#: How many names a sentence lists.
-MAX_NAMED = 3
 
 
 class Beside:
@@ -37,9 +36,7 @@ class Beside:
         self._parameters: Mapping[str, torch.Tensor] = {}
 
     def watch(
-        self,
-        parts: Iterable[tuple[str, nn.Module]],
-        parameters: Mapping[str, torch.Tensor],
+        self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]
     ) -> None:
         """Remembers the watched modules and their parameters."""
         self._parts, self._parameters = [part for _, part in parts], parameters
@@ -73,9 +70,8 @@ def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) ->
         if name.rpartition(".")[2] not in sharded
     ]
     if new:
-        more = f" and {len(new) - MAX_NAMED} more" if len(new) > MAX_NAMED else ""
         yield (
-            f"parameters that the model got after ctx.watch ({', '.join(new[:MAX_NAMED])}{more}); "
+            f"parameters that the model got after ctx.watch ({first_few(new)}); "
             "call ctx.watch when the model is complete"
         )
 

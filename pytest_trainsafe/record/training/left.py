@@ -7,13 +7,14 @@ and numbers that modules and optimizers count.  A bug in them shows in later ste
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.training.optimizer import groups, stepping
+from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
 from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.record.training.unheld import unheld
 from pytest_trainsafe.trace.facts import Counted, Settings, Unheld
@@ -21,8 +22,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
-#: How many names a sentence lists, and how many owners of numbers a rank records.
-MAX_NAMED = 3
+#: How many owners of numbers a rank records.
 MAX_OWNERS = 256
 
 #: Switches that change what is computed.  Others say how, or what a framework does with a group.
@@ -59,8 +59,11 @@ class Left:
         self._owners = dict(named[:MAX_OWNERS])
         self._counted = {name: _numbers(owner) for name, owner in self._owners.items()}
 
-    def finish(self, changed: Sequence[str]) -> None:
-        """After the program, writes what it leaves; `changed` names weights that changed last."""
+    def finish(self, changed: Callable[[], Sequence[str]]) -> None:
+        """After the program, writes what it leaves.
+
+        `changed` finds the weights that changed after the last step, and is called if that counts.
+        """
         held = None if self._measures else unheld(self._optimizer, self._parameters)
         if held is not None:
             self._writer.add(Unheld(held))
@@ -75,7 +78,7 @@ class Left:
             own = {k: v for k, v in _numbers(owner).items() if before.get(k) != v}
             if own:
                 self._writer.add(Counted(name, own))
-        for text in (*_others(self._optimizer, self._parameters), *_after_last(changed)):
+        for text in (*_others(self._optimizer, self._parameters), *_after_last(changed())):
             self._writer.add(NoteEvent("not_compared", text))
 
 
@@ -91,7 +94,7 @@ def settings(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator
     `parameters` are those of the model, by name; a parameter of a group is one of them or the
     master copy of one.  The group of any other parameter has no names.
     """
-    names = {id(holder): name for name, p in parameters.items() for holder in _holders(p)}
+    names = names_of_held(parameters)
     for inner in stepping(optimizer):
         for group in groups(inner):
             held = [each for each in group.get("params", ()) if _numel(each)]
@@ -103,10 +106,6 @@ def settings(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator
             known = tuple(names[id(each)] for each in held if id(each) in names)
             if held and values:
                 yield Settings(values, known if len(known) == len(held) else ())
-
-
-def _holders(parameter: torch.Tensor) -> list[Any]:
-    return [parameter, getattr(parameter, "main_param", None)]
 
 
 def _numel(parameter: Any) -> int:
@@ -144,12 +143,12 @@ def _others(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator[
 
     An optimizer of which no tensor is a parameter of the model holds copies of them.
     """
-    known = {id(each) for p in parameters.values() for each in (p, getattr(p, "main_param", None))}
+    known = names_of_held(parameters)
     for inner in stepping(optimizer):
         held = [each for group in groups(inner) for each in group.get("params", ())]
         others = [each for each in held if id(each) not in known]
         if others and len(others) < len(held):
-            shapes = _listed([str(tuple(each.shape)) for each in others])
+            shapes = first_few([str(tuple(each.shape)) for each in others])
             yield (
                 f"tensors that {type(inner).__name__} updates and that are no parameters of the "
                 f"watched model (of shape {shapes}); register them in a module that ctx.watch gets"
@@ -159,11 +158,6 @@ def _others(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> Iterator[
 def _after_last(changed: Sequence[str]) -> Iterator[str]:
     if changed:
         yield (
-            f"what changes the weights after the last step ({_listed(changed)}); change them "
+            f"what changes the weights after the last step ({first_few(changed)}); change them "
             "inside ctx.step"
         )
-
-
-def _listed(names: Sequence[str]) -> str:
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
-    return ", ".join(names[:MAX_NAMED]) + more

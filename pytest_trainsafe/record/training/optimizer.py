@@ -87,6 +87,16 @@ def groups(optimizer: Any) -> list[Mapping[Any, Any]]:
     return [group for group in found if isinstance(group, Mapping)]
 
 
+def names_of_held(parameters: Mapping[str, torch.Tensor]) -> dict[int, str]:
+    """Maps the id of each parameter, and of its master copy, to the parameter's name."""
+    return {
+        id(holder): name
+        for name, parameter in parameters.items()
+        for holder in (parameter, getattr(parameter, "main_param", None))
+        if holder is not None
+    }
+
+
 def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the names and tensors of an optimizer's state for a parameter or its master copy."""
     holders = (parameter, getattr(parameter, "main_param", None))

@@ -18,7 +18,7 @@ import torch
 
 from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.training.optimizer import groups, stepping
+from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
 from pytest_trainsafe.record.training.tensors import memory
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.writer import RankWriter
@@ -36,7 +36,7 @@ def unheld(optimizer: Any, parameters: Mapping[str, torch.Tensor]) -> tuple[str,
     None if that is not known: there is no optimizer, one has no groups of parameters, or one holds
     a tensor that is neither one of `parameters` nor the master copy of one.
     """
-    names = {id(holder): name for name, p in parameters.items() for holder in _holders(p)}
+    names = names_of_held(parameters)
     held: set[str] = set()
     for inner in stepping(optimizer):
         own = [each for group in groups(inner) for each in group.get("params", ())]
@@ -117,10 +117,6 @@ class UnheldChanges:
             if self._loop == (id(frame), frame.f_code):
                 return line_of(frame)
         return ""
-
-
-def _holders(parameter: torch.Tensor) -> list[Any]:
-    return [parameter, getattr(parameter, "main_param", None)]
 
 
 def _written(func: Any, args: Sequence[Any]) -> Iterator[torch.Tensor]:

@@ -9,12 +9,13 @@ import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
+from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.trace.facts import Counted, Settings
 from pytest_trainsafe.trace.reader import Trace
 
 #: Two numbers are one setting up to this relative difference: some optimizers compute theirs.
 CLOSE = 1e-3
-#: How many settings, and how many parameters of each, a sentence names.
+#: How many settings or numbers are listed, and how many values of each.
 MAX_NAMED = 3
 
 #: The values of a setting by the parameter that has them.
@@ -167,7 +168,4 @@ def _shown_value(value: str) -> str:
 
 def _of(names: list[str]) -> str:
     named = sorted(filter(None, names))
-    if not named:
-        return ""
-    more = f" and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    return f", for {', '.join(named[:MAX_NAMED])}{more}"
+    return f", for {first_few(named)}" if named else ""

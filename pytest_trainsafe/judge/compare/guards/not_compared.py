@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from pytest_trainsafe.align.logical import is_cut_over_stages
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.judge.compare.comparison import Comparison
 from pytest_trainsafe.judge.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judge.compare.guards.vacuity import COVERED
@@ -19,8 +20,7 @@ from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
 
-#: How many names are listed for each kind of tensor, and how many notes for each kind of note.
-MAX_NAMED = 3
+#: How many notes are listed for each kind of note.
 MAX_LISTED = 4
 
 
@@ -121,7 +121,7 @@ def _in_step(comparison: Comparison) -> list[str]:
     for path, how in comparison.in_step.items():
         ways.setdefault(how, []).append(path)
     return [
-        f"not compared: the gradients of {_listed(paths)} before the optimizer's step, which "
+        f"not compared: the gradients of {first_few(paths)} before the optimizer's step, which "
         f"reduces them over ranks; {how} of them was compared instead"
         for how, paths in ways.items()
     ]
@@ -132,7 +132,7 @@ def _buffers(comparison: Comparison) -> list[str]:
     for path, why in comparison.apart.items():
         reasons.setdefault(why, []).append(path)
     return [
-        f"not compared: buffer{'s' * (len(paths) > 1)} {_listed(paths)}, at least in part: {why}"
+        f"not compared: buffer{'s' * (len(paths) > 1)} {first_few(paths)}, at least in part: {why}"
         for why, paths in reasons.items()
     ]
 
@@ -144,15 +144,10 @@ def _inputs(comparison: Comparison) -> list[str]:
         return []
     paths = list(dict.fromkeys(id.path for id in left))
     text = (
-        f"not compared: the model's inputs {_listed(paths)}, since no layout maps them to the "
+        f"not compared: the model's inputs {first_few(paths)}, since no layout maps them to the "
         "reference's inputs"
     )
     return [text]
-
-
-def _listed(paths: Sequence[str]) -> str:
-    more = f" and {len(paths) - MAX_NAMED} more" if len(paths) > MAX_NAMED else ""
-    return ", ".join(paths[:MAX_NAMED]) + more
 
 
 def _whole_steps(candidate: Trace) -> list[str]:
@@ -178,11 +173,10 @@ def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
     names = list(dict.fromkeys(id.module for id in lacking))
     if not names:
         return []
-    named = ", ".join(name or "the root module" for name in names[:MAX_NAMED])
-    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    named = first_few([name or "the root module" for name in names])
     text = (
         f"not compared: the activations of {len(names)} module{'s' * (len(names) > 1)} inside "
-        f"torch.compile ({named}{more})"
+        f"torch.compile ({named})"
     )
     if not comparison.compared["activation"]:
         text += ". Give ctx.watch the compiled model, so that its output is compared"
@@ -205,7 +199,7 @@ def _one_sided(ids: Iterable[TensorId], owner: str, other: str, last: int | None
         if found:
             notes.append(
                 f"not compared: {len(found)} of the {owner}'s tensors of kind {kind} have no "
-                f"counterpart in the {other} ({_listed(paths)})"
+                f"counterpart in the {other} ({first_few(paths)})"
             )
     return notes
 

@@ -34,7 +34,7 @@ from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.group import Group
-from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
+from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
@@ -69,7 +69,7 @@ class _ScheduledRun:
     joined: threading.Event = field(default_factory=threading.Event)
     run: Future[Run] = field(init=False)
     #: Shows the Run's stage on the session's board.
-    enter: Callable[[str], None] = field(default=lambda stage: None)
+    enter: Enter = field(default=lambda stage, behind="": None)
 
 
 class Session:
@@ -288,17 +288,20 @@ class Session:
         environ: Mapping[str, str] | None = None,
         joined: Callable[[], object] = lambda: None,
         leased: Callable[[], object] = lambda: None,
+        waits: Callable[[str], object] = lambda _: None,
     ) -> GroupResult:
         """Runs a task once slots for its ranks are free, until `stop` is set or the session closes.
 
         `environ` is as in `Launcher.run`; `joined` is called when the task is in the queue for
-        slots, and `leased` when it has them.
+        slots, `leased` when it has them, and `waits` with the other test runs that hold them.
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
         with (
             PreforkedGroup(launcher, task, workdir, environ) as preforked,
-            self.leases.take(task.world_size, task.device, stop, preforked.begin, joined) as lease,
+            self.leases.take(
+                task.world_size, task.device, stop, preforked.begin, joined, waits
+            ) as lease,
         ):
             leased()
             return preforked.run(lease.env, timeout, stop)
@@ -440,6 +443,7 @@ class Session:
             environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
             leased=lambda: order.enter(TRAINING),
+            waits=lambda runs: order.enter(WAITING, runs),
         )
         result.raise_for_failure(spec.title)
         return Recorded.of(result)

@@ -93,6 +93,14 @@ def test_a_point_has_one_line_for_all_of_its_runs() -> None:
     ]
 
 
+def test_a_waiting_point_names_the_other_test_runs_that_it_waits_for() -> None:
+    waits = Status("tp=2", "float64 run", 2, WAITING, 1.0, "process 42 in /a")
+
+    (line,) = point_lines([waits, row("tp=2", WAITING)], 10.0)
+
+    assert line[1] == "float64 run waits for free ranks of process 42 in /a, 1 more"
+
+
 def test_points_beyond_the_maximum_number_of_lines_are_counted() -> None:
     lines = point_lines([row(f"tp={n}") for n in range(live.MAX_LINES + 3)], 0.0)
 

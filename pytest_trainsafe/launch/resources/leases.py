@@ -17,7 +17,7 @@ import shutil
 import stat
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
+from pytest_trainsafe.core.usage import first_few
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.resources import gpus
 from pytest_trainsafe.launch.resources.locks import (
@@ -35,6 +36,7 @@ from pytest_trainsafe.launch.resources.locks import (
     try_lock,
     wait_lock,
 )
+from pytest_trainsafe.launch.resources.turns import MAX_TEXT, Claim, Turn, turn
 from pytest_trainsafe.launch.task import Device
 
 #: An environment variable that is set for ranks.  A pytest run inside a rank uses the rank's lease:
@@ -45,6 +47,9 @@ WAITING, HELD = ".waiting", ".held"
 
 #: The names of lease files; `user_directory` may hold other files.
 _NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
+
+#: Which pytest run a worker of pytest-xdist belongs to.
+RUN = "PYTEST_XDIST_TESTRUNUID"
 
 #: Maximum bytes of a claim: a few entries for each GPU.
 _MAX_CLAIM = 2**16
@@ -63,26 +68,6 @@ class Lease:
     ranks: int
     device: Device
     env: Mapping[str, str]
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """The content of a lease file.
-
-    `gpus` are entries of CUDA_VISIBLE_DEVICES: while the group waits, those that it could use;
-    later those that it has leased.
-    """
-
-    ranks: int
-    device: Device
-    gpus: tuple[str, ...] = ()
-
-    def competes(self, other: Claim) -> bool:
-        """Whether both claims need cores, or need GPUs that may be the same."""
-        if self.device != other.device:
-            return False
-        return self.device == "cpu" or any(
-            gpus.same(one, two) for one in self.gpus for two in other.gpus
-        )
 
 
 class Leases:
@@ -114,13 +99,15 @@ class Leases:
         stop: threading.Event | None = None,
         soon: Callable[[], object] | None = None,
         joined: Callable[[], object] = lambda: None,
+        waits: Callable[[str], object] = lambda _: None,
     ) -> Iterator[Lease]:
         """Waits for room for all ranks of a group, and holds it until the block ends.
 
-        Groups get room in order of arrival, whatever their size.  A group that is larger than the
-        whole budget runs alone.  `joined` is called when the group is in the queue, and `soon` is
-        called once if the group is next in the queue but there is no room yet.  Raises Stopped if
-        `stop` is set while the group waits, LeaseError if the folder of lease files cannot be used.
+        Groups get room in order of arrival, as `turns` says.  A group that is larger than the
+        whole budget runs alone.  `joined` is called when the group is in the queue, `soon` once if
+        the group is next in the queue but there is no room yet, and `waits` with the test runs
+        that it waits for, whenever they change.  Raises Stopped if `stop` is set while the group
+        waits, LeaseError if the folder of lease files cannot be used.
         """
         if LEASED in self._environ:
             joined()
@@ -128,7 +115,7 @@ class Leases:
             return
         place = _Place(self._directory(), self._request(ranks, device), stop or threading.Event())
         try:
-            granted = place.wait(self.slots, soon, joined)
+            granted = place.wait(soon, joined, waits)
             env = {LEASED: "1"}
             if device == "cuda":
                 env[gpus.VARIABLE] = ",".join(granted.gpus)
@@ -138,9 +125,12 @@ class Leases:
 
     def _request(self, ranks: int, device: Device) -> Claim:
         assert ranks >= 1, ranks
-        if device == "cpu":
-            return Claim(ranks, device)
-        return Claim(ranks, device, gpus.visible(self._environ, self._gpu_count))
+        usable = gpus.visible(self._environ, self._gpu_count) if device == "cuda" else ()
+        run = self._environ.get(RUN, "") or str(os.getpid())
+        # A worker of pytest-xdist is a child of the process that the user started.
+        process = os.getppid() if RUN in self._environ else os.getpid()
+        folder = os.path.realpath(os.curdir)[:MAX_TEXT]
+        return Claim(ranks, device, usable, self.slots, run[:MAX_TEXT], process, folder)
 
     def _directory(self) -> Path:
         return self._chosen or user_directory(self._environ)
@@ -157,13 +147,13 @@ class _Place:
         self.lock: Lock | None = None
 
     def wait(
-        self, slots: int, soon: Callable[[], object] | None, joined: Callable[[], object]
+        self,
+        soon: Callable[[], object] | None,
+        joined: Callable[[], object],
+        waits: Callable[[str], object],
     ) -> Claim:
-        """Waits for room and returns the granted claim.
-
-        Calls `joined` each time the group joins the queue, and `soon` once if only running groups,
-        not waiting ones, keep it from starting.
-        """
+        """Waits for room and returns the granted claim; the functions are as in `Leases.take`."""
+        shown = ""
         while True:
             try:
                 with wait_lock(self.directory / "gate", self.stop):
@@ -171,9 +161,8 @@ class _Place:
                         self.leave()  # a tool that cleans up old files removed our file
                         self._join()
                         joined()
-                    before = self._before(slots)
-                    if not before:
-                        return self.claim
+                    rivals = self._rivals()
+                    granted = self._start(rivals)
             except FileNotFoundError:
                 # A holder left while we read its file, or the folder itself was removed.
                 own_folder(self.directory)
@@ -184,10 +173,15 @@ class _Place:
                     f"on this machine share {self.directory} to limit how many ranks run at once: "
                     "free space there, or set TMPDIR to a folder that you can write to."
                 ) from error
-            if soon is not None and all(path.suffix == HELD for path in before):
+            if granted.starts:
+                return self.claim
+            if soon is not None and granted.next:
                 soon()
                 soon = None
-            while all(is_locked(path) for path in before):
+            if shown != (text := _runs(self.claim, rivals.values())):
+                waits(text)
+                shown = text
+            while all(is_locked(path) for path in rivals):
                 if self.stop.wait(POLL):
                     raise Stopped(f"stopped waiting for room for {self.claim.ranks} ranks")
 
@@ -209,34 +203,27 @@ class _Place:
         self._write()
         self.path = hidden.rename(self.directory / (name + WAITING))
 
-    def _before(self, slots: int) -> list[Path]:
-        """The lease files that the group waits for: at least one must disappear to make room.
-
-        If there is already room, takes it: marks the group's own lease file as held and returns [].
-        """
-        rivals = [(path, claim) for path, claim in self._others() if claim.competes(self.claim)]
-        waiting = [
-            path for path, _ in rivals if path.suffix == WAITING and path.name < self.path.name
-        ]
-        if waiting:
-            return waiting[-1:]
-        held = [(path, claim) for path, claim in rivals if path.suffix == HELD]
-        if self.claim.device == "cpu":
-            used = sum(claim.ranks for _, claim in held)
-            fits = not held or used + self.claim.ranks <= slots
-        else:
-            taken = [word for _, claim in held for word in claim.gpus]
-            free = [w for w in self.claim.gpus if not any(gpus.same(w, other) for other in taken)]
-            needed = min(self.claim.ranks, len(self.claim.gpus))
-            fits = len(free) >= needed
-            if fits:
-                self.claim = msgspec.structs.replace(self.claim, gpus=tuple(free[:needed]))
+    def _start(self, rivals: Mapping[Path, Claim]) -> Turn:
+        """Marks the group's lease file as held if it is the group's turn."""
+        held = [claim for path, claim in rivals.items() if path.suffix == HELD]
+        before = [claim for path, claim in rivals.items() if path.suffix == WAITING]
+        granted = turn(self.claim, held, before)
+        if granted.starts:
+            if self.claim.device == "cuda":
+                self.claim = msgspec.structs.replace(self.claim, gpus=granted.gpus)
                 self._write()
-        if fits:
             self.path = self.path.rename(self.path.with_suffix(HELD))
-            return []
-        assert held, self.claim  # without other groups, every group fits
-        return [path for path, _ in held]
+        else:
+            assert rivals, self.claim  # without other groups, every group fits
+        return granted
+
+    def _rivals(self) -> dict[Path, Claim]:
+        """The competing groups that run, or that arrived before this one and wait, in order."""
+        return {
+            path: claim
+            for path, claim in self._others()
+            if claim.competes(self.claim) and (path.suffix == HELD or path.name < self.path.name)
+        }
 
     def _others(self) -> list[tuple[Path, Claim]]:
         """The claims of other groups, in order of arrival; removes the files of dead processes."""
@@ -255,6 +242,12 @@ class _Place:
         data = msgspec.json.encode(self.claim)
         os.pwrite(self.lock.descriptor, data, 0)
         os.ftruncate(self.lock.descriptor, len(data))
+
+
+def _runs(claim: Claim, rivals: Collection[Claim]) -> str:
+    """The other test runs among the rivals, by process and folder, such as "process 42 in /a"."""
+    others = {each.run: each for each in rivals if each.run and each.run != claim.run}
+    return first_few([f"process {each.process} in {each.folder}" for each in others.values()])
 
 
 def cores() -> int:

@@ -42,10 +42,11 @@ def point_lines(rows: Sequence[Status], now: float) -> list[tuple[str, str, str,
     for point, runs in points.items():
         shown = next((row for row in runs if row.stage == TRAINING), runs[0])
         others = f", {len(runs) - 1} more" if len(runs) > 1 else ""
+        behind = f" of {shown.behind}" if shown.behind else ""
         lines.append(
             (
                 excerpt(point, 60),
-                excerpt(f"{shown.run} {shown.stage}{others}", 80),
+                excerpt(f"{shown.run} {shown.stage}{behind}{others}", 160),
                 f"{shown.ranks} rank{'s' * (shown.ranks != 1)}",
                 f"{max(0.0, now - shown.since):.0f} s",
             )

@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 #: The stages of a Run, in order.
 QUEUED, WAITING, TRAINING = "looks for a cached reference", "waits for free ranks", "trains"
@@ -18,13 +19,23 @@ STAGES = (QUEUED, WAITING, TRAINING)
 
 @dataclass(slots=True)
 class Status:
-    """One Run in progress.  `since` is when its stage began, on the board's clock."""
+    """One Run in progress.  `since` is when its stage began, on the board's clock.
+
+    `behind` names the other test runs that it waits for, if there are any.
+    """
 
     point: str
     run: str
     ranks: int
     stage: str
     since: float
+    behind: str = ""
+
+
+class Enter(Protocol):
+    """Sets the stage of a Run, and the other test runs that it waits for in it."""
+
+    def __call__(self, stage: str, behind: str = "") -> None: ...
 
 
 class Board:
@@ -40,13 +51,15 @@ class Board:
         self._lock = threading.Lock()
 
     @contextmanager
-    def running(self, point: str, run: str, ranks: int) -> Iterator[Callable[[str], None]]:
+    def running(self, point: str, run: str, ranks: int) -> Iterator[Enter]:
         """Shows a Run until the block ends; the function that it yields sets the stage."""
         row = Status(point, run, ranks, QUEUED, self.clock())
 
-        def enter(stage: str) -> None:
+        def enter(stage: str, behind: str = "") -> None:
             with self._lock:
-                row.stage, row.since = stage, self.clock()
+                if stage != row.stage:
+                    row.stage, row.since = stage, self.clock()
+                row.behind = behind
                 self._publish()
 
         with self._lock:

@@ -95,7 +95,10 @@ def shared_rows(folder: Path) -> list[Status]:
 def _write(file: Path, rows: list[Status], now: float) -> None:
     # The clock of another process may have another origin.
     stamp = time.time()
-    listed = [[r.point, r.run, r.ranks, r.stage, stamp - (now - r.since)] for r in rows[:MAX_ROWS]]
+    listed = [
+        [row.point, row.run, row.ranks, row.stage, stamp - (now - row.since), row.behind]
+        for row in rows[:MAX_ROWS]
+    ]
     try:
         part = file.with_suffix(".part")
         part.write_text(json.dumps(listed), encoding="utf-8")
@@ -120,8 +123,8 @@ def _status(row: list[Any], now: float) -> Status:
 
     Raises ValueError or TypeError if the row is malformed.
     """
-    point, run, ranks, stage, since = row
-    texts = isinstance(point, str) and isinstance(run, str) and stage in STAGES
+    point, run, ranks, stage, since, behind = row
+    texts = all(isinstance(text, str) for text in (point, run, behind)) and stage in STAGES
     if not texts or type(ranks) is not int or type(since) is not float:
         raise ValueError("not a row of a board")
-    return Status(point, run, ranks, stage, min(0.0, since - now))
+    return Status(point, run, ranks, stage, min(0.0, since - now), behind)

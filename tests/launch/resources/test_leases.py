@@ -24,6 +24,7 @@ from pytest_trainsafe.launch.resources.leases import (
     user_directory,
 )
 from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
+from pytest_trainsafe.launch.resources.turns import Claim
 
 HOLDER = str(Path(__file__).with_name("lease_holder.py"))
 
@@ -318,12 +319,12 @@ def test_a_lease_folder_that_is_replaced_while_waiting_is_refused(
     folder, elsewhere = tmp_path / "leases", tmp_path / "elsewhere"
     folder.mkdir()
 
-    def replaced(_self: _Place, _slots: int) -> list[Path]:
+    def replaced(_self: _Place) -> dict[Path, Claim]:
         folder.rename(elsewhere)
         folder.symlink_to(elsewhere)
         raise FileNotFoundError
 
-    monkeypatch.setattr(_Place, "_before", replaced)
+    monkeypatch.setattr(_Place, "_rivals", replaced)
     refused = pytest.raises(LeaseError, match="is not a folder, or belongs to another user")
     with refused, Leases(2, directory=folder).take(1):
         pass

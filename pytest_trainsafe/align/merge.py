@@ -387,7 +387,7 @@ class _Merger:
     def region(self, part: Part, arrays: list[Indices]) -> tuple[object, ...]:
         """A key that is equal for parts with the same elements of the logical tensor."""
         if _rectangle(part.layout):
-            return tuple((int(a[0]), len(a)) if len(a) else (0, 0) for a in arrays)
+            return tuple(array.tobytes() for array in arrays)
         return _pick(part.coordinates, _split_axes(part.layout))
 
     def check_coverage(self, count: torch.Tensor) -> None:

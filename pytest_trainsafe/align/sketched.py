@@ -129,7 +129,7 @@ def _groups(held: Sequence[Holder]) -> dict[Hashable, list[Holder]]:
         for placement in event.layout:
             match placement:
                 case Slices():
-                    where.append((placement.offsets, placement.lengths))
+                    where.append(placement.ranges)
                 case Flat():
                     where.append((placement.offset, placement.length))
                 case Scaled() | Owned():

@@ -15,7 +15,7 @@ from pytest_trainsafe.core.layout import (
     Striped,
     ZigZag,
 )
-from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.core.usage import first_few, name_ranks
 
 
 def describe(layout: Layout) -> str:
@@ -26,7 +26,7 @@ def describe(layout: Layout) -> str:
             case Partial():
                 words.append(f"partial over {placement.axis}")
             case Slices():
-                words.append(f"rectangles over {', '.join(placement.axes)}")
+                words.append(_slices(placement))
             case Flat():
                 words.append(f"flattened and split into ranges over {' and '.join(placement.axes)}")
             case Scaled():
@@ -45,6 +45,17 @@ def describe(layout: Layout) -> str:
                 blocks = f" in blocks {list(placement.blocks)}" if placement.blocks else ""
                 words.append(f"dimension {placement.dim} cut over {placement.axis}{blocks}")
     return ", ".join(words) or "whole on every rank"
+
+
+def _slices(placement: Slices) -> str:
+    """The slices of one rank: `rows 0:4, 6:8 of 16 in dimension 0 by slices over tp`."""
+    cut = []
+    for dim, (ranges, length) in enumerate(zip(placement.ranges, placement.shape, strict=True)):
+        if ranges != ((0, length, 1),):
+            spans = [f"{a}:{b}" + f":{step}" * (step > 1) for a, b, step in ranges]
+            cut.append(f"rows {first_few(spans) or 'none'} of {length} in dimension {dim}")
+    over = ", ".join(placement.axes)
+    return f"{' and '.join(cut) or 'all rows'} by slices over {over}"
 
 
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:

@@ -11,9 +11,16 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from pytest_trainsafe.annotations.entries import AnnotationError, Decision, Entries, OutputEntry
+from pytest_trainsafe.annotations.entries import (
+    AnnotationError,
+    Decision,
+    Entries,
+    OutputEntry,
+    ParameterEntry,
+)
 from pytest_trainsafe.annotations.parse import parse
 from pytest_trainsafe.annotations.patterns import LastMatch
+from pytest_trainsafe.annotations.placed import placed
 from pytest_trainsafe.annotations.text import load, read_text
 from pytest_trainsafe.core.indices import nested
 from pytest_trainsafe.core.layout import (
@@ -27,6 +34,7 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
 )
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import gradient_place
 from pytest_trainsafe.trace.facts import Annotations as AnnotationsFact
 
 #: How cp ranks split a sequence, by `cp_order`.
@@ -50,6 +58,8 @@ class Annotations:
         self.origin = origin
         self.file: Path | None = None
         self.given = entries != Entries()
+        #: The rank that asks, for entries with a function.
+        self.rank = 0
         self._averaged: tuple[str, ...] = ()
         self.model = ""
         self._parameters = LastMatch("parameters", entries.parameters)
@@ -110,6 +120,7 @@ class Annotations:
         )
         found = Annotations(joined, self.origin)
         found.file, found.model, found.given = self.file, self.model, self.given
+        found.rank = self.rank
         return found
 
     def fact(self) -> AnnotationsFact:
@@ -118,27 +129,29 @@ class Annotations:
         The event has three texts, each "" if there is none: the path of the annotation file;
         `model`, which selects entries under the file's key `models`; and `cp_order`, the order in
         which cp ranks split a sequence ("zigzag", "contiguous", "striped").  It says, too, whether
-        the
-        program gave any annotation; those of a framework do not count.
+        the program gave any annotation; those of a framework do not count.
         """
         file = os.path.abspath(self.file) if self.file else ""
         order = self.entries.cp_order or ""
         return AnnotationsFact(file, order, self.model, self.given)
 
     def parameter(
-        self, name: str, point: Point, ndim: int, axes: Sequence[str] = ("tp",)
+        self, name: str, point: Point, shape: Sequence[int], axes: Sequence[str] = ("tp",)
     ) -> tuple[Layout, str] | None:
         """The layout of a parameter and the entry it comes from; None if no entry matches.
 
-        `axes` are the axes of tensor parallelism that split it, outermost first.
+        `shape` is that of this rank's part; `axes` are the axes of tensor parallelism that split
+        it, outermost first.
         """
         found = self._parameters.find(name)
         if found is None:
             return None
         entry, source = found
+        if entry.slices is not None:
+            return self._placed(entry, point, shape, source), source
         if entry.tp_dim is None or all(point.size(axis) == 1 for axis in axes):
             return (), source
-        dim = self._dim(entry.tp_dim, ndim, source, name)
+        dim = self._dim(entry.tp_dim, len(shape), source, name)
         return nested(dim, axes, point.sizes, entry.blocks), source
 
     def sequence_parallel(self, name: str) -> bool:
@@ -212,36 +225,46 @@ class Annotations:
         return order
 
     def module(
-        self, name: str, output_name: str, point: Point, ndim: int, gradient: bool = False
+        self,
+        name: str,
+        flow: str,
+        point: Point,
+        shape: Sequence[int],
+        gradient: bool = False,
     ) -> tuple[Layout, str] | None:
-        """The layout of a module's output, or of the gradient that reaches it.
+        """The layout of a module's output or input, or of its gradient.
 
-        `output_name` is "output", "output.0" or "output.logits", for example; an entry for "output"
-        covers all of them.  A gradient uses the entry "output_grad".  If there is none, it has the
-        layout of the output, but without partial sums: the gradient of a sum reaches each of its
-        terms whole.  Returns None if no entry matches the module.
+        `flow` is "output", "output.0", "output.logits" or "input.0", for example; an entry for
+        "output" covers all parts of the output.  `shape` is that of this rank's part.  A gradient
+        uses the entry "output_grad" or "input_grad".  If there is none, it has the layout of the
+        tensor, but without partial sums: the gradient of a sum reaches each of its terms whole.
+        Returns None if no entry matches the module.
         """
         found = self._modules.find(name)
         if found is None:
             return None
         outputs, source = found
         if gradient:
-            own = _output(outputs, output_name.replace("output", "output_grad", 1))
+            own = _output(outputs, gradient_place(flow))
             if own is not None:
-                return self._output_layout(own, name, point, ndim, source), source
-        entry = _output(outputs, output_name) or OutputEntry()
-        layout = self._output_layout(entry, name, point, ndim, source)
+                return self._output_layout(own, name, point, shape, source), source
+        entry = _output(outputs, flow) or OutputEntry()
+        layout = self._output_layout(entry, name, point, shape, source)
         if gradient:
             layout = tuple(p for p in layout if not isinstance(p, Partial))
         return layout, source
 
-    def buffer(self, name: str, point: Point, ndim: int) -> tuple[Layout, str] | None:
+    def takes_inputs(self, name: str) -> bool:
+        """Whether an entry asks for the inputs of a module, or for their gradients."""
+        return any(key.split(".", 1)[0] in ("input", "input_grad") for key in self._outputs(name))
+
+    def buffer(self, name: str, point: Point, shape: Sequence[int]) -> tuple[Layout, str] | None:
         """The layout of a buffer and the entry it comes from; None if no entry matches."""
         found = self._buffers.find(name)
         if found is None:
             return None
         entry, source = found
-        return self._output_layout(entry, name, point, ndim, source), source
+        return self._output_layout(entry, name, point, shape, source), source
 
     def local_buffer(self, name: str, point: Point) -> bool:
         """Whether a buffer has no logical counterpart at this Point."""
@@ -298,14 +321,15 @@ class Annotations:
         return [entry for entry in unmatched if entry not in self.entries.optional]
 
     def _outputs(self, name: str) -> Mapping[str, OutputEntry]:
-        """Maps the key paths of a module's outputs to their entries; empty if there are none."""
+        """Maps the key paths of a module's outputs and inputs to their entries; may be empty."""
         found = self._modules.find(name)
         return found[0] if found is not None else {}
 
     def _output_layout(
-        self, entry: OutputEntry, name: str, point: Point, ndim: int, source: str
+        self, entry: OutputEntry, name: str, point: Point, shape: Sequence[int], source: str
     ) -> Layout:
-        layout: list[Placement] = []
+        ndim = len(shape)
+        layout: list[Placement] = [*self._placed(entry, point, shape, source)]
         if point.size("dp") > 1 and entry.dp_dim is not None:
             layout.append(Shard(self._dim(entry.dp_dim, ndim, source, name), "dp"))
         if point.size("cp") > 1:
@@ -323,6 +347,16 @@ class Annotations:
             elif entry.tp_partial or (entry.sp_partial and point.get("sp", False)):
                 layout.append(Partial("tp"))
         return tuple(layout)
+
+    def _placed(
+        self, entry: ParameterEntry | OutputEntry, point: Point, shape: Sequence[int], source: str
+    ) -> Layout:
+        """The layout that the entry's function gives; () without one, or if no axis is in use."""
+        axes = tuple(axis for axis in entry.axes if point.size(axis) > 1)
+        if entry.slices is None or not axes:
+            return ()
+        at, where = point.coordinates(self.rank), f"{self.origin}: `{source}`"
+        return placed(entry.slices, axes, at, point.sizes, shape, where)
 
     def _dim(self, dim: int, ndim: int, source: str, name: str) -> int:
         if not -ndim <= dim < ndim:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -20,6 +21,16 @@ CpOrder = Literal["zigzag", "contiguous", "striped"]
 CP_ORDERS: tuple[CpOrder, ...] = ("zigzag", "contiguous", "striped")
 
 
+#: `function(coordinates, sizes, shape)` returns the logical shape, and for each dimension the
+#: logical rows that this rank holds: a slice, or a list of slices in increasing order.
+#: `coordinates` has the rank's coordinate along each mesh axis, `sizes` the number of ranks along
+#: it, and `shape` is the shape of the rank's own tensor.
+Placing = Callable[
+    [Mapping[str, int], Mapping[str, int], tuple[int, ...]],
+    tuple[Sequence[int], Sequence[slice | Sequence[slice]]],
+]
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterEntry:
     """How parameters are split over tp: along `tp_dim`, or not at all if it is None.
@@ -28,7 +39,8 @@ class ParameterEntry:
     parameters of experts: with ep > 1, only some of the dp and cp ranks, the owners, hold them,
     split over `expert_tp_size` ranks (over tp if it is None).  `gradient_partial` names axes whose
     ranks each compute one term of the gradient; with `sequence_parallel`, this holds for tp if sp
-    is on.
+    is on.  `slices` is a function that gives the rows that a rank holds, at Points where one of
+    `axes` is in use.
     """
 
     tp_dim: int | None = None
@@ -37,11 +49,13 @@ class ParameterEntry:
     expert_parallel: bool = False
     expert_tp_size: int | None = None
     gradient_partial: tuple[str, ...] = ()
+    slices: Placing | None = None
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class OutputEntry:
-    """How a module's output is split, or whether each rank holds one term of it.
+    """How an output or an input of a module is split, or whether each rank holds one term of it.
 
     A field ending in `_dim` is the dimension that is split over an axis; one ending in `_partial`
     says that each rank along the axis holds one term of a sum.
@@ -49,7 +63,7 @@ class OutputEntry:
     an axis to the permutation that restores the order of dimensions at Points that use the axis.
     `decision` is "output" for a module that returns the indices it chose by scores, and "topk"
     for one that chooses inside its forward.  `dp_dim` is the dimension that is split over dp, for
-    programs whose dp ranks share every micro-batch.
+    programs whose dp ranks share every micro-batch.  `slices` and `axes` are as in ParameterEntry.
     """
 
     tp_dim: int | None = None
@@ -63,6 +77,8 @@ class OutputEntry:
     permuted: tuple[tuple[str, tuple[int, ...]], ...] = ()
     decision: Decision = ""
     dp_dim: int | None = None
+    slices: Placing | None = None
+    axes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,32 +14,45 @@ from pytest_trainsafe.annotations.entries import (
     CP_ORDERS,
     AnnotationError,
     CpOrder,
-    Decision,
     Entries,
     LossEntry,
     OutputEntry,
     ParameterEntry,
     is_glob,
 )
+from pytest_trainsafe.annotations.fields import (
+    blocks_of,
+    check_keys,
+    decision_of,
+    dimension,
+    flag,
+    gradient_partial,
+    local_axes,
+    loss_axes,
+    mapping,
+    nearest,
+    permutations,
+    placing,
+    quoted,
+    size,
+)
 from pytest_trainsafe.core.usage import excerpt, shown
 
 #: Maximum length of a pattern, and maximum number of patterns with a wildcard in one section:
 #: every name is matched against each of them.
 LONGEST_PATTERN, MAX_GLOBS = 1000, 1000
-#: Larger than any tensor of torch: dimensions, and elements in one dimension.
-MAX_DIMENSIONS, LARGEST_BLOCK = 64, 2**40
-#: A longer key is not treated as a misspelling of a known one.
-_LONGEST_KEY = 100
-
-LOSS_AXES = ("tp", "cp", "dp")
-LOCAL_AXES = ("tp", "sp", "cp", "dp", "pp", "vpp", "ep")
-GRADIENT_AXES = ("tp", "pp")
 OUTPUT_KEYS = (
     *("tp_dim", "sp_dim", "cp_dim", "tp_partial", "sp_partial", "cp_partial"),
-    *("blocks", "local", "permuted", "decision", "dp_dim"),
+    *("blocks", "local", "permuted", "decision", "dp_dim", "slices", "axes"),
 )
 #: A buffer has no partial sums, and a decision is never stored in one.
-BUFFER_KEYS = ("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional")
+BUFFER_KEYS = (
+    *("tp_dim", "sp_dim", "cp_dim", "blocks", "local", "optional"),
+    *("slices", "axes"),
+)
+
+#: The tensors of a module that an entry may describe.
+FLOWS = ("output", "output_grad", "input", "input_grad")
 
 _PATTERNS = ("parameters", "modules", "buffers")
 _SECTIONS = ("cp_order", "loss", "gradients", *_PATTERNS)
@@ -51,14 +64,14 @@ def parse(data: Any, origin: str, model: str = "") -> Entries:
     For a file with several models, the result has the common entries and then those of `model`,
     which take precedence.  Raises AnnotationError for invalid data of any kind.
     """
-    top = _mapping(data, origin, "the file")
-    _keys(top, (*_SECTIONS, "models"), origin, "the file")
+    top = mapping(data, origin, "the file")
+    check_keys(top, (*_SECTIONS, "models"), origin, "the file")
     common = {key: value for key, value in top.items() if key != "models"}
-    models = _mapping(top.get("models"), origin, "models")
+    models = mapping(top.get("models"), origin, "models")
     found = {}
     for name, own in models.items():
         where = f"models: {name}"
-        _keys(_mapping(own, origin, where), _SECTIONS, origin, where)
+        check_keys(mapping(own, origin, where), _SECTIONS, origin, where)
         found[name] = _entries(_joined(common, own or {}, origin), f"{origin}#{name}")
     if not model and not models:
         return _entries(common, origin)
@@ -68,7 +81,7 @@ def parse(data: Any, origin: str, model: str = "") -> Entries:
     if model:
         raise AnnotationError(
             f"{origin} has no model {shown(model)} under `models`; it has {excerpt(known)}"
-            f"{_nearest(model, tuple(models))}"
+            f"{nearest(model, tuple(models))}"
         )
     raise AnnotationError(
         f"{origin} has annotations for the models {excerpt(known)}; select one of them by adding # "
@@ -81,7 +94,7 @@ def _joined(common: Mapping[str, Any], own: Mapping[str, Any], origin: str) -> d
     """The common sections with those of one model added; the model's entries come last."""
     joined: dict[str, Any] = {**common, **own}
     for section in _PATTERNS:
-        first, last = (_mapping(each.get(section), origin, section) for each in (common, own))
+        first, last = (mapping(each.get(section), origin, section) for each in (common, own))
         joined[section] = {**{k: v for k, v in first.items() if k not in last}, **last}
     return joined
 
@@ -108,7 +121,7 @@ def _entries(top: Mapping[str, Any], origin: str) -> Entries:
             f"{section}: {pattern}"
             for section in _PATTERNS
             for pattern, value in _section(top, section, origin)
-            if value and _flag(value, "optional", origin, f"{section}: {pattern}")
+            if value and flag(value, "optional", origin, f"{section}: {pattern}")
         ),
     )
     cut = [(f"modules: {pattern}", [*outputs.values()]) for pattern, outputs in entries.modules]
@@ -116,7 +129,7 @@ def _entries(top: Mapping[str, Any], origin: str) -> Entries:
     for where, outputs in cut:
         if order is None and any(entry.cp_dim is not None for entry in outputs):
             raise AnnotationError(
-                f"{origin}: {_quoted(where)} has a cp_dim, so the file must declare "
+                f"{origin}: {quoted(where)} has a cp_dim, so the file must declare "
                 "how cp splits a sequence; add `cp_order: zigzag`, `contiguous` or `striped`"
             )
     return entries
@@ -135,7 +148,7 @@ def _cp_order(value: Any, origin: str) -> CpOrder | None:
 
 
 def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[str, Any]]:
-    entries = _mapping(top.get(name), origin, name)
+    entries = mapping(top.get(name), origin, name)
     wild = 0
     for pattern in entries:
         wild += is_glob(pattern)
@@ -153,9 +166,9 @@ def _section(top: Mapping[str, Any], name: str, origin: str) -> Iterable[tuple[s
 
 
 def _loss(value: Any, origin: str) -> LossEntry:
-    fields = _mapping(value, origin, "loss")
-    _keys(fields, ("partial", "mean"), origin, "loss")
-    partial, mean = (_axes(fields, key, origin, f"loss: {key}") for key in ("partial", "mean"))
+    fields = mapping(value, origin, "loss")
+    check_keys(fields, ("partial", "mean"), origin, "loss")
+    partial, mean = (loss_axes(fields, key, origin, f"loss: {key}") for key in ("partial", "mean"))
     entry = LossEntry(partial, mean)
     if both := set(entry.partial) & set(entry.mean):
         raise AnnotationError(
@@ -166,51 +179,37 @@ def _loss(value: Any, origin: str) -> LossEntry:
 
 
 def _gradients(value: Any, origin: str) -> tuple[str, ...] | None:
-    fields = _mapping(value, origin, "gradients")
-    _keys(fields, ("mean",), origin, "gradients")
+    fields = mapping(value, origin, "gradients")
+    check_keys(fields, ("mean",), origin, "gradients")
     if "mean" not in fields:
         return None
-    return _axes(fields, "mean", origin, "gradients: mean")
-
-
-def _axes(fields: Mapping[str, Any], key: str, origin: str, where: str) -> tuple[str, ...]:
-    """The axes in a list, without duplicates."""
-    axes = fields.get(key, [])
-    if not isinstance(axes, list) or not _all_of(axes, LOSS_AXES):
-        raise AnnotationError(
-            f"{origin}: {_quoted(where)} is {shown(axes)}; it must be a list of "
-            f"{', '.join(LOSS_AXES)}"
-        )
-    return tuple(dict.fromkeys(axes))
-
-
-def _all_of(values: Iterable[Any], allowed: tuple[str, ...]) -> bool:
-    return all(isinstance(value, str) and value in allowed for value in values)
+    return loss_axes(fields, "mean", origin, "gradients: mean")
 
 
 def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
-    fields = _mapping(value, origin, where)
+    fields = mapping(value, origin, where)
     allowed = (
         *("tp_dim", "blocks", "sequence_parallel", "gradient_partial"),
-        *("expert_parallel", "expert_tp_size", "optional"),
+        *("expert_parallel", "expert_tp_size", "optional", "slices", "axes"),
     )
-    _keys(fields, allowed, origin, where)
+    check_keys(fields, allowed, origin, where)
     entry = ParameterEntry(
-        _dim(fields, "tp_dim", origin, where),
-        _blocks(fields, origin, where),
-        _flag(fields, "sequence_parallel", origin, where),
-        _flag(fields, "expert_parallel", origin, where),
-        _size(fields, "expert_tp_size", origin, where),
-        _gradient_partial(fields, origin, where),
+        dimension(fields, "tp_dim", origin, where),
+        blocks_of(fields, origin, where),
+        flag(fields, "sequence_parallel", origin, where),
+        flag(fields, "expert_parallel", origin, where),
+        size(fields, "expert_tp_size", origin, where),
+        gradient_partial(fields, origin, where),
+        *placing(fields, origin, where),
     )
     if "tp" in entry.gradient_partial and entry.tp_dim is not None:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has a tp_dim and gradient_partial over tp; remove one of "
+            f"{origin}: {quoted(where)} has a tp_dim and gradient_partial over tp; remove one of "
             "them: gradient_partial over tp is for parameters that every tp rank holds whole"
         )
     if entry.sequence_parallel and entry.tp_dim is not None:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has a tp_dim and sequence_parallel; remove one of them: "
+            f"{origin}: {quoted(where)} has a tp_dim and sequence_parallel; remove one of them: "
             "sequence_parallel is for parameters that every tp rank holds whole"
         )
     return entry
@@ -218,25 +217,26 @@ def _parameter(value: Any, origin: str, where: str) -> ParameterEntry:
 
 def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
     outputs = {}
-    for name, fields in _mapping(value, origin, where).items():
+    for name, fields in mapping(value, origin, where).items():
         if name == "optional":
             continue
-        if name.split(".", 1)[0] not in ("output", "output_grad"):
+        if name.split(".", 1)[0] not in FLOWS:
             raise AnnotationError(
-                f"{origin}: {_quoted(where)} has the key {shown(name)}; allowed are output "
-                "and output_grad, or a part of them such as output.0 or output.logits, and optional"
-                f"{_nearest(name, ('output', 'optional'))}"
+                f"{origin}: {quoted(where)} has the key {shown(name)}; allowed are "
+                f"{', '.join(FLOWS)}, or a part of them such as output.0 or output.logits, and "
+                f"optional{nearest(name, (*FLOWS, 'optional'))}"
             )
         entry = outputs[name] = _output(fields, origin, f"{where}: {name}")
         if entry.decision and name != "output":
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has `decision`, which describes the "
+                f"{origin}: {quoted(f'{where}: {name}')} has `decision`, which describes the "
                 "whole module and is allowed only under `output`"
             )
-        if entry.permuted and name.startswith("output_grad"):
+        if entry.permuted and name.split(".", 1)[0].endswith("_grad"):
             raise AnnotationError(
-                f"{origin}: {_quoted(f'{where}: {name}')} has `permuted`, which is allowed only "
-                "under `output`: the order of an output's dimensions is also that of its gradient"
+                f"{origin}: {quoted(f'{where}: {name}')} has `permuted`, which is allowed only "
+                "under `output` and `input`: the order of a tensor's dimensions is also that of "
+                "its gradient"
             )
     return outputs
 
@@ -244,20 +244,21 @@ def _module(value: Any, origin: str, where: str) -> dict[str, OutputEntry]:
 def _output(
     value: Any, origin: str, where: str, allowed: tuple[str, ...] = OUTPUT_KEYS
 ) -> OutputEntry:
-    fields = _mapping(value, origin, where)
-    _keys(fields, allowed, origin, where)
+    fields = mapping(value, origin, where)
+    check_keys(fields, allowed, origin, where)
     entry = OutputEntry(
-        _dim(fields, "tp_dim", origin, where),
-        _dim(fields, "sp_dim", origin, where),
-        _dim(fields, "cp_dim", origin, where),
-        _flag(fields, "tp_partial", origin, where),
-        _flag(fields, "sp_partial", origin, where),
-        _flag(fields, "cp_partial", origin, where),
-        _blocks(fields, origin, where),
-        _local(fields, origin, where),
-        _permuted(fields, origin, where),
-        _decision(fields, origin, where),
-        dp_dim=_dim(fields, "dp_dim", origin, where),
+        dimension(fields, "tp_dim", origin, where),
+        dimension(fields, "sp_dim", origin, where),
+        dimension(fields, "cp_dim", origin, where),
+        flag(fields, "tp_partial", origin, where),
+        flag(fields, "sp_partial", origin, where),
+        flag(fields, "cp_partial", origin, where),
+        blocks_of(fields, origin, where),
+        local_axes(fields, origin, where),
+        permutations(fields, origin, where),
+        decision_of(fields, origin, where),
+        dimension(fields, "dp_dim", origin, where),
+        *placing(fields, origin, where),
     )
     over_tp = [
         key
@@ -271,162 +272,12 @@ def _output(
     ]
     if len(over_tp) > 1:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has {' and '.join(over_tp)}, which all act over tp; keep "
+            f"{origin}: {quoted(where)} has {' and '.join(over_tp)}, which all act over tp; keep "
             "one of them"
         )
     if entry.cp_dim is not None and entry.cp_partial:
         raise AnnotationError(
-            f"{origin}: {_quoted(where)} has cp_dim and cp_partial, which both act over cp; keep "
+            f"{origin}: {quoted(where)} has cp_dim and cp_partial, which both act over cp; keep "
             "one of them"
         )
     return entry
-
-
-def _local(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
-    value = fields.get("local")
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple) or not _all_of(value, LOCAL_AXES):
-        raise AnnotationError(
-            f"{origin}: {_quoted(where)} has `local: {shown(value)}`; local must be a list of "
-            f"{', '.join(LOCAL_AXES)}, as in [cp, ep]: the axes over which the output has no "
-            "logical counterpart"
-        )
-    return tuple(dict.fromkeys(value))
-
-
-def _permuted(
-    fields: Mapping[str, Any], origin: str, where: str
-) -> tuple[tuple[str, tuple[int, ...]], ...]:
-    found = []
-    for axis, order in _mapping(fields.get("permuted"), origin, f"{where}: permuted").items():
-        dims = order if isinstance(order, list | tuple) else ()
-        valid = len(dims) <= MAX_DIMENSIONS and all(map(_is_integer, dims))
-        if (
-            axis not in LOCAL_AXES
-            or not valid
-            or sorted(dims) != list(range(len(dims)))
-            or list(dims) == sorted(dims)
-        ):
-            raise AnnotationError(
-                f"{origin}: {_quoted(where)} has `permuted: {{{excerpt(axis)}: {shown(order)}}}`; "
-                f"`permuted` maps one of {', '.join(LOCAL_AXES)} to an order of dimensions for "
-                "torch.permute, which restores the logical tensor. For example, {sp: [1, 0, 2]} "
-                "exchanges the first two of three dimensions at Points with sp on"
-            )
-        found.append((axis, tuple(dims)))
-    return tuple(found)
-
-
-def _decision(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
-    value = fields.get("decision", False)
-    if isinstance(value, bool):
-        return "output" if value else ""
-    if isinstance(value, str) and value == "topk":
-        return "topk"
-    raise AnnotationError(
-        f"{origin}: {_quoted(where)} has `decision: {shown(value)}`; decision must be true "
-        "(the module returns the indices that it chose), topk (the module calls torch.topk or "
-        "argmax inside its forward) or false"
-    )
-
-
-def _gradient_partial(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
-    value = fields.get("gradient_partial", [])
-    if not isinstance(value, list | tuple) or not _all_of(value, GRADIENT_AXES):
-        raise AnnotationError(
-            f"{origin}: {_quoted(where)} has `gradient_partial: {shown(value)}`; gradient_partial "
-            f"must be a list of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each "
-            "compute a term of the gradient (cp is always one of them and is not listed)"
-        )
-    return tuple(dict.fromkeys(value))
-
-
-def _size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
-    value = fields.get(key)
-    if value is None or (_is_integer(value) and 1 <= value <= LARGEST_BLOCK):
-        return value
-    raise AnnotationError(
-        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be a number of "
-        "ranks, 1 or more"
-    )
-
-
-def _mapping(value: Any, origin: str, where: str) -> Mapping[str, Any]:
-    """A mapping with text keys; {} for an empty section such as `parameters:`."""
-    if value is None:
-        return {}
-    if not isinstance(value, Mapping):
-        raise AnnotationError(f"{origin}: {excerpt(where)} is {shown(value)}; it must be a mapping")
-    for key in value:
-        if not isinstance(key, str):
-            raise AnnotationError(
-                f"{origin}: {excerpt(where)} has the key {shown(key)}, which is not text; put "
-                "it in quotes"
-            )
-    return value
-
-
-def _quoted(where: str) -> str:
-    """The location of an entry, for a message: `parameters: fc.weight`."""
-    return f"`{excerpt(where)}`"
-
-
-def _keys(fields: Iterable[str], allowed: tuple[str, ...], origin: str, where: str) -> None:
-    for key in fields:
-        if key not in allowed:
-            raise AnnotationError(
-                f"{origin}: {_quoted(where)} has the unknown key {shown(key)}; "
-                f"allowed are {', '.join(allowed)}{_nearest(key, allowed)}"
-            )
-
-
-def _nearest(key: str, allowed: tuple[str, ...]) -> str:
-    if len(key) > _LONGEST_KEY:
-        return ""
-    import difflib  # only needed for an error
-
-    near = difflib.get_close_matches(key, allowed, n=1, cutoff=0.7)
-    return f". Did you mean {near[0]}?" if near else ""
-
-
-def _dim(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:
-    value = fields.get(key)
-    if value is None or (_is_integer(value) and abs(value) <= MAX_DIMENSIONS):
-        return value
-    raise AnnotationError(
-        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be a dimension, such "
-        "as 0, 1, or -1 for the last"
-    )
-
-
-def _is_integer(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
-
-
-def _flag(fields: Mapping[str, Any], key: str, origin: str, where: str) -> bool:
-    value = fields.get(key, False)
-    if isinstance(value, bool):
-        return value
-    raise AnnotationError(
-        f"{origin}: {_quoted(where)} has `{key}: {shown(value)}`; {key} must be true or false"
-    )
-
-
-def _blocks(fields: Mapping[str, Any], origin: str, where: str) -> tuple[int, ...]:
-    value = fields.get("blocks")
-    if value is None:
-        return ()
-    if not isinstance(value, list | tuple) or not all(
-        _is_integer(size) and 0 < size <= LARGEST_BLOCK for size in value
-    ):
-        raise AnnotationError(
-            f"{origin}: {_quoted(where)} has `blocks: {shown(value)}`; blocks must be a list of "
-            "the sizes of the blocks that are fused in the logical tensor, as in [64, 64, 64]"
-        )
-    if value and fields.get("tp_dim") is None:
-        raise AnnotationError(
-            f"{origin}: {_quoted(where)} has `blocks` but no tp_dim; add the tp_dim that splits "
-            "the blocks"
-        )
-    return tuple(value)

@@ -57,8 +57,11 @@ def index_arrays(
                 raise LayoutError(
                     f"{placement} is not a part of a tensor of shape {list(logical_shape)}"
                 )
-            for dim, start in enumerate(placement.offsets):
-                arrays[dim] = arrays[dim][start : start + placement.lengths[dim]]
+            for dim, ranges in enumerate(placement.ranges):
+                kept = [arrays[dim][start:stop:step] for start, stop, step in ranges]
+                arrays[dim] = (
+                    kept[0] if len(kept) == 1 else np.concatenate([*kept, arrays[dim][:0]])
+                )
         elif isinstance(placement, Flat):
             check_range(placement, tuple(map(len, arrays)))
             arrays = [a[box] for a, box in zip(arrays, _box(placement), strict=True)]

@@ -60,18 +60,39 @@ class Partial(msgspec.Struct, frozen=True, tag="partial", omit_defaults=True):
     op: Literal["sum", "avg"] = "sum"
 
 
-class Slices(msgspec.Struct, frozen=True, tag="slices"):
-    """An explicit rectangle: `offsets[d] .. offsets[d] + lengths[d]` of a tensor of `shape`.
+#: The indices `range(start, stop, step)`, as (start, stop, step).
+Range = tuple[Count, Count, Annotated[int, msgspec.Meta(ge=1, le=2**48)]]
 
-    For layouts that only the framework can compute (a mesh that differs from the Point's, uneven
-    nested shards).  It comes first in its Layout.  Each rank has its own rectangle; equal
-    rectangles are replicas.  `axes` names the mesh axes that the rectangle depends on.
+
+class Slices(msgspec.Struct, frozen=True, tag="slices"):
+    """Explicit indices of a tensor of `shape`: in dimension d, those of `ranges[d]`, in order.
+
+    For layouts that only the framework or the user's code can compute (a mesh that differs from
+    the Point's, uneven nested shards, an order of its own).  It comes first in its Layout.  The
+    ranges of a dimension increase and do not overlap.  Each rank has its own ranges; equal ones
+    are replicas.  `axes` names the mesh axes that the ranges depend on.
     """
 
-    offsets: tuple[Count, ...]
-    lengths: tuple[Count, ...]
+    ranges: tuple[tuple[Range, ...], ...]
     shape: tuple[Count, ...]
     axes: tuple[str, ...]
+
+    @classmethod
+    def rectangle(
+        cls,
+        offsets: tuple[int, ...],
+        lengths: tuple[int, ...],
+        shape: tuple[int, ...],
+        axes: tuple[str, ...],
+    ) -> Slices:
+        """The rectangle `offsets[d] .. offsets[d] + lengths[d]`."""
+        pairs = zip(offsets, lengths, strict=True)
+        return cls(tuple(((start, start + length, 1),) for start, length in pairs), shape, axes)
+
+    @property
+    def lengths(self) -> tuple[int, ...]:
+        """The number of indices in each dimension."""
+        return tuple(sum(len(range(*each)) for each in ranges) for ranges in self.ranges)
 
 
 class Flat(msgspec.Struct, frozen=True, tag="flat"):

@@ -39,6 +39,17 @@ Step = Annotated[int, msgspec.Meta(ge=INITIAL, le=2**48)]
 FileIndex = Annotated[int, msgspec.Meta(ge=-1, le=2**48)]
 
 
+def gradient_place(place: str) -> str:
+    """The annotation key of a gradient: "output_grad.0" for that of "output.0"."""
+    root, dot, rest = place.partition(".")
+    return f"{root}_grad{dot}{rest}"
+
+
+def is_gradient_place(place: str) -> bool:
+    """Whether a key of an annotation is that of a gradient, such as "output_grad.0"."""
+    return place.split(".", 1)[0].endswith("_grad")
+
+
 class TensorId(msgspec.Struct, frozen=True, order=True):
     """`step / microbatch / kind / module / name`: a logical tensor's name, the same for any layout.
 

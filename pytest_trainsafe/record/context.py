@@ -121,7 +121,7 @@ class Context:
         torch.distributed is initialised by then (as by `ctx.group`); its ranks must make the same
         calls of this function.
         """
-        found = _annotations(annotations)
+        found = _annotations(annotations, self.rank)
         given = self.point, self.coordinates, self.seed, std, found
         self._filled |= fill(model, *given, self._exchange)
 
@@ -147,7 +147,9 @@ class Context:
         its steps but not its micro-batches.  It may divide a step in any way, as long as all dp
         ranks together compute the same step at every Point.
         """
-        self._recorder.watch(model, optimizer, _annotations(annotations), self._filled, level)
+        self._recorder.watch(
+            model, optimizer, _annotations(annotations, self.rank), self._filled, level
+        )
 
     # Time.
 
@@ -317,14 +319,18 @@ def _device(name: str) -> torch.device:
     return torch.device(name)
 
 
-def _annotations(given: AnnotationSource) -> Annotations:
+def _annotations(given: AnnotationSource, rank: int) -> Annotations:
+    """The annotations that a program passes, for the layouts of one rank."""
     if given is None:
         return Annotations.empty()
     if isinstance(given, Mapping):
-        return Annotations.of(given)
-    if not isinstance(given, str | os.PathLike):
+        found = Annotations.of(given)
+    elif isinstance(given, str | os.PathLike):
+        found = Annotations.read(Path(given))
+    else:
         raise AnnotationError(
             f"annotations is a {type(given).__name__}; it must be the path of a YAML file, or a "
             "mapping of the same form"
         )
-    return Annotations.read(Path(given))
+    found.rank = rank
+    return found

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import Task
+from pytest_trainsafe.runs.specs import device_of
 from pytest_trainsafe.sweep.case import Case
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ class Group:
                 )
             world_size = self._case.point.world_size
         settings = self._case.settings if self._case is not None else self._session.settings
-        device = self._session.device(settings.device, world_size)
+        device = device_of(settings.device, world_size)
         task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
         workdir = self._session.directory("group")
         result = self._session.launch(task, settings.timeout, workdir)

@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import msgspec
-import torch
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import GroupResult, Task
@@ -39,7 +38,14 @@ from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
-from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
+from pytest_trainsafe.runs.specs import (
+    Role,
+    adapter_files,
+    as_script,
+    code_of,
+    device_of,
+    not_kept,
+)
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -70,6 +76,11 @@ class _ScheduledRun:
     run: Future[Run] = field(init=False)
     #: Shows the Run's stage on the session's board.
     enter: Enter = field(default=lambda stage, behind="": None)
+
+    @property
+    def succeeded(self) -> bool:
+        """Whether the Run is done and has a result."""
+        return self.run.done() and not self.run.cancelled() and self.run.exception() is None
 
 
 class Session:
@@ -258,7 +269,7 @@ class Session:
             done = {
                 spec: order.run.result().cache_key
                 for spec, order in self._scheduled.items()
-                if spec.trusted and order.run.done() and _succeeded(order.run)
+                if spec.trusted and order.succeeded
             }
             cached = [spec for spec, key in done.items() if key and spec not in self._ahead]
             for spec in cached[:-MAX_OPEN]:
@@ -287,37 +298,30 @@ class Session:
         stop: threading.Event | None = None,
         environ: Mapping[str, str] | None = None,
         joined: Callable[[], object] = lambda: None,
-        leased: Callable[[], object] = lambda: None,
-        waits: Callable[[str], object] = lambda _: None,
+        enter: Enter = lambda stage, behind="": None,
     ) -> GroupResult:
         """Runs a task once slots for its ranks are free, until `stop` is set or the session closes.
 
         `environ` is as in `Launcher.run`; `joined` is called when the task is in the queue for
-        slots, `leased` when it has them, and `waits` with the other test runs that hold them.
+        slots, and `enter` when it waits for other test runs and when it has its slots.
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
         with (
             PreforkedGroup(launcher, task, workdir, environ) as preforked,
             self.leases.take(
-                task.world_size, task.device, stop, preforked.begin, joined, waits
+                *(task.world_size, task.device, stop, preforked.begin, joined),
+                waits=lambda runs: enter(WAITING, runs),
             ) as lease,
         ):
-            leased()
+            enter(TRAINING)
             return preforked.run(lease.env, timeout, stop)
-
-    def device(self, wanted: str, world_size: int) -> Device:
-        """The device of a Run: one GPU per rank, or the CPU."""
-        if wanted == "auto":
-            enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
-            return "cuda" if enough else "cpu"
-        return "cuda" if wanted == "cuda" else "cpu"
 
     def _execute(self, order: _ScheduledRun) -> Run:
         spec = order.spec
         role = "rewritten" if spec.rewrite else "perturbed" if spec.perturbation else "run"
         workdir = self.directory(f"{spec.point.id}-{spec.dtype}-{role}")
-        device = self.device(spec.device, spec.point.world_size)
+        device = device_of(spec.device, spec.point.world_size)
         shown = f"{spec.dtype} {'reference' if spec.trusted else role}"
         try:
             with self.board.running(str(spec.point), shown, spec.point.world_size) as order.enter:
@@ -442,13 +446,7 @@ class Session:
             stop=order.stop,
             environ={**order.launch_environment.environ, **dict(spec.environ)},
             joined=order.joined.set,
-            leased=lambda: order.enter(TRAINING),
-            waits=lambda runs: order.enter(WAITING, runs),
+            enter=order.enter,
         )
         result.raise_for_failure(spec.title)
         return Recorded.of(result)
-
-
-def _succeeded(run: Future[Run]) -> bool:
-    """Whether a Run that is done has a result."""
-    return not run.cancelled() and run.exception() is None

@@ -16,6 +16,7 @@ from pytest_trainsafe.core.layout import (
     Flat,
     Layout,
     Owned,
+    Range,
     Scaled,
     Shard,
     Sizes,
@@ -44,6 +45,9 @@ MAX_TIMES = 64
 
 #: Maximum number of placements in a layout; real layouts have at most one for each axis and kind.
 MAX_PLACEMENTS = 16
+
+#: Maximum number of slices in one placement.
+MAX_RANGES = 2**16
 
 #: Maximum number of cached layouts.
 _MAX_KNOWN = 4096
@@ -129,15 +133,31 @@ def _facts_of(layout: Layout, sizes: Sizes) -> _Facts:
                 parts *= sizes[placement.axis]
                 blocks = placement.blocks if isinstance(placement, Shard) else ()
                 declared = max(declared, sum(blocks))
-            case Slices(offsets, lengths, shape):
-                if not len(offsets) == len(lengths) == len(shape):
-                    return _Facts(
-                        "its layout does not have one offset and length for each dimension"
-                    )
+            case Slices(ranges, shape):
+                if fault := _fault_of(ranges, shape):
+                    return _Facts(fault)
                 declared = max(declared, _extent(shape))
             case Flat(_, _, shape):
                 declared = max(declared, _extent(shape))
     return _Facts("", parts, declared)
+
+
+def _fault_of(ranges: Sequence[Sequence[Range]], shape: Sequence[int]) -> str:
+    """Why explicit slices are not increasing indices of a tensor of `shape`; "" if they are."""
+    if len(ranges) != len(shape):
+        return "its layout does not have slices for each dimension"
+    if sum(map(len, ranges)) > MAX_RANGES:
+        return f"its layout has more than {MAX_RANGES} slices"
+    for each, length in zip(ranges, shape, strict=True):
+        end = 0
+        for start, stop, step in each:
+            held = range(start, stop, step)
+            if held and not end <= start <= held[-1] < length:
+                return (
+                    f"its layout has the slice {start}:{stop}:{step} of {length} rows out of order"
+                )
+            end = held[-1] + 1 if held else end
+    return ""
 
 
 def _extent(shape: Sequence[int]) -> int:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.tensor_id import TensorId, gradient_place, is_gradient_place
 
 _FLOWS = ("activation", "activation_grad")
 
@@ -18,7 +18,7 @@ def note_of(module: str, key_path: str) -> str:
     """The note for a key path of a module, such as "output", "output.0" or "output_grad.0"."""
     if key_path == "output":
         return f"activation {module}"
-    return f"{'gradient' if _is_gradient(key_path) else 'place'} {module}.{key_path}"
+    return f"{'gradient' if is_gradient_place(key_path) else 'place'} {module}.{key_path}"
 
 
 def is_local(id: TensorId, noted: Collection[str]) -> bool:
@@ -31,15 +31,11 @@ def covers(key_path: str, name: str, gradient: bool) -> bool:
 
     If `gradient` is true, returns whether it includes the gradient of this output.
     """
-    if _is_gradient(key_path):
+    if is_gradient_place(key_path):
         if not gradient:
             return False
-        key_path = key_path.replace("output_grad", "output", 1)
+        key_path = key_path.replace("_grad", "", 1)
     return name == key_path or name.startswith(f"{key_path}.")
-
-
-def _is_gradient(key_path: str) -> bool:
-    return key_path.split(".", 1)[0] == "output_grad"
 
 
 def _notes_of(id: TensorId) -> Iterator[str]:
@@ -55,4 +51,4 @@ def _notes_of(id: TensorId) -> Iterator[str]:
         key_path = ".".join(steps[:end])
         yield note_of(id.module, key_path)
         if id.kind == "activation_grad":
-            yield note_of(id.module, key_path.replace("output", "output_grad", 1))
+            yield note_of(id.module, gradient_place(key_path))

@@ -32,7 +32,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import FileIndex, Number, Step, TensorId
 from pytest_trainsafe.trace.run_spec import RunSpec
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 10
 
 
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):

@@ -116,7 +116,7 @@ def test_rectangles_made_from_a_sharded_layout_merge_into_the_full_tensor(case: 
     for part in parts_of(full, layout, point):
         arrays = index_arrays(layout, part.coordinates, point.sizes, shape)
         offsets = tuple(int(a[0]) if len(a) else 0 for a in arrays)
-        rectangle = Slices(offsets, tuple(part.tensor.shape), shape, axes)
+        rectangle = Slices.rectangle(offsets, tuple(part.tensor.shape), shape, axes)
         parts.append(Part(part.rank, part.coordinates, part.tensor, (rectangle,), "dtensor"))
     merged = merge(parts, point.sizes)
     assert merged.findings == []

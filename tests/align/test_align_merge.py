@@ -166,7 +166,7 @@ def test_overlapping_and_missing_elements_of_rectangles_are_counted() -> None:
     point = Point.of(dp=2)
 
     def merged(second: int) -> Merged:
-        layouts = [(Slices((start,), (2,), (5,), ("dp",)),) for start in (0, second)]
+        layouts = [(Slices.rectangle((start,), (2,), (5,), ("dp",)),) for start in (0, second)]
         where = [point.coordinates(rank) for rank in (0, 1)]
         return merge(
             [Part(r, where[r], torch.ones(2), layouts[r], SOURCE) for r in (0, 1)], point.sizes

@@ -41,7 +41,7 @@ def test_gradient_partial_declares_partial_gradients_over_the_axes_in_use(
 
 def _layout(entry: dict[str, Any], point: Point, gradient: bool = False) -> Layout:
     annotations = Annotations.of({"modules": {"proj": entry}})
-    found = annotations.module("proj", "output.1", point, 3, gradient)
+    found = annotations.module("proj", "output.1", point, (4, 4, 4), gradient)
     assert found is not None
     return found[0]
 
@@ -99,7 +99,7 @@ def test_an_optional_entry_that_matches_nothing_is_not_listed_as_unmatched() -> 
     )
 
     assert annotations.unmatched(["a.b"], ["c"]) == ["parameters: up.weight", "modules: down"]
-    found = annotations.module("mtp", "output", Point.of(tp=2), 2)
+    found = annotations.module("mtp", "output", Point.of(tp=2), (4, 4))
     assert found == ((Shard(1, "tp"),), "modules: mtp")
 
 
@@ -116,12 +116,15 @@ def test_a_file_may_have_entries_for_several_models() -> None:
     gpt, llama = (Annotations.of(MODELS, model=model) for model in ("gpt", "llama"))
     point = Point.of(tp=2, dp=2)
 
-    assert gpt.parameter("head.weight", point, 2) == ((Shard(1, "tp"),), "parameters: head.weight")
-    assert llama.parameter("head.weight", point, 2) == (
+    assert gpt.parameter("head.weight", point, (4, 4)) == (
+        (Shard(1, "tp"),),
+        "parameters: head.weight",
+    )
+    assert llama.parameter("head.weight", point, (4, 4)) == (
         (Shard(0, "tp"),),
         "parameters: head.weight",
     )
-    assert gpt.parameter("gate.weight", point, 2) is None
+    assert gpt.parameter("gate.weight", point, (4, 4)) is None
     assert (gpt.loss(point), llama.loss(point)) == (None, ((Partial("dp", "avg"),), "loss"))
     names = ["qkv.weight", "head.weight", "fc.weight"]
     assert gpt.unmatched(names, []) == []
@@ -157,7 +160,7 @@ def test_a_model_is_selected_by_a_suffix_of_the_file_name(tmp_path: Path) -> Non
 def test_a_number_sign_in_a_pattern_matches_an_integer(name: str, found: bool) -> None:
     assert matches("layers.#.fc1", name) is found
     entries = Annotations.of({"modules": {"layers.#.fc1": {"output": {"tp_dim": 0}}}})
-    assert (entries.module(name, "output", Point.of(tp=2), 1) is not None) is found
+    assert (entries.module(name, "output", Point.of(tp=2), (4,)) is not None) is found
 
 
 def test_a_number_sign_in_brackets_matches_itself_literally() -> None:
@@ -173,7 +176,10 @@ def test_permuted_declares_a_dimension_order_for_an_axis() -> None:
     assert annotations.permuted("embed", "output", sp, 3) == (1, 0, 2)
     assert annotations.permuted("embed", "output", Point.of(tp=2), 3) == ()
     assert annotations.permuted("other", "output", sp, 3) == ()
-    assert annotations.module("embed", "output", sp, 3) == ((Shard(1, "tp"),), "modules: embed")
+    assert annotations.module("embed", "output", sp, (4, 4, 4)) == (
+        (Shard(1, "tp"),),
+        "modules: embed",
+    )
     with pytest.raises(AnnotationError, match=r"'embed' for output .*\[1, 0, 2\].* 2 dimensions"):
         annotations.permuted("embed", "output", sp, 2)
 

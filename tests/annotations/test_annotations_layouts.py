@@ -48,19 +48,19 @@ FULL = Point.of(tp=2, cp=2, sp=True)
 def test_a_module_output_has_the_layout_of_its_last_matching_entry(
     name: str, point: Point, layout: Layout, source: str
 ) -> None:
-    assert ANNOTATIONS.module(name, "output", point, 3) == (layout, source)
+    assert ANNOTATIONS.module(name, "output", point, (4, 4, 4)) == (layout, source)
 
 
 def test_contiguous_cp_order_gives_a_shard_instead_of_a_zigzag() -> None:
     annotations = Annotations.of(
         {"cp_order": "contiguous", "modules": {"*": {"output": {"cp_dim": 0}}}}
     )
-    assert annotations.module("a", "output", FULL, 1) == ((Shard(0, "cp"),), "modules: *")
+    assert annotations.module("a", "output", FULL, (4,)) == ((Shard(0, "cp"),), "modules: *")
 
 
 def test_an_output_uses_its_own_key_before_the_common_output_key() -> None:
     def layout(output: str, gradient: bool = False) -> Layout:
-        found = ANNOTATIONS.module("attention", output, FULL, 1, gradient)
+        found = ANNOTATIONS.module("attention", output, FULL, (4,), gradient)
         assert found is not None
         return found[0]
 
@@ -72,7 +72,7 @@ def test_an_output_uses_its_own_key_before_the_common_output_key() -> None:
 
 def test_an_output_gradient_has_the_layout_of_its_output_and_is_whole_if_that_is_partial() -> None:
     def layout(name: str) -> Layout:
-        found = ANNOTATIONS.module(name, "output", FULL, 3, gradient=True)
+        found = ANNOTATIONS.module(name, "output", FULL, (4, 4, 4), gradient=True)
         assert found is not None
         return found[0]
 
@@ -89,15 +89,15 @@ def test_an_output_gradient_has_the_layout_of_its_output_and_is_whole_if_that_is
     ],
 )
 def test_parameters_have_their_declared_layout_over_tp(name: str, layout: Layout) -> None:
-    found = ANNOTATIONS.parameter(name, FULL, 2)
+    found = ANNOTATIONS.parameter(name, FULL, (4, 4))
     assert found is not None
     assert found[0] == layout
-    assert ANNOTATIONS.parameter(name, Point.of(cp=2), 2) == ((), found[1])
+    assert ANNOTATIONS.parameter(name, Point.of(cp=2), (4, 4)) == ((), found[1])
 
 
 def test_name_without_an_entry_has_no_layout() -> None:
-    assert ANNOTATIONS.parameter("linear_fc1.bias", FULL, 1) is None
-    assert Annotations.empty().module("linear_qkv", "output", FULL, 3) is None
+    assert ANNOTATIONS.parameter("linear_fc1.bias", FULL, (4,)) is None
+    assert Annotations.empty().module("linear_qkv", "output", FULL, (4, 4, 4)) is None
     assert Annotations.empty().loss(FULL) is None
 
 
@@ -105,7 +105,7 @@ def test_the_last_matching_entry_replaces_earlier_ones_completely() -> None:
     annotations = Annotations.of(
         {"parameters": {"fc.weight": {"tp_dim": 0}, "*.weight": {"sequence_parallel": True}}}
     )
-    assert annotations.parameter("a.fc.weight", FULL, 2) == ((), "parameters: *.weight")
+    assert annotations.parameter("a.fc.weight", FULL, (4, 4)) == ((), "parameters: *.weight")
     assert annotations.sequence_parallel("a.fc.weight")
 
 
@@ -138,7 +138,7 @@ def test_an_entry_that_splits_an_absent_dimension_is_named_in_the_error() -> Non
     with pytest.raises(
         AnnotationError, match=r"`modules: \*` splits dimension 1 of 'norm'.*later entry"
     ):
-        ANNOTATIONS.module("norm", "output", FULL, 1)
+        ANNOTATIONS.module("norm", "output", FULL, (4,))
 
 
 @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ def test_an_absent_file_is_refused_and_an_empty_file_is_accepted(tmp_path: Path)
     with pytest.raises(AnnotationError, match="cannot be read"):
         Annotations.read(tmp_path / "absent.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")
-    assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, 1) is None
+    assert Annotations.read(tmp_path / "empty.yaml").parameter("a", FULL, (4,)) is None
 
 
 def test_an_output_is_local_if_one_of_its_local_axes_is_in_use() -> None:

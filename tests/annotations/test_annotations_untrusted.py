@@ -310,9 +310,9 @@ def test_any_text_gives_usable_annotations_or_a_printable_error(text: str) -> No
     annotations, point = Annotations(entries), Point.of(tp=2, cp=2, sp=True)
     for ndim in (0, 2):
         with contextlib.suppress(AnnotationError):  # a dimension that the tensor lacks
-            annotations.parameter("fc", point, ndim)
+            annotations.parameter("fc", point, (4,) * ndim)
         with contextlib.suppress(AnnotationError):
-            annotations.module("fc", "output", point, ndim)
+            annotations.module("fc", "output", point, (4,) * ndim)
     annotations.loss(point)
     extend(text, {"parameters": {"added": {"tp_dim": 0}}, "loss": {"partial": ["cp"]}})
 

@@ -77,7 +77,7 @@ def test_partial_gives_the_values_to_coordinate_zero() -> None:
 
 
 def test_the_local_shape_of_slices_is_that_of_their_rectangle() -> None:
-    layout = (Slices((1, 0), (2, 3), (4, 3), ("dp",)),)
+    layout = (Slices.rectangle((1, 0), (2, 3), (4, 3), ("dp",)),)
     assert local_shape(layout, {}, {}, (4, 3)) == (2, 3)
 
 
@@ -108,7 +108,7 @@ def test_scale_shape_restores_the_full_shape_of_even_shards() -> None:
         ((Shard(1, "tp"),), "does not fit a tensor of 1 dimensions"),
         ((Shard(0, "ep"),), "not one of tp, cp, dp, pp"),
         ((Shard(0, "tp", (3, 3)),), "the blocks add up to 6, not 8"),
-        ((Slices((0,), (2,), (9,), ("dp",)),), "not a part of a tensor"),
+        ((Slices.rectangle((0,), (2,), (9,), ("dp",)),), "not a part of a tensor"),
     ],
 )
 def test_placement_that_does_not_fit_is_refused(layout: Layout, words: str) -> None:

@@ -44,8 +44,8 @@ def equivalent(file: Path, point: Point) -> None:
     """Assert that a file gives the GPT's outputs and loss the layouts of the GPT's own file."""
     found = Annotations.read(file)
     for name, ndim in OUTPUTS.items():
-        expected = WHOLE.module(name, "output", point, ndim)
-        got = found.module(name, "output", point, ndim)
+        expected = WHOLE.module(name, "output", point, (4,) * ndim)
+        got = found.module(name, "output", point, (4,) * ndim)
         assert (got or ((),))[0] == (expected or ((),))[0], (name, point)
     assert found.loss(point) == WHOLE.loss(point)
 

@@ -193,7 +193,7 @@ class Double:
         if self.annotations.local(name, self.point):
             return
         layout, of_gradient = (
-            (self.annotations.module(name, place, self.point, tensor.ndim, gradient) or ((),))[0]
+            (self.annotations.module(name, place, self.point, tensor.shape, gradient) or ((),))[0]
             for gradient in (False, True)
         )
         path = name + place.removeprefix("output")

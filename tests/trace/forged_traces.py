@@ -52,7 +52,7 @@ def record(path: Path) -> Path:
         writer.add(InputEvent(0, 0, ("ab",)))
         writer.add_tensor(WEIGHT, torch.arange(8.0) + rank, (Shard(0, "tp"),))
         writer.add_tensor(SKETCHED, torch.arange(600.0).view(2, 300) + rank, (Shard(0, "tp"),))
-        part = Slices((2 * rank,), (2,), (4,), ("tp",))
+        part = Slices.rectangle((2 * rank,), (2,), (4,), ("tp",))
         writer.add_tensor(SLICED, torch.ones(2), (part,))
         writer.add(StepEvent(0, 1, "x", "y", True, 0.5))
         writer.close()

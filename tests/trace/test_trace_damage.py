@@ -137,7 +137,7 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_another_schema_version_is_refused_with_both_versions(whole: Path) -> None:
     edit(whole, schema=99)
-    with pytest.raises(TraceError, match=r"schema version 99.*reads version 9"):
+    with pytest.raises(TraceError, match=r"schema version 99.*reads version 10"):
         Trace.open(whole)
 
 

@@ -53,7 +53,7 @@ def _uneven(parameter: Any, dim: int, whole: tuple[int, ...], lengths: list[int]
     rank = distributed.get_rank(parameter.gather_params.__self__.mp_group)
     offsets = tuple(sum(lengths[:rank]) if d == dim else 0 for d in range(len(whole)))
     held = tuple(lengths[rank] if d == dim else length for d, length in enumerate(whole))
-    return Slices(offsets, held, whole, ("tp",))
+    return Slices.rectangle(offsets, held, whole, ("tp",))
 
 
 def autotp_output(module: torch.nn.Module) -> dict[str, object] | None:

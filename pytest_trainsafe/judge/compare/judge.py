@@ -233,7 +233,8 @@ class _Judge(Parameters):
         if called:
             why = "the module is never called"
             if id.module in self.called:
-                why = "the module is called less often, or returns different values"
+                what = "is given" if id.name.split(".", 1)[0] == "input" else "returns"
+                why = f"the module is called less often, or {what} different values"
         message = f"the reference has this tensor, but no rank of the candidate recorded it: {why}"
         self.fail(order, id, "missing", message)
 

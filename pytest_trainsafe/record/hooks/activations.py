@@ -26,12 +26,14 @@ from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
 from pytest_trainsafe.record.hooks.not_recorded import not_recorded
-from pytest_trainsafe.record.hooks.outputs import has_values, tensors_in
+from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
+from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.training.tensors import (
     local_values,
+    on_gradient,
     on_output_gradient,
     own_layout,
     tensor_hash,
@@ -84,7 +86,7 @@ class ActivationRecorder:
         #: The decisions that this step replayed, by module, call number and hash of the scores.
         self._chosen: dict[tuple[str, int, str], torch.Tensor] = {}
         self._device = assignment.device
-        self._layouts: dict[tuple[str, str, int, bool], tuple[Layout, str]] = {}
+        self._layouts: dict[tuple[str, str, tuple[int, ...], bool], tuple[Layout, str]] = {}
         #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
 
@@ -112,6 +114,9 @@ class ActivationRecorder:
                 chooser = Chooser(module, name, self._choosing(name))
                 self.hooks.before(module, name, chooser.enter)
                 self.hooks.after(module, name, chooser.leave, always_call=True)
+            # A Run that rewrites outputs records all inputs in a way of its own.
+            if selected and self.rewriter is None and self.annotations.takes_inputs(name):
+                self.hooks.before(module, name, self._record_inputs(module, name, local))
             self.hooks.after(module, name, self._record(module, name, selected, local))
         if self.rewriter is not None:
             self.rewriter.attach(names, self.hooks)
@@ -152,10 +157,7 @@ class ActivationRecorder:
         self, watched: nn.Module, name: str, selected: bool, local: Sequence[str] = ()
     ) -> Any:
         def kept(kind: str, key_path: str) -> bool:
-            if not selected or not self.spec.records(kind):
-                return False
-            gradient = kind == "activation_grad"
-            return not any(covers(each, key_path, gradient) for each in local)
+            return selected and self._kept(kind, key_path, local)
 
         def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -183,6 +185,49 @@ class ActivationRecorder:
                     if tensor.is_leaf:
                         self._leaf_hooks.append(handle)
             return self._leaving(base, output, recomputing, same) if selected else output
+
+        return hook
+
+    def _kept(self, kind: str, key_path: str, local: Sequence[str]) -> bool:
+        """Whether tensors of a kind are recorded, for a key path of a module that has `local`."""
+        gradient = kind == "activation_grad"
+        return self.spec.records(kind) and not any(
+            covers(each, key_path, gradient) for each in local
+        )
+
+    def _record_inputs(self, watched: nn.Module, name: str, local: Sequence[str]) -> Any:
+        """Records what a module is given, as TTrace's Figure 3 declares it.
+
+        A tensor may be used elsewhere too, and its own hooks would get the sum of all gradients.
+        So the module is given an alias of each input that requires a gradient.
+        """
+
+        def hook(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+            step, microbatch = self.clock.step, self.clock.microbatch
+            if module is not watched or step is None or microbatch is None:
+                return None
+            call, recomputing = self.clock.call(f"{name} (input)")
+            if call is None:
+                return None
+            aliases: dict[int, torch.Tensor] = {}
+            for key_path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
+                where = TensorId(step, microbatch, "activation", name, key_path, call)
+                if not recomputing and self._kept("activation", key_path, local):
+                    self.writer.add_tensor(where, *self._local(where, tensor))
+                plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
+                if not plain or not tensor.requires_grad or not torch.is_grad_enabled():
+                    continue
+                if not self._kept("activation_grad", key_path, local):
+                    continue
+                if id(tensor) not in aliases:
+                    aliases[id(tensor)] = tensor.view_as(tensor)
+                    gradient = msgspec.structs.replace(where, kind="activation_grad")
+                    on_gradient(aliases[id(tensor)], self._hold(gradient, True, False))
+
+            def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
+                return aliases.get(id(tensor), tensor)
+
+            return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
 
         return hook
 
@@ -245,7 +290,7 @@ class ActivationRecorder:
             def decide(scores: torch.Tensor, own: torch.Tensor, number: int) -> torch.Tensor:
                 after = f".{number}" if number else ""
                 where = msgspec.structs.replace(base, name=f"output{after}")
-                layout, source = self._annotated(base, own.ndim)
+                layout, source = self._annotated(base, own.shape)
                 if self.spec.records("decision"):
                     self.writer.add_tensor(where, local_values(own), layout, source)
                     by = msgspec.structs.replace(where, name=f"scores{after}")
@@ -309,18 +354,18 @@ class ActivationRecorder:
         order = self.annotations.permuted(where.module, where.name, self.point, tensor.ndim)
         if order:
             tensor = tensor.detach().permute(order)
-        layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.ndim)
+        layout, source = own_layout(tensor, self.sizes) or self._annotated(where, tensor.shape)
         if where.kind == "activation_grad":
             layout += self.annotations.unreduced(self.point)
         return local_values(tensor), layout, source
 
-    def _annotated(self, where: TensorId, ndim: int) -> tuple[Layout, str]:
-        """The layout that an annotation gives to the output `where`, and the annotation's name.
+    def _annotated(self, where: TensorId, shape: tuple[int, ...]) -> tuple[Layout, str]:
+        """The layout that an annotation gives to the tensor `where`, and the annotation's name.
 
-        Returns an empty layout and "default" if no annotation matches.  `ndim` is the output's
-        number of dimensions.  Results are cached, so that patterns are matched once.
+        Returns an empty layout and "default" if no annotation matches.  `shape` is the shape of
+        this rank's part.  Results are cached, so that patterns are matched once.
         """
-        key = where.module, where.name, ndim, where.kind == "activation_grad"
+        key = where.module, where.name, shape, where.kind == "activation_grad"
         if key not in self._layouts:
             found = self.annotations.module(*key[:2], self.point, *key[2:])
             self._layouts[key] = found or ((), "default")

@@ -133,7 +133,7 @@ class BufferRecorder:
             return own
         if getattr(buffer, "tensor_model_parallel", False):
             return attribute_layout(path, buffer, self.spec.point.sizes) or (), "attribute"
-        annotated = self.annotations.buffer(path, self.spec.point, buffer.ndim)
+        annotated = self.annotations.buffer(path, self.spec.point, buffer.shape)
         return annotated or ((), "default")
 
 

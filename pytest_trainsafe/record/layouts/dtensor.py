@@ -77,7 +77,10 @@ def dtensor_layout(
         )
     offsets = tuple(start for ((start, _),) in ranges)
     lengths = tuple(length for ((_, length),) in ranges)
-    return (Slices(offsets, lengths, tuple(tensor.shape), tuple(dict.fromkeys(names))), *partials)
+    return (
+        Slices.rectangle(offsets, lengths, tuple(tensor.shape), tuple(dict.fromkeys(names))),
+        *partials,
+    )
 
 
 def _shown(tensor: Any) -> str:

@@ -113,15 +113,17 @@ def _cut(
     marked = attribute_layout(name, parameter, point.sizes, axes)
     if marked and getattr(parameter, "tensor_model_parallel", False):
         return marked, "attribute"
-    annotated = annotations.parameter(name, point, _dimensions(parameter), axes)
+    annotated = annotations.parameter(name, point, _shape(parameter), axes)
     if annotated is not None:
         return annotated
     return REPLICATED, "default" if marked is None else "attribute"
 
 
-def _dimensions(parameter: Any) -> int:
-    """The number of dimensions of a parameter, even if ZeRO stage 3 has partitioned it."""
-    return len(getattr(parameter, "ds_shape", parameter.shape))
+def _shape(parameter: Any) -> tuple[int, ...]:
+    """The shape of this rank's part of a parameter, even if ZeRO stage 3 has partitioned it."""
+    if is_dtensor(parameter):
+        return tuple(parameter._local_tensor.shape)
+    return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 
 def gradient_partial_axes(
@@ -158,7 +160,7 @@ def contradictions(
         layout, source = _cut(name, parameter, point, annotations, axes)
         if source not in ("dtensor", "attribute"):
             continue
-        annotated = annotations.parameter(name, point, _dimensions(parameter), axes)
+        annotated = annotations.parameter(name, point, _shape(parameter), axes)
         if annotated is None or annotated[0] == layout:
             continue
         used = "DTensor placements" if source == "dtensor" else "attributes"

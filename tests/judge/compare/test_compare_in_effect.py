@@ -110,7 +110,12 @@ def test_ep_is_not_in_effect_if_only_pipeline_stages_hold_different_parameters()
         (("activation_grad", "norm", (2, 4, 8), (Shard(1, "tp"),)), True),
         (("activation", "norm", (2, 4, 8), (Shard(1, "cp"),)), False),
         (
-            ("activation", "norm", (2, 2, 8), (Slices((0, 2, 0), (2, 2, 8), (2, 4, 8), ("tp",)),)),
+            (
+                "activation",
+                "norm",
+                (2, 2, 8),
+                (Slices.rectangle((0, 2, 0), (2, 2, 8), (2, 4, 8), ("tp",)),),
+            ),
             True,
         ),
         (("param_grad", "norm", (8,), (Partial("tp"),)), True),

@@ -116,7 +116,7 @@ def test_suggested_annotations_are_read_back_as_the_layout(
     assert data["modules"] == {"a": {"output": fields}}
     point = Point.of(tp=2, cp=2, sp=sp)
     data.setdefault("cp_order", "zigzag")
-    assert Annotations.of(data).module("a", "output", point, 3) == (layout, "modules: a")
+    assert Annotations.of(data).module("a", "output", point, (4, 4, 4)) == (layout, "modules: a")
 
 
 def test_without_cp_the_sequence_is_the_dimension_that_most_outputs_are_sharded_in() -> None:

@@ -105,11 +105,11 @@ def test_annotations_define_the_layouts_of_buffers() -> None:
         }
     )
     point = Point.of(tp=2, cp=2, dp=2)
-    assert annotations.buffer("layers.0.rotary.cos", point, 2) == (
+    assert annotations.buffer("layers.0.rotary.cos", point, (4, 4)) == (
         (ZigZag(0, "cp"),), "buffers: rotary.cos"
     )  # fmt: skip
-    assert annotations.buffer("mask", point, 2) == ((Shard(1, "tp"),), "buffers: mask")
-    assert annotations.buffer("other", point, 2) is None
+    assert annotations.buffer("mask", point, (4, 4)) == ((Shard(1, "tp"),), "buffers: mask")
+    assert annotations.buffer("other", point, (4, 4)) is None
     assert annotations.local_buffer("seen", point)
     assert not annotations.local_buffer("seen", Point.of(tp=2))
     assert annotations.unmatched([], [], ["rotary.cos"]) == ["buffers: mask", "buffers: seen"]

@@ -115,8 +115,8 @@ def test_hybrid_sharding_gives_replicated_slices() -> None:
     for sizes in (True, False):
         merged, layouts = merged_over(Point.of(dp=4), make, sizes)
         assert torch.equal(merged, full.double())
-        assert layouts[0] == layouts[2] == (ours.Slices((0, 0), (3, 4), (5, 4), ("dp",)),)
-        assert layouts[1] == layouts[3] == (ours.Slices((3, 0), (2, 4), (5, 4), ("dp",)),)
+        assert layouts[0] == layouts[2] == (ours.Slices.rectangle((0, 0), (3, 4), (5, 4), ("dp",)),)
+        assert layouts[1] == layouts[3] == (ours.Slices.rectangle((3, 0), (2, 4), (5, 4), ("dp",)),)
 
 
 def test_sharding_over_a_flattened_dp_cp_mesh_gives_slices() -> None:
@@ -127,7 +127,7 @@ def test_sharding_over_a_flattened_dp_cp_mesh_gives_slices() -> None:
 
     merged, layouts = merged_over(Point.of(dp=2, cp=2), make)
     assert torch.equal(merged, full.double())
-    assert layouts[3] == (ours.Slices((0,), (0,), (9,), ("cp", "dp")),)
+    assert layouts[3] == (ours.Slices.rectangle((0,), (0,), (9,), ("cp", "dp")),)
 
 
 def test_the_axes_of_a_mesh_without_dimension_names_are_inferred_from_its_ranks() -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeGuard
 
 from pytest_trainsafe.annotations.patterns import matches
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Split, Striped, ZigZag
-from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.tensor_id import TensorId, gradient_place, is_gradient_place
 
 AnnotationPatch = dict[str, Any]
 
@@ -54,12 +54,11 @@ class MissingLayout:
 
 
 def place_of(id: TensorId) -> str:
-    """The key of a module's output, or of an output's gradient, in the module's annotations.
+    """The key of a module's output or input, or of its gradient, in the module's annotations.
 
     For example, the key of "output.0" is "output.0", and that of its gradient "output_grad.0".
     """
-    gradient = id.kind == "activation_grad"
-    return id.name.replace("output", "output_grad", 1) if gradient else id.name
+    return gradient_place(id.name) if id.kind == "activation_grad" else id.name
 
 
 def inexpressible(need: MissingLayout, order: str) -> str:
@@ -157,7 +156,7 @@ def _modules(
     for need in needs:
         entries.setdefault(need.name, {})[need.place] = _output(need.layout, need, sequence)
         # A key beside "output" does not inherit the placements of "output".
-        more_of = need.added if need.place == "output" else need.layout
+        more_of = need.added if need.place in ("output", "input") else need.layout
         additions.setdefault(need.name, {})[need.place] = _output(more_of, need, sequence)
         governed[need.name] = need.source.removeprefix("modules: ")
     result: AnnotationPatch = {}
@@ -222,7 +221,7 @@ def _output(layout: Layout, need: MissingLayout, sequence: int | None) -> Annota
         if isinstance(placement, Partial):
             # Such a gradient is partial only with sp on; without sp it is replicated.
             of_sp = sequence is not None and placement.axis == "tp"
-            of_sp = of_sp and need.place.startswith("output_grad")
+            of_sp = of_sp and is_gradient_place(need.place)
             fields[f"{'sp' if of_sp else placement.axis}_partial"] = True
         elif isinstance(placement, Split) and placement.axis == "cp":
             fields["cp_dim"] = placement.dim

@@ -79,8 +79,8 @@ def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[
     match placement:
         case Shard() | ZigZag() | Striped() if role(placement.axis) == "tp":
             yield placement.dim
-        case Slices(_, lengths, shape, axes) if "tp" in map(role, axes):
-            pairs = enumerate(zip(lengths, shape, strict=True))
+        case Slices(_, shape, axes) if "tp" in map(role, axes):
+            pairs = enumerate(zip(placement.lengths, shape, strict=True))
             yield from (dim for dim, (length, whole) in pairs if length < whole)
 
 

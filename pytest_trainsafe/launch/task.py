@@ -169,3 +169,16 @@ def _function(target: Callable[..., Any]) -> Function:
     # Not inspect.getsourcefile, which follows __wrapped__ into the decorated function's module.
     file = getattr(sys.modules[module], "__file__", None) or ""
     return Function(f"{module}:{name}", str(Path(file).absolute()) if file else "")
+
+
+def device_of(wanted: str, world_size: int) -> Device:
+    """The device of a Run, from the setting "auto", "cuda" or "cpu": one GPU per rank, or the CPU.
+
+    "auto" takes GPUs if there are enough.
+    """
+    if wanted == "auto":
+        import torch  # slow
+
+        enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
+        return "cuda" if enough else "cpu"
+    return "cuda" if wanted == "cuda" else "cpu"

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import Task
-from pytest_trainsafe.runs.specs import device_of
+from pytest_trainsafe.launch.task import device_of
 from pytest_trainsafe.sweep.case import Case
 
 if TYPE_CHECKING:

@@ -25,7 +25,7 @@ from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
-from pytest_trainsafe.launch.task import Device
+from pytest_trainsafe.launch.task import Device, device_of
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.record.replay.run import CHECKPOINTS
@@ -38,14 +38,7 @@ from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
-from pytest_trainsafe.runs.specs import (
-    Role,
-    adapter_files,
-    as_script,
-    code_of,
-    device_of,
-    not_kept,
-)
+from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace

@@ -11,7 +11,6 @@ from typing import Literal, cast
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
-from pytest_trainsafe.launch.task import Device
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
 
@@ -85,16 +84,3 @@ def not_kept(spec: RunSpec, why: str) -> str:
     return (
         f"the reference of {spec.script or spec.program} is not kept for later runs, because {why}"
     )
-
-
-def device_of(wanted: str, world_size: int) -> Device:
-    """The device of a Run, from the setting "auto", "cuda" or "cpu": one GPU per rank, or the CPU.
-
-    "auto" takes GPUs if there are enough.
-    """
-    if wanted == "auto":
-        import torch  # slow
-
-        enough = torch.cuda.is_available() and torch.cuda.device_count() >= world_size
-        return "cuda" if enough else "cpu"
-    return "cuda" if wanted == "cuda" else "cpu"

@@ -239,7 +239,7 @@ class Rewriter:
 
     def _layout(self, where: TensorId, tensor: torch.Tensor, gradient: bool) -> Layout:
         found = own_layout(tensor, self.point.sizes) or self.annotations.module(
-            where.module, where.name, self.point, local_values(tensor).shape, gradient
+            where.module, where.name, self.point, tensor.shape, gradient
         )
         layout = found[0] if found else ()
         return layout + self.annotations.unreduced(self.point) if gradient else layout

@@ -103,8 +103,8 @@ class Leases:
     ) -> Iterator[Lease]:
         """Waits for room for all ranks of a group, and holds it until the block ends.
 
-        Groups get room in order of arrival, as `turns` says.  A group that is larger than the
-        whole budget runs alone.  `joined` is called when the group is in the queue, `soon` once if
+        The order of groups is that of `turns`.  A group that is larger than the whole budget runs
+        alone.  `joined` is called when the group is in the queue, `soon` once if
         the group is next in the queue but there is no room yet, and `waits` with the test runs
         that it waits for, whenever they change.  Raises Stopped if `stop` is set while the group
         waits, LeaseError if the folder of lease files cannot be used.
@@ -206,8 +206,10 @@ class _Place:
     def _start(self, rivals: Mapping[Path, Claim]) -> Turn:
         """Marks the group's lease file as held if it is the group's turn."""
         held = [claim for path, claim in rivals.items() if path.suffix == HELD]
-        before = [claim for path, claim in rivals.items() if path.suffix == WAITING]
-        granted = turn(self.claim, held, before)
+        waiting = [(path, claim) for path, claim in rivals.items() if path.suffix == WAITING]
+        earlier = [claim for path, claim in waiting if path.name < self.path.name]
+        later = [claim for path, claim in waiting if path.name > self.path.name]
+        granted = turn(self.claim, held, earlier, later)
         if granted.starts:
             if self.claim.device == "cuda":
                 self.claim = msgspec.structs.replace(self.claim, gpus=granted.gpus)
@@ -218,12 +220,8 @@ class _Place:
         return granted
 
     def _rivals(self) -> dict[Path, Claim]:
-        """The competing groups that run, or that arrived before this one and wait, in order."""
-        return {
-            path: claim
-            for path, claim in self._others()
-            if claim.competes(self.claim) and (path.suffix == HELD or path.name < self.path.name)
-        }
+        """The competing groups that run or wait, in order of arrival."""
+        return {path: claim for path, claim in self._others() if claim.competes(self.claim)}
 
     def _others(self) -> list[tuple[Path, Claim]]:
         """The claims of other groups, in order of arrival; removes the files of dead processes."""

@@ -6,15 +6,19 @@ or one for each core).  Test runs of one user may have different budgets:
 * Ranks of a run with a smaller or equal budget count in a budget; ranks of a run with a larger one
   do not.  A run that allows itself two ranks starts beside one that holds seven of eight.
 * All ranks together never exceed the largest budget of the groups concerned.
-* Groups start in order of arrival.  A group passes one that came before it only if it takes nothing
-  that the other waits for: the other waits for its own budget, in which this group does not count.
+* The test run with the fewest ranks at work is next, and of its groups the one that arrived first:
+  a run of one test is not held up by all that a large run has asked for before.
+* A group passes one that is before it in this order only if it takes nothing that the other waits
+  for: the other waits for its own budget, in which this group does not count.
 
-So each group that waits is next once those before it have run, and a group whose own budget is used
-up holds nobody else back.
+So each group that waits is next at some time, and a group whose own budget is used up holds nobody
+else back.
 """
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
@@ -67,12 +71,19 @@ class Turn:
     next: bool = True
 
 
-def turn(claim: Claim, held: Sequence[Claim], before: Sequence[Claim]) -> Turn:
+def turn(
+    claim: Claim, held: Sequence[Claim], earlier: Sequence[Claim], later: Sequence[Claim] = ()
+) -> Turn:
     """Whether the group of `claim` may start.
 
-    `held` are the claims of running groups and `before` those of groups that arrived before it and
-    wait, in order; all of them compete with `claim`.
+    `held` are the claims of running groups, `earlier` and `later` those of groups that wait and
+    arrived before or after it, in order.  All of them compete with `claim`.
     """
+    at_work = Counter[str]()
+    for each in held:
+        at_work[each.run] += each.ranks
+    queue = sorted([*earlier, claim, *later], key=lambda each: at_work[each.run])
+    before = list(itertools.takewhile(lambda each: each is not claim, queue))
     if claim.device == "cuda":
         return _turn_on_gpus(claim, held, before)
     running = list(held)

@@ -9,8 +9,8 @@ import pytest
 from pytest_trainsafe.launch.resources.turns import Claim, Turn, turn
 
 
-def group(ranks: int, budget: int) -> Claim:
-    return Claim(ranks, "cpu", budget=budget)
+def group(ranks: int, budget: int, run: str = "") -> Claim:
+    return Claim(ranks, "cpu", budget=budget, run=run)
 
 
 def test_a_small_budget_does_not_count_ranks_of_runs_that_allow_themselves_more() -> None:
@@ -47,6 +47,21 @@ def test_a_group_leaves_room_for_those_before_it_that_may_start() -> None:
     assert turn(group(1, 2), [], [group(2, 2)]) == Turn(starts=False, next=False)
 
 
+def test_a_run_with_fewer_ranks_at_work_is_next() -> None:
+    held = [group(1, 2, "large")]
+    one, other = group(1, 2, "large"), group(1, 2, "small")
+
+    assert turn(other, held, [one, group(1, 2, "large")]).starts
+    assert turn(one, held, [], [other]) == Turn(starts=False, next=False)
+
+
+def test_runs_with_as_many_ranks_at_work_start_in_order_of_arrival() -> None:
+    held = [group(1, 3, "one"), group(1, 3, "other")]
+
+    assert turn(group(1, 3, "one"), held, [], [group(1, 3, "other")]).starts
+    assert not turn(group(1, 3, "other"), held, [group(1, 3, "one")]).starts
+
+
 @pytest.mark.parametrize("budget", [2, 8])
 def test_a_group_larger_than_its_budget_runs_alone(budget: int) -> None:
     assert turn(group(9, budget), [], []).starts
@@ -62,16 +77,18 @@ def test_claims_without_a_budget_count_in_every_budget() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_every_group_starts_after_those_that_arrived_before_it_at_the_latest(seed: int) -> None:
+def test_all_groups_start_at_some_time_and_never_exceed_a_budget(seed: int) -> None:
     """Budgets, sizes, arrivals and ends are random; sums are checked after each start."""
     draw = random.Random(seed)
     budgets = draw.sample([2, 3, 4, 8], 2)
-    waiting = [(n, group(draw.randint(1, 4), draw.choice(budgets))) for n in range(40)]
+    waiting = [
+        (n, group(draw.randint(1, 4), draw.choice(budgets), draw.choice("abc"))) for n in range(40)
+    ]
     held: list[tuple[int, Claim]] = []
     while waiting or held:
         for position, (number, claim) in enumerate(waiting):
-            running, before = [each for _, each in held], [each for _, each in waiting[:position]]
-            if turn(claim, running, before).starts:
+            running, queue = [each for _, each in held], [each for _, each in waiting]
+            if turn(claim, running, queue[:position], queue[position + 1 :]).starts:
                 held.append((number, claim))
                 waiting.remove((number, claim))
                 break

@@ -23,6 +23,7 @@ from pytest_trainsafe.fixtures.core import (
     cache_folder,
     candidate_trace,
     reference_trace,
+    run_folder,
     torchrun_group,
     trainsafe,
 )
@@ -172,6 +173,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 
         warn_if_unused(item)
     return result
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[Any]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Stores the report of a marked test that fails, and tells an exception of ranks once."""
+    if call.excinfo is None or not _in_use(item.config):
+        return (yield)
+    from pytest_trainsafe.report.run.failing import store, tell_once
+
+    tell_once(item, call)
+    report = yield
+    store(item, report, run_folder(item.config))
+    return report
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

@@ -35,6 +35,18 @@ class GroupFailure(TrainsafeError):
         self.result = result
         self.what = what
 
+    @classmethod
+    def told(cls, failure: GroupFailure, test: str) -> GroupFailure:
+        """A copy of a failure that the report of `test` has told in full: only its headline."""
+        short = cls(failure.result, failure.what)
+        was = f"this was {failure.what}\n" if failure.what else ""
+        text = (
+            f"{reason(failure.result)}\n{was}the same run ended {test}, whose report has the "
+            f"tracebacks of its ranks\nfiles: {failure.result.folder}"
+        )
+        short.args = (text,)
+        return short
+
 
 def message(result: GroupResult, what: str = "") -> str:
     """The whole text: headline, evidence of the first failed rank, the other ranks, files."""
@@ -75,9 +87,14 @@ def raised(result: GroupResult) -> frozenset[tuple[str, str]]:
 def reason(result: GroupResult) -> str:
     """The headline's first line, with the line of the program at which the first rank failed."""
     line = headline(result).partition("\n")[0]
-    first = None if result.first_failed is None else result.ranks[result.first_failed]
-    place = _program_line(first.traceback) if first is not None else ""
+    place = raised_at(result)
     return line if not place or place in line else f"{line}, at {place}"
+
+
+def raised_at(result: GroupResult) -> str:
+    """The file:line of the program at which the first failed rank raised; "" if none raised."""
+    first = None if result.first_failed is None else result.ranks[result.first_failed]
+    return _program_line(first.traceback) if first is not None else ""
 
 
 def _program_line(text: str) -> str:

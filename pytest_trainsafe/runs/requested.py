@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.launch import GroupResult
+from pytest_trainsafe.launch import GroupFailure, GroupResult
 from pytest_trainsafe.record.reads.notes import Notes, checked
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
@@ -77,8 +77,13 @@ class RequestedRuns:
         With `timed`, the property `seconds` then includes the seconds that the Run took.  Raises
         GroupFailure if the Run's ranks did not finish.
         """
+        __tracebackhide__ = True
         self.waited = True
-        run = self.start(spec).result()
+        try:
+            run = self.start(spec).result()
+        except GroupFailure as failure:
+            # Its text has the ranks' tracebacks; the frames of the waiting code add nothing.
+            raise failure.with_traceback(None) from None
         if run.cache_key:
             self.reused[run.cache_key] = run.reused
         if timed:

@@ -50,6 +50,7 @@ class Traces:
 
         Waits for the Run.  Raises GroupFailure if its ranks did not finish.
         """
+        __tracebackhide__ = True
         if dtype not in DTYPES:
             raise ArgumentError(
                 f"{self.role}_trace.at takes one of {listing(DTYPES)}, not {shown(dtype)}"

@@ -79,7 +79,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
             "  dp  layers  verdict  error/allowed  tensors  seconds",
             "  2   ?       fail     *",
             "  2   ?       fail     *",
-            "3 failures, 2 causes",
+            "2 failed, 1 error; 2 causes",
             "1. model.train: 0.output · activation",
             "   points    2: dp=2 layers=1 dtype=float64, dp=2 layers=2 dtype=float64",
             "   where     fails where dp >= 2; 2 other points pass",
@@ -109,7 +109,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     assert lines[1].endswith("rerun: pytest 'test_run.py::test_of_another_error[dp1-float64]'")
 
     written = summary.read_text(encoding="utf-8")
-    assert written.startswith("of another command\n## trainsafe: 3 of 5 points failed\n")
+    assert written.startswith("of another command\n## trainsafe: 2 failed, 1 error of 5 points\n")
     assert "fails where dp &#62;&#61; 2; 2 other points pass" in written
     assert "| dp | layers | verdict | error/allowed | tensors | seconds | worst tensor |" in written
 

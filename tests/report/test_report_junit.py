@@ -60,7 +60,7 @@ def test_the_merged_report_of_all_shards_narrows_the_failing_condition(
     assert "axes: fails where tp >= 2 and cp >= 2; 3 other points pass" in line
     assert "rerun: pytest 'tests/test_a.py::t[tp2-cp2]'" in line
     text = (tmp_path / "summary.md").read_text()
-    assert text.startswith("## trainsafe: 1 of 4 points failed\n")
+    assert text.startswith("## trainsafe: 1 failed of 4 points\n")
 
     main([str(one), "--root", str(tmp_path)])
     # Alone, the first shard shows as much for tp as for cp.

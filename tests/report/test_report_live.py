@@ -101,6 +101,27 @@ def test_a_waiting_point_names_the_other_test_runs_that_it_waits_for() -> None:
     assert line[1] == "float64 run waits for free ranks of process 42 in /a, 1 more"
 
 
+def test_the_board_adds_up_the_time_in_which_runs_wait_for_other_test_runs() -> None:
+    now = 0.0
+    board = Board(clock=lambda: now)
+    with board.running("tp=1", "float64 run", 1) as one, board.running("tp=2", "run", 2) as two:
+        one(WAITING)
+        now = 3.0
+        one(WAITING, "process 42 in /a")
+        two(WAITING, "process 42 in /a")
+        now = 5.0
+        one(TRAINING)
+        now = 6.0
+        assert board.held_up() == 3.0
+        two(TRAINING)
+        now = 9.0
+        assert board.held_up() == 3.0
+        two(WAITING, "process 42 in /a")
+        now = 10.0
+    now = 12.0
+    assert board.held_up() == 4.0
+
+
 def test_points_beyond_the_maximum_number_of_lines_are_counted() -> None:
     lines = point_lines([row(f"tp={n}") for n in range(live.MAX_LINES + 3)], 0.0)
 

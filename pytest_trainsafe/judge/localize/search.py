@@ -8,7 +8,6 @@ candidate for each axis tried.
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass, replace
@@ -33,6 +32,7 @@ from pytest_trainsafe.judge.localize.budget import (
     LocatedBefore,
     budget_of,
 )
+from pytest_trainsafe.judge.localize.deadline import Deadline
 from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.judge.localize.gradients import reduced_before_step
 from pytest_trainsafe.judge.localize.initial import initial, whole_steps
@@ -105,7 +105,7 @@ def localize(
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
         return _unlocated(candidate, rung, failed, _all_spent(budget, most))
-    began = time.perf_counter()
+    timer = Deadline(seconds, candidate.runs.session.board.held_up)
     why = ""
     try:
         # If the optimizer's gradients agree, it is judged by them: its fault may need their values.
@@ -114,7 +114,7 @@ def localize(
             candidate, reference, rung, seconds, wrong, needs, bool(failed.in_step)
         ).run()
     except TimeoutError:
-        spent = time.perf_counter() - began
+        spent = timer.spent
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
         why = f"stopped at the time limit after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
@@ -122,7 +122,7 @@ def localize(
         why = f"the program fails when the tensors between its modules are replaced ({reason})"
     except TraceError as error:
         why = str(error).partition("\n")[0]
-    spent = time.perf_counter() - began
+    spent = timer.spent
     budget.take(spent)
     if why:
         return _unlocated(candidate, rung, failed, why)
@@ -228,7 +228,8 @@ class Search:
     in_step: bool = True
 
     def __post_init__(self) -> None:
-        self.until = time.monotonic() + self.seconds
+        board = self.candidate.runs.session.board
+        self.deadline = Deadline(self.seconds, board.held_up)
         self.dtype = self.rung.candidate.manifest.dtype
         whole = self.reference.in_full().at(self.dtype)
         found = scales(whole, self.rung.candidate, self.main_gradients)
@@ -304,7 +305,7 @@ class Search:
         def persists(point: Point) -> bool | None:
             """Whether the first of `faults` occurs at a Point; None if that is unknown."""
             nonlocal late
-            if time.monotonic() >= self.until:
+            if self.deadline.passed:
                 late = True
                 return None
             run = self.candidate.rewritten(self.dtype, self.rewrites, point=point)
@@ -329,7 +330,7 @@ class Search:
         return tried
 
     def _wait(self, future: Future[Run]) -> Trace:
-        return future.result(max(0.0, self.until - time.monotonic())).trace
+        return self.deadline.wait(future).trace
 
 
 def _with_ends(rung: Rung, cut: set[str]) -> Rung:

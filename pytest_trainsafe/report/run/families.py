@@ -6,13 +6,19 @@ tensor is the first wrong one in the same way, or if localisation found the same
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import re
+from collections import Counter
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.report.run.outcome import VERDICTS, Outcome
 
 #: The maximum length of a condition in characters; longer conditions say little and are dropped.
 _LONGEST = 200
+
+
+#: The number of a rank and of all ranks, which differ between Points that raise one exception.
+_RANKS = re.compile(r"\branks? \d+(?:(?:, | and )\d+)*(?: of \d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +44,39 @@ class Family:
         """
         located = [outcome for outcome in self.members if outcome.first.located]
         return min(located or self.members, key=_size)
+
+    @property
+    def points(self) -> str:
+        """The members' Points, with the axis values that all of them share first.
+
+        For example `tp=2 sp=True with dp=1, with dp=2`.
+        """
+        axes = [dict(outcome.axes) for outcome in self.members]
+        same = {
+            axis: value
+            for axis, value in axes[0].items()
+            if all(each.get(axis) == value for each in axes)
+        }
+        rest = [_named(each, same) for each in axes]
+        if len(self.members) < 3 or not same or not all(rest):
+            named = (outcome.point or outcome.nodeid for outcome in self.members)
+            return ", ".join(dict.fromkeys(named))
+        return f"{_named(same, {})} with {'; '.join(dict.fromkeys(rest))}"
+
+
+def _named(axes: Mapping[str, str], without: Collection[str]) -> str:
+    return " ".join(f"{axis}={value}" for axis, value in axes.items() if axis not in without)
+
+
+def counts(found: Sequence[Outcome]) -> str:
+    """The failed tests by how they end: `3 failed, 2 inconclusive, 1 error`; "" if none failed."""
+    words = {"fail": "failed", "inconclusive": "inconclusive", "error": "error"}
+    number = Counter(outcome.verdict for outcome in found if outcome.failed)
+    return ", ".join(
+        f"{number[verdict]} {word}{'s' * (verdict == 'error' and number[verdict] != 1)}"
+        for verdict, word in words.items()
+        if number[verdict]
+    )
 
 
 def families(found: Sequence[Outcome]) -> list[Family]:
@@ -87,6 +126,8 @@ def _keys(outcome: Outcome) -> Iterable[Hashable]:
     first = outcome.first
     whole = (outcome.program, outcome.verdict)
     what = first.tensor or first.where or first.message or outcome.reason
+    if first.check == "exception":
+        what = _RANKS.sub("ranks", what)
     yield (*whole, first.check, what, first.pattern_name)
     if first.located:
         # What follows a semicolon is another line, which may differ from module to module.

@@ -17,8 +17,8 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.cut_text import cut
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.run.escape import code, command_data, command_property, markdown
-from pytest_trainsafe.report.run.families import Family
-from pytest_trainsafe.report.run.outcome import Outcome
+from pytest_trainsafe.report.run.families import Family, counts
+from pytest_trainsafe.report.run.outcome import FirstDifference, Outcome
 from pytest_trainsafe.report.run.summary import size, what, where
 from pytest_trainsafe.report.run.table import Table, tables
 from pytest_trainsafe.sweep.point_summary import plural
@@ -93,14 +93,13 @@ def _annotation(family: Family, root: Path, workspace: Path, options: str) -> st
     lead = family.lead
     first = lead.first
     title = cut(f"trainsafe: {lead.program or lead.test}: {what(lead)}", 250)
-    points = ", ".join(outcome.point or outcome.nodeid for outcome in family.members)
     message = [
-        ("first wrong" if first.where else "what", first.where or first.message),
+        (_label(first), first.where or first.message),
         ("error", size(lead)),
         ("pattern", first.pattern),
         ("so", first.cause),
         ("axes", where(family)),
-        (plural(len(family.members), "point"), cut(points, _LIST)),
+        (plural(len(family.members), "point"), cut(family.points, _LIST)),
         ("rerun", rerun_command(lead.nodeid, options)),
     ]
     text = "\n".join(f"{label}: {value}" for label, value in message if value)
@@ -110,6 +109,13 @@ def _annotation(family: Family, root: Path, workspace: Path, options: str) -> st
         properties = [("file", place[0]), ("line", place[1]), *properties]
     listed = ",".join(f"{name}={command_property(value)}" for name, value in properties)
     return f"::error {listed}::{command_data(cut(text, _MESSAGE))}"
+
+
+def _label(first: FirstDifference) -> str:
+    """What a failure's first row tells: a tensor, an exception of a rank, or something else."""
+    if first.where:
+        return "first wrong"
+    return "exception" if first.check == "exception" else "what"
 
 
 def place_of(source: str, workspace: Path) -> tuple[str, str] | None:
@@ -157,12 +163,8 @@ def job_summary(
     """The summary in Markdown, of at most `most` bytes: the causes, then a table for each test."""
     judged = [outcome for outcome in found if outcome.verdict != "skipped"]
     skipped = len(found) - len(judged)
-    failed = sum(outcome.failed for outcome in judged)
-    title = (
-        f"{failed} of {plural(len(judged), 'point')} failed"
-        if failed
-        else (f"{plural(len(judged), 'point')} passed")
-    )
+    every, failed = plural(len(judged), "point"), counts(judged)
+    title = f"{failed} of {every}" if failed else f"{every} passed"
     head = f"## trainsafe: {title}{f', {skipped} skipped' if skipped else ''}\n\n"
     blocks = [
         _family(number, family, workspace, options) for number, family in enumerate(causes, 1)
@@ -197,7 +199,6 @@ def _bytes(text: str) -> int:
 def _family(number: int, family: Family, workspace: Path, options: str) -> str:
     lead = family.lead
     first = lead.first
-    points = ", ".join(outcome.point or outcome.nodeid for outcome in family.members)
     inside = place_of(first.source, workspace)
     source = ":".join(inside) if inside is not None else first.source
     # The text may name a second place, in the form in which the ranks reported it.
@@ -205,14 +206,14 @@ def _family(number: int, family: Family, workspace: Path, options: str) -> str:
     place = f"{source} ({said})" if said else source
     rows = [
         (
-            "first wrong" if first.where else "what",
+            _label(first),
             code(_cell(first.where or first.message)),
         ),
         ("error", markdown(size(lead))),
         ("pattern", markdown(first.pattern)),
         ("so", markdown(first.cause)),
         ("axes", markdown(where(family))),
-        (plural(len(family.members), "point"), markdown(cut(points, _LIST))),
+        (plural(len(family.members), "point"), markdown(cut(family.points, _LIST))),
         ("look at", code(place) if place else ""),
         ("rerun", code(rerun_command(lead.nodeid, options))),
     ]

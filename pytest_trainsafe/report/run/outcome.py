@@ -163,8 +163,12 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
         seconds=test.seconds,
         location=test.location,
     )
-    first = FirstDifference(check="error", message=test.message)
-    return replace(judged or plain, verdict="error", reason=test.message, first=first)
+    raised = test.values.get(f"{PROPERTY}_error", "")[:MAX_TEXT]
+    message = raised or test.message
+    source = test.values.get(f"{PROPERTY}_error_at", "")[:MAX_TEXT]
+    check = "exception" if raised else "error"
+    first = FirstDifference(check=check, message=message, source=source)
+    return replace(judged or plain, verdict="error", reason=message, first=first)
 
 
 def _split(point: str) -> list[tuple[str, str]]:

@@ -6,8 +6,10 @@ at most 80 columns, except for node ids, paths and the rerun command, which are 
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import SETTINGS
@@ -15,10 +17,10 @@ from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
 from pytest_trainsafe.report.rows import wrap
-from pytest_trainsafe.report.run.families import Family
+from pytest_trainsafe.report.run.families import Family, counts
 from pytest_trainsafe.report.run.outcome import Outcome, summaries
 from pytest_trainsafe.report.run.table import RESULTS, Table, tables
-from pytest_trainsafe.sweep.point_summary import PointSummary, plural, reason_counts
+from pytest_trainsafe.sweep.point_summary import PROPERTY, PointSummary, plural, reason_counts
 
 if TYPE_CHECKING:
     import pytest
@@ -51,8 +53,25 @@ def write_summary(
     options = rerun_options(reporter.config.stash[SETTINGS])
     for line in family_lines(causes, options, detailed=verbosity > 0):
         reporter.write_line(line)
+    for line in _stored(reports):
+        reporter.write_line(line)
     for line in totals([summary for _, summary in summaries(reports)], judged):
         reporter.write_line(line)
+
+
+def _stored(reports: Iterable[pytest.TestReport]) -> list[str]:
+    """The line that names the folder with the reports of failed tests; none if there is none."""
+    names = {
+        str(Path(str(value)).parent)
+        for report in reports
+        for name, value in report.user_properties
+        if name == f"{PROPERTY}_report"
+    }
+    if not names:
+        return []
+    folder = min(names, key=len)
+    here = os.path.relpath(folder)
+    return [f"reports: {folder if here.startswith(os.pardir) else here}"]
 
 
 def table_lines(each: Sequence[Table], *, detailed: bool) -> list[str]:
@@ -117,8 +136,8 @@ def family_lines(causes: Sequence[Family], options: str, *, detailed: bool) -> l
     """
     if not causes:
         return []
-    count = sum(len(family.members) for family in causes)
-    lines = ["", f"{plural(count, 'failure')}, {plural(len(causes), 'cause')}"]
+    ended = counts([member for family in causes for member in family.members])
+    lines = ["", f"{ended}; {plural(len(causes), 'cause')}"]
     most = len(causes) if detailed else MAX_FAMILIES
     for number, family in enumerate(causes[:most], 1):
         lines += _family(number, family, options)
@@ -132,8 +151,7 @@ def _family(number: int, family: Family, options: str) -> list[str]:
     first = lead.first
     head = f"{number}. {lead.program or lead.test}: {what(lead)}"
     lines = wrap(excerpt(head, _LONGEST), WIDTH, indent="   ")
-    points = ", ".join(dict.fromkeys(outcome.point or outcome.nodeid for outcome in family.members))
-    lines += _row("points", f"{len(family.members)}: {excerpt(points, _LONGEST_LIST)}")
+    lines += _row("points", f"{len(family.members)}: {excerpt(family.points, _LONGEST_LIST)}")
     lines += _row("where", where(family))
     lines += _row("error", size(lead))
     lines += _row("pattern", first.pattern)

@@ -5,6 +5,7 @@ The session's threads write it, and the display's thread reads it.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,6 +49,8 @@ class Board:
         self.clock = clock
         self.changed: Callable[[list[Status]], None] | None = None
         self._rows: list[Status] = []
+        #: The seconds in which a Run waited for another test run, and since when one waits now.
+        self._held_up, self._waits_since = 0.0, math.inf
         self._lock = threading.Lock()
 
     @contextmanager
@@ -78,6 +81,17 @@ class Board:
         with self._lock:
             return [replace(row) for row in self._rows]
 
+    def held_up(self) -> float:
+        """The seconds in which a Run of this process waited for ranks of another test run."""
+        with self._lock:
+            return self._held_up + max(0.0, self.clock() - self._waits_since)
+
     def _publish(self) -> None:
+        waits = any(row.behind for row in self._rows)
+        if waits and self._waits_since == math.inf:
+            self._waits_since = self.clock()
+        elif not waits and self._waits_since != math.inf:
+            self._held_up += self.clock() - self._waits_since
+            self._waits_since = math.inf
         if self.changed is not None:
             self.changed(self._rows)

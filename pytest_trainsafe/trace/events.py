@@ -34,6 +34,7 @@ from pytest_trainsafe.trace.facts import (
     CheckpointEvent,
     CollectiveEvent,
     Counted,
+    EpochRead,
     Made,
     Reduction,
     Settings,
@@ -104,7 +105,7 @@ for _built_in in (
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),
-    *(CheckpointEvent, TrainingState),
+    *(CheckpointEvent, EpochRead, TrainingState),
     *(ReplayCheckpointEvent, RestartEvent),
 ):
     register(_built_in)

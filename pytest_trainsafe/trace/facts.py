@@ -168,7 +168,7 @@ class Made(msgspec.Struct, frozen=True, tag="made", omit_defaults=True):
 
 
 #: The kind of a piece of state: a check of `assert_resumable`, without the prefix "resume:".
-Part = Literal["moment", "step_counter", "lr_schedule", "scaler", "data_order", "rng"]
+Part = Literal["moment", "step_counter", "lr_schedule", "scaler", "rng"]
 
 #: Maximum number of pieces of state in one event; there are a few for each parameter.
 _MOST = 2**20
@@ -195,6 +195,13 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
     def of(self, part: Part) -> dict[str, str]:
         """Maps names to values, for the entries of the kind `part`, such as "lr_schedule"."""
         return {entry.name: entry.value for entry in self.entries if entry.part == part}
+
+
+class EpochRead(msgspec.Struct, frozen=True, tag="epoch_read"):
+    """A sampler begins to give the order of an epoch: its name, and the number of the epoch."""
+
+    sampler: Text
+    epoch: Text
 
 
 class CheckpointEvent(msgspec.Struct, frozen=True, tag="checkpoint"):

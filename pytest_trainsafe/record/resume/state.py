@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import numbers
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
-from torch.utils.data.distributed import DistributedSampler
+from torch.utils.data import Sampler
 
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.resume.objects import Objects
+from pytest_trainsafe.record.resume.objects import Objects, named
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.optimizer import stepping
-from pytest_trainsafe.trace.facts import Part, StateEntry, TrainingState
+from pytest_trainsafe.trace.facts import EpochRead, Part, StateEntry, TrainingState
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -42,7 +42,7 @@ class StateRecorder:
         self._clock = clock
         self._writer = writer
         self._rng = rng
-        self._objects = Objects()
+        self._objects = Objects(self._read)
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._optimizer: Any = None
 
@@ -65,19 +65,25 @@ class StateRecorder:
         )
         self._writer.add(TrainingState(self._clock.steps_done, entries))
 
+    def _read(self, sampler: Any) -> None:
+        """Writes the epoch whose order a sampler gives, unless it gives one order in all epochs."""
+        epoch = _text(getattr(sampler, "epoch", None))
+        if epoch is not None and getattr(sampler, "shuffle", True):
+            samplers = named(self._objects.of(Sampler))
+            for name in (name for name, each in samplers if each is sampler):
+                self._writer.add(EpochRead(name[:_LONGEST], epoch))
+
     def _entries(self) -> Iterator[tuple[Part, str, object]]:
         optimizers = [] if self._optimizer is None else stepping(self._optimizer)
         for number, optimizer in enumerate(optimizers):
             which = f"optimizer {number}, " if len(optimizers) > 1 else ""
             yield from self._of_optimizer(which, optimizer)
-        for name, scheduler in _named(self._objects.of(LRScheduler)):
+        for name, scheduler in named(self._objects.of(LRScheduler)):
             for attribute in _SCHEDULE:
                 yield "lr_schedule", f"{name}.{attribute}", getattr(scheduler, attribute, None)
-        for name, scaler in _named(self._objects.of(GradScaler)):
+        for name, scaler in named(self._objects.of(GradScaler)):
             for key, value in scaler.state_dict().items():
                 yield "scaler", f"{name}.{key.strip('_')}", value
-        for name, sampler in _named(self._objects.of(DistributedSampler)):
-            yield "data_order", f"{name}.epoch", getattr(sampler, "epoch", None)
         for name, state in self._rng.states().items():
             yield "rng", name, state
 
@@ -95,15 +101,6 @@ class StateRecorder:
             for key, value in held.items() if isinstance(held, Mapping) else ():
                 if not isinstance(value, torch.Tensor):  # tensors are in the trace
                     yield "step_counter" if key == "step" else "moment", f"{name}.{key}", value
-
-
-def _named(objects: Iterable[Any]) -> Iterator[tuple[str, Any]]:
-    """Objects with their names: the class, with a number if there are several of the class."""
-    counts: dict[str, int] = {}
-    for each in objects:
-        name = type(each).__name__
-        counts[name] = number = counts.get(name, 0) + 1
-        yield name if number == 1 else f"{name} {number}", each
 
 
 def _text(value: object) -> str | None:

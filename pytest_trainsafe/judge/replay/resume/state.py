@@ -27,7 +27,6 @@ _NAMES: dict[Code, str] = {
     "step_counter": "the optimizer's step counter",
     "lr_schedule": "the LR schedule",
     "scaler": "the gradient scaler",
-    "data_order": "the sampler",
 }
 
 #: How a program resumes each part of the state.
@@ -42,8 +41,6 @@ _CAUSES: dict[Code, str] = {
     "scheduler sets the learning rate of its first step",
     "scaler": "save scaler.state_dict() and load it: the scale and the number of steps since it "
     "last grew decide which later steps overflow",
-    "data_order": "call sampler.set_epoch(epoch) with the epoch that is resumed, before the loader "
-    "is iterated over",
 }
 
 #: How a program resumes a learning rate that a scheduler sets, or that no scheduler sets.
@@ -89,7 +86,7 @@ def entry_differences(
 
     If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
-    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "data_order")
+    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler")
     scheduled = _has_scheduler(saved, steps)
     pairs = list(zip(saved.ranks, resumed.ranks, strict=False))
     for part in parts:

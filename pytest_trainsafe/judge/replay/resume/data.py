@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from pytest_trainsafe.core.finding import RankSubject, StepSubject
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judge.replay.resume.continued import inputs_by_call
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.trace.facts import EpochRead
@@ -78,16 +80,41 @@ class _Inputs:
 def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
     """The first input of the model that differs in the resumed Run; None if all are equal.
 
+    If inputs of several ranks differ, it is the one of the earliest step, and its message names
+    the other ranks too.
+
     In its evidence, "known" is whether the uninterrupted Run reads all inputs of that call
     together anywhere. Its code is "unknown" if only some of the inputs differ and they are probably
     not data.
     """
+    found: list[Difference] = []
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
-        wanted, found = inputs_by_call(one), inputs_by_call(other)
-        for call, hashes in found.items():
-            if wanted.get(call, hashes) != hashes:
-                return _difference(whole, _Inputs(one, other, call, wanted[call], hashes))
-    return None
+        wanted, now = inputs_by_call(one), inputs_by_call(other)
+        call = next((call for call in now if wanted.get(call, now[call]) != now[call]), None)
+        if call is not None:
+            found.append(_difference(whole, _Inputs(one, other, call, wanted[call], now[call])))
+    if not found:
+        return None
+    alike: dict[object, list[Difference]] = {}
+    for each in sorted(found, key=lambda each: int(dict(each.evidence)["step"])):
+        alike.setdefault(_reason(each), []).append(each)
+    first, *others = map(_joined, alike.values())
+    texts = [first.message, *(each.message.partition(": ")[2] for each in others)]
+    return replace(first, message="; ".join(texts))
+
+
+def _reason(found: Difference) -> object:
+    """What is the same on all ranks that read wrong inputs for one reason."""
+    where = dict(found.evidence)
+    read = where.get("read_step"), where.get("read_rank", found.rank) == found.rank
+    return found.code, found.cause, where["step"], where["known"], read
+
+
+def _joined(found: Sequence[Difference]) -> Difference:
+    """The first of the differences of several ranks; its message also names the other ranks."""
+    ranks = [each.rank for each in found[1:]]
+    text = f"{found[0].message}; {name_ranks(ranks)} likewise" if ranks else found[0].message
+    return replace(found[0], message=text)
 
 
 def epoch_difference(saved: Trace, resumed: Trace, data: Difference) -> Difference | None:
@@ -142,7 +169,8 @@ def _difference(whole: Trace, inputs: _Inputs) -> Difference:
         return _made(inputs, "the model's inputs are not resumed", text, cause, known=False)
     text = f"{inputs.begin} reads {what} the uninterrupted training reads in {_at(place, rank)}"
     cause = _POSITION if place[1] < step and place[0] == rank else _ORDER
-    return _made(inputs, "the data order is not resumed", text, cause, known=known)
+    read = (("read_rank", place[0]), ("read_step", place[1]))
+    return _made(inputs, "the data order is not resumed", text, cause, read, known=known)
 
 
 def _of_arguments(whole: Trace, inputs: _Inputs) -> Difference:
@@ -168,14 +196,22 @@ def _of_arguments(whole: Trace, inputs: _Inputs) -> Difference:
     return _made(inputs, "the data order is not resumed", text, cause, known=False)
 
 
-def _made(inputs: _Inputs, what: str, text: str, cause: str, *, known: bool) -> Difference:
+def _made(
+    inputs: _Inputs,
+    what: str,
+    text: str,
+    cause: str,
+    read: tuple[tuple[str, int], ...] = (),
+    *,
+    known: bool,
+) -> Difference:
     return Difference(
         "data_order",
         f"{what}: {text}",
         cause,
         inputs.one.rank,
         subject=StepSubject(inputs.call[0]),
-        evidence=inputs.evidence(known=known),
+        evidence=(*inputs.evidence(known=known), *read),
     )
 
 

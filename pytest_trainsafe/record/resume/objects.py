@@ -40,7 +40,7 @@ class Objects:
     def found(self) -> Iterator[None]:
         """Finds the objects that are created in this context."""
         # Some classes, such as ReduceLROnPlateau, do not call the constructor they inherit.
-        for cls in {each: None for cls in CLASSES for each in _with_subclasses(cls)}:
+        for cls in {each: None for base in CLASSES for each in _with_subclasses(base)}:
             self._replace(cls, "__init__", self._watched)
         try:
             yield

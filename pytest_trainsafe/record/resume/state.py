@@ -12,16 +12,27 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
+import xxhash
 from torch import nn
 from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.resume.objects import Objects, named
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
+from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.optimizer import stepping
-from pytest_trainsafe.trace.facts import EpochRead, Part, StateEntry, TrainingState
+from pytest_trainsafe.record.training.tensors import tensor_hash
+from pytest_trainsafe.trace.facts import (
+    ClipLimit,
+    EpochRead,
+    KeptWeights,
+    Part,
+    StateEntry,
+    TrainingState,
+)
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -36,9 +47,17 @@ class StateRecorder:
     """Writes a `TrainingState` when called; does nothing in a Run without `spec.resume`."""
 
     def __init__(
-        self, spec: RunSpec, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
+        self,
+        spec: RunSpec,
+        clock: Clock,
+        writer: RankWriter,
+        rng: RngLedger | NoLedger,
+        beside: Beside,
     ) -> None:
         self._wanted = spec.resume is not None
+        #: The steps after which other weights are recorded: at the checkpoint, and one step later.
+        self._looks = (spec.resume.step, spec.resume.step + 1) if spec.resume is not None else ()
+        self._beside = beside
         self._clock = clock
         self._writer = writer
         self._rng = rng
@@ -53,6 +72,31 @@ class StateRecorder:
     def watch(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
         """Reads the state of these objects from now on."""
         self._parameters, self._optimizer = parameters, optimizer
+
+    def before_step(self) -> None:
+        """Writes the current state, and at the checkpoint the weights beside the model."""
+        self.write()
+        self._look()
+
+    def after_step(self) -> None:
+        """Writes the weights beside the model, as the program may end after this step."""
+        if self._clock.steps_done in self._looks[1:]:
+            self._look()
+
+    def before_clip(self, clip: Clip) -> None:
+        """Writes the limit of a clip function that the program calls in a step."""
+        if self._wanted and self._clock.step is not None and clip.limit is not None:
+            self._writer.add(ClipLimit(self._clock.step, clip.function, clip.limit))
+
+    def _look(self) -> None:
+        if self._clock.steps_done not in self._looks:
+            return
+        found: dict[str, list[str]] = {}
+        for name, weights in self._beside.weights():
+            hashes = " ".join(tensor_hash(each) for each in weights)
+            found.setdefault(name[:_LONGEST], []).append(xxhash.xxh3_64_hexdigest(hashes.encode()))
+        hashes = {name: tuple(each) for name, each in found.items()}
+        self._writer.add(KeptWeights(self._clock.steps_done, hashes))
 
     def write(self) -> None:
         """Writes the current state; called between two steps."""
@@ -84,6 +128,9 @@ class StateRecorder:
         for name, scaler in named(self._objects.of(GradScaler)):
             for key, value in scaler.state_dict().items():
                 yield "scaler", f"{name}.{key.strip('_')}", value
+        for name, parameter in self._parameters.items():
+            if not parameter.requires_grad:
+                yield "frozen", name, "frozen"
         for name, state in self._rng.states().items():
             yield "rng", name, state
 

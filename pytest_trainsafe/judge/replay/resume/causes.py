@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence
+from pytest_trainsafe.judge.replay.resume.beside import not_loaded
 from pytest_trainsafe.judge.replay.resume.data import data_difference, epoch_difference
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.later import is_updated, later_difference
@@ -45,7 +46,8 @@ def causes_of(
             causes.append(sampler)
     causes += [each.difference for each in seeded]
     if not causes:
-        causes = [later_difference(saved, resumed, at_step, found) or _unknown(found)]
+        later = later_difference(saved, resumed, at_step, found)
+        causes = [later or not_loaded(saved, resumed, at_step) or _unknown(found)]
     return causes
 
 

@@ -20,6 +20,7 @@ from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.resume.arguments import Resumption
+from pytest_trainsafe.judge.replay.resume.beside import not_continued
 from pytest_trainsafe.judge.replay.resume.causes import causes_of
 from pytest_trainsafe.judge.replay.resume.continued import (
     describe_difference,
@@ -100,6 +101,8 @@ def differences(
         if nothing := _nothing(whole, resumed, at_step):
             return [nothing.finding(dtype)]
         causes = _latent(whole, saved, resumed, at_step, last)
+        average = not_continued(saved, resumed, at_step)
+        causes += [] if average is None else [average]
         return [each.finding(dtype) for each in _in_order(causes)]
     causes = causes_of(found, whole, saved, resumed, at_step, last)
     return [each.finding(dtype, describe_difference(found)) for each in _in_order(causes)]

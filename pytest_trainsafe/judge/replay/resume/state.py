@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar, cast
 
@@ -30,6 +30,7 @@ _NAMES: dict[Code, str] = {
     "step_counter": "the optimizer's step counter",
     "lr_schedule": "the LR schedule",
     "scaler": "the gradient scaler",
+    "frozen": "which parameters are frozen",
 }
 
 #: How a program resumes each part of the state.
@@ -44,6 +45,8 @@ _CAUSES: dict[Code, str] = {
     "scheduler sets the learning rate of its first step",
     "scaler": "save scaler.state_dict() and load it: the scale and the number of steps since it "
     "last grew decide which later steps overflow",
+    "frozen": "requires_grad is in no state_dict: freeze the same parameters before the first "
+    "resumed step, and save what decides which are frozen",
 }
 
 #: How a program resumes a learning rate that a scheduler sets, or that no scheduler sets.
@@ -88,23 +91,23 @@ def state_differences(
     """
     found = list(_of_tensors(whole, resumed, step - 1))
     known = {each.code for each in found}
-    lasting = bool(found) or not updated
+    lasting: tuple[Part, ...] = ("frozen", "lr_schedule") if found or not updated else ("frozen",)
     entries = entry_differences(saved, resumed, step, lasting=lasting)
     return found + [each for each in entries if each.code not in known]
 
 
 def entry_differences(
-    saved: Trace, resumed: Trace, steps: int, *, lasting: bool = False
+    saved: Trace, resumed: Trace, steps: int, *, lasting: Collection[Part] = ()
 ) -> Iterator[Difference]:
     """One difference for each part of `TrainingState` that differs after `steps` steps.
 
-    Random streams are not compared here. If `lasting` is True, hyperparameters that are equal again
-    one step later are left out, unless the program has a torch scheduler: without one, it may set
-    them at the beginning of each step.
+    Random streams are not compared here. Of the parts `lasting`, values that are equal again one
+    step later are left out, as the program may set them at the beginning of each step. A torch
+    scheduler does not, so hyperparameters are not left out if the program has one.
 
     If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
-    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler")
+    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "frozen")
     scheduled = _has_scheduler(saved, steps)
     pairs = list(zip(saved.ranks, resumed.ranks, strict=False))
     for part in parts:
@@ -113,7 +116,7 @@ def entry_differences(
             for one, other in pairs
             for name, was, now in _unlike(one, other, part, steps)
         ]
-        if lasting and part == "lr_schedule" and not scheduled:
+        if part in lasting and not (part == "lr_schedule" and scheduled):
             again = {
                 (one.rank, name)
                 for one, other in pairs
@@ -137,7 +140,8 @@ def entry_differences(
         by_rank: dict[int, _OnRank] = {}
         for owner, rows in _by_rank(differ).items():
             _, one, found, wanted = rows[0]
-            shown = f"{one} is {found or 'absent'}, not {wanted or 'absent'}"
+            none = "trained" if part == "frozen" else "absent"
+            shown = f"{one} is {found or none}, not {wanted or none}"
             if whole_group:
                 shown = f"{_group_of(one)} of the optimizer is {how}"
             names = frozenset((whole_group and _group_of(row[1])) or row[1] for row in rows)

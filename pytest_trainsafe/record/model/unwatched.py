@@ -159,6 +159,8 @@ def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
     modules: list[nn.Module] = []
     dicts: list[dict[str, Any]] = []
     lists: list[list[Any]] = []
+    # There are half a million objects: each function that is called for all of them shows.
+    are_modules: dict[type, bool] = {}
     for each in gc.get_objects():
         kind = type(each)
         if kind is dict:
@@ -167,15 +169,20 @@ def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
         elif kind is list:
             if each and type(each[0]) in (torch.Tensor, nn.Parameter):
                 lists.append(each)
-        elif issubclass(kind, nn.Module):
+        elif kind not in are_modules:
+            are_modules[kind] = issubclass(kind, nn.Module)
+        if kind in are_modules and are_modules[kind]:
             modules.append(each)
     return modules, dicts, lists
 
 
 def _has_tensors_by_name(found: dict[Any, Any]) -> bool:
-    name, value = next(iter(found.items()))
-    # Names of weights have a module and a leaf, unlike the names in a module's own dicts.
-    return type(name) is str and "." in name and type(value) in (torch.Tensor, nn.Parameter)
+    for name in found:
+        # Names of weights have a module and a leaf, unlike the names in a module's own dicts.
+        if type(name) is not str or "." not in name:
+            break
+        return type(found[name]) in (torch.Tensor, nn.Parameter)
+    return False
 
 
 def _address(tensor: Any) -> tuple[int, int]:

@@ -169,10 +169,11 @@ def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
         elif kind is list:
             if each and type(each[0]) in (torch.Tensor, nn.Parameter):
                 lists.append(each)
-        elif kind not in are_modules:
-            are_modules[kind] = issubclass(kind, nn.Module)
-        if kind in are_modules and are_modules[kind]:
-            modules.append(each)
+        else:
+            if kind not in are_modules:
+                are_modules[kind] = issubclass(kind, nn.Module)
+            if are_modules[kind]:
+                modules.append(each)
     return modules, dicts, lists
 
 

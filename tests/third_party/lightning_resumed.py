@@ -19,8 +19,9 @@ BATCH, PER_EPOCH, STEPS = 2, 3, 5
 class Loader:
     """A loader that shuffles by the epoch, and whose state is the epoch and the position in it."""
 
-    def __init__(self, x: torch.Tensor) -> None:
-        self.x, self.epoch, self.position, self.resumed = x, 0, 0, False
+    def __init__(self, x: torch.Tensor, rank: int, ranks: int) -> None:
+        self.x, self.rank, self.ranks = x, rank, ranks
+        self.epoch, self.position, self.resumed = 0, 0, False
 
     def __len__(self) -> int:
         return PER_EPOCH
@@ -33,7 +34,8 @@ class Loader:
             self.position = number + 1
             if self.position == PER_EPOCH:
                 self.epoch, self.position = self.epoch + 1, 0
-            yield [self.x[order[number * BATCH : (number + 1) * BATCH]]]
+            batch = number * self.ranks + self.rank
+            yield [self.x[order[batch * BATCH : (batch + 1) * BATCH]]]
 
     def state_dict(self) -> dict[str, int]:
         return {"epoch": self.epoch, "position": self.position}
@@ -94,8 +96,10 @@ def train(ctx: Any, fault: str = "") -> None:
     torch.manual_seed(ctx.seed)
     module = Lit().to(ctx.dtype)
     ctx.initialize(module)
-    x = torch.linspace(-1, 1, 4 * BATCH * PER_EPOCH, dtype=ctx.dtype).reshape(-1, 4).sin()
-    loader: Any = Loader(x)
+    ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
+    _ = ctx.mesh
+    x = torch.linspace(-1, 1, 4 * BATCH * PER_EPOCH * ranks, dtype=ctx.dtype).reshape(-1, 4).sin()
+    loader: Any = Loader(x, rank, ranks)
     if fault == "position":
         loader = DataLoader(TensorDataset(x), BATCH)
     callback = lightning_callback(ctx)
@@ -103,7 +107,9 @@ def train(ctx: Any, fault: str = "") -> None:
         trainer = pl.Trainer(
             default_root_dir=folder,
             accelerator="cpu",
-            devices=1,
+            devices=ranks,
+            strategy="ddp" if ranks > 1 else "auto",
+            use_distributed_sampler=False,
             max_steps=STEPS,
             logger=False,
             enable_checkpointing=False,

@@ -58,3 +58,8 @@ def test_what_the_checkpoint_of_lightning_loses_is_named(tmp_path, fault, code, 
 
     [finding] = [each for each in found if each.check == f"resume:{code}"]
     assert words in finding.message
+
+
+@pytest.mark.trainsafe("lightning_resumed:train", dp=2, dtype=["float32"])
+def test_lightning_resumes_on_two_ranks(candidate_trace):
+    assert_resumable(candidate_trace, at_step=4)

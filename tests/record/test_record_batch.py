@@ -64,7 +64,7 @@ def test_a_batch_outside_of_a_step_is_refused(record: Any) -> None:
         ctx.watch(nn.Linear(3, 2))
         ctx.batch(X[0])
 
-    with pytest.raises(ProgramError, match="outside ctx[.]step"):
+    with pytest.raises(ProgramError, match="was called outside"):
         record(outside)
 
 

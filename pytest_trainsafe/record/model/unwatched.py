@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -45,13 +46,13 @@ class Beside:
 
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
-        for each in found_beside(self._parts, self._parameters, self._older):
-            if isinstance(each.owner, nn.Module):
-                yield f"the module {type(each.owner).__qualname__}", each.weights
-            elif isinstance(each.owner, dict):
-                yield "a dict with the names of the weights", each.weights
-            else:
-                yield "a list with the shapes of the weights", each.weights
+        for owner, weights in found_beside(self._parts, self._parameters, self._older):
+            name = "a list with the shapes of the weights"
+            if isinstance(owner, nn.Module):
+                name = f"the module {type(owner).__qualname__}"
+            elif isinstance(owner, dict):
+                name = "a dict with the names of the weights"
+            yield name, [w for w in weights if isinstance(w, torch.Tensor) and has_values(w)]
 
     def after_step(self, number: int) -> None:
         """After the first step, notes what has weights and is not watched.
@@ -118,7 +119,7 @@ class Kept(NamedTuple):
     """An object with weights of its own that the recorder does not see."""
 
     owner: nn.Module | dict[str, Any] | list[Any]
-    weights: list[torch.Tensor]
+    weights: Sequence[Any]
 
 
 def found_beside(
@@ -129,9 +130,8 @@ def found_beside(
     """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
     known = {id(each) for each in parameters.values()}
     memory = {_address(each) for each in parameters.values()}
-    modules, dicts, lists = (
-        [each for each in found if id(each) not in older] for found in _objects()
-    )
+    modules, dicts, lists = _objects()
+    modules = [each for each in modules if id(each) not in older]
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
     others = [each for each in modules if id(each) not in watched | around]
@@ -140,7 +140,7 @@ def found_beside(
         own = [p for p in module.parameters() if id(p) not in known]
         if id(module) not in inner and own and not memory & set(map(_address, own)):
             yield Kept(module, own)
-    for found in dicts:
+    for found in (each for each in dicts if id(each) not in older):
         shared = [name for name in parameters if name in found]
         if len(shared) >= max(1, NAMES * len(parameters)) and not memory & {
             _address(found[name]) for name in shared
@@ -148,10 +148,10 @@ def found_beside(
             yield Kept(found, [found[name] for name in shared])
     shapes = [each.shape for each in parameters.values()]
     trained = [each.shape for each in parameters.values() if each.requires_grad]
-    for held in lists:
-        if [getattr(each, "shape", None) for each in held] in (shapes, trained) and not (
-            memory & set(map(_address, held))
-        ):
+    for held in (each for each in lists if id(each) not in older):
+        held_shapes = [getattr(each, "shape", None) for each in held]
+        alike = any(held_shapes == wanted for wanted in (shapes, trained))
+        if alike and not memory & set(map(_address, held)):
             yield Kept(held, held)
 
 

@@ -93,8 +93,8 @@ class StateRecorder:
             return
         found: dict[str, list[str]] = {}
         for name, weights in self._beside.weights():
-            hashes = " ".join(tensor_hash(each) for each in weights)
-            found.setdefault(name[:_LONGEST], []).append(xxhash.xxh3_64_hexdigest(hashes.encode()))
+            text = " ".join(tensor_hash(each) for each in weights)
+            found.setdefault(name[:_LONGEST], []).append(xxhash.xxh3_64_hexdigest(text.encode()))
         hashes = {name: tuple(each) for name, each in found.items()}
         self._writer.add(KeptWeights(self._clock.steps_done, hashes))
 

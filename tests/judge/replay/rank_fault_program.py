@@ -55,7 +55,7 @@ def train(ctx: Any, fault: str = "") -> None:
             position += 1
         with ctx.save() as folder:
             if folder is not None:
-                parts = {"model": model, "optimizer": optimizer}
+                parts: dict[str, Any] = {"model": model, "optimizer": optimizer}
                 state = {name: part.state_dict() for name, part in parts.items()}
                 state |= {"position": position, "torch": torch.get_rng_state()}
                 torch.save(state | {"python": random.getstate()}, folder / f"rank{rank}.pt")

@@ -18,7 +18,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
 
 
-def two_layers() -> nn.Module:
+def two_layers() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, WIDTH))
 
 
@@ -91,9 +91,10 @@ def clips_to_earlier_norms(ctx: Any, lost: str = "") -> None:
 
 
 def freezes_its_first_layer(ctx: Any, lost: str = "") -> None:
-    loop = Loop(ctx, lost, two_layers())
+    model = two_layers()
+    loop = Loop(ctx, lost, model)
     if lost != "flags" or ctx.first_step == 0:
-        for parameter in loop.model[0].parameters():
+        for parameter in model[0].parameters():
             parameter.requires_grad_(False)
     for step in loop.steps():
         loop.train_on(examples(step))
@@ -101,9 +102,10 @@ def freezes_its_first_layer(ctx: Any, lost: str = "") -> None:
 
 def thaws_its_first_layer(ctx: Any, lost: str = "") -> None:
     """Train the first layer from the fifth step on, as a counter says."""
-    loop = Loop(ctx, lost, two_layers(), count=0)
+    model = two_layers()
+    loop = Loop(ctx, lost, model, count=0)
     for step in loop.steps():
-        for parameter in loop.model[0].parameters():
+        for parameter in model[0].parameters():
             parameter.requires_grad_(loop.state["count"] >= 4)
         loop.state["count"] += 1
         loop.train_on(examples(step))
@@ -111,30 +113,32 @@ def thaws_its_first_layer(ctx: Any, lost: str = "") -> None:
 
 def freezes_before_each_loss(ctx: Any, lost: str = "") -> None:
     """Set the flags in each step, so that they need no checkpoint."""
-    loop = Loop(ctx, lost, two_layers())
+    model = two_layers()
+    loop = Loop(ctx, lost, model)
     for step in loop.steps():
-        for parameter in loop.model[0].parameters():
+        for parameter in model[0].parameters():
             parameter.requires_grad_(False)
         loop.train_on(examples(step))
 
 
+class KeepsFrozen(Loop):
+    """A training that loads no weights into its frozen first layer if it loses them."""
+
+    def load(self, saved: dict[str, Any]) -> None:
+        if self.lost == "frozen":
+            own = self.model.state_dict()
+            saved["model"] |= {name: own[name] for name in own if name.startswith("0.")}
+        super().load(saved)
+
+
 def adapts_frozen_weights(ctx: Any, lost: str = "") -> None:
-    """Train the last layer; the frozen first one has other weights than `ctx.initialize` gives."""
-    loop = Loop(ctx, lost, two_layers())
+    """Train the last layer; a resumed Run begins with other weights in the frozen first one."""
+    model = two_layers()
+    loop = KeepsFrozen(ctx, lost, model)
     with torch.no_grad():
-        for parameter in loop.model[0].parameters():
+        for parameter in model[0].parameters():
             parameter.requires_grad_(False)
-            parameter += 0.0 if lost == "weights" and ctx.first_step else 1.0
-    if lost == "weights":
-        loop.lost = ""
-        full = loop.load
-
-        def load(saved: dict[str, Any]) -> None:
-            kept = copy.deepcopy(loop.model[0].state_dict())
-            full(saved)
-            loop.model[0].load_state_dict(kept)
-
-        loop.load = load
+            parameter.add_(0.0 if ctx.first_step else 1.0)
     for step in loop.steps():
         loop.train_on(examples(step))
 
@@ -157,7 +161,7 @@ FAULTS: list[tuple[Program, str, str, str]] = [
     (clips_to_earlier_norms, "norms", "clip_limit", "in step 3, clip_grad_norm_ of rank 0 gets"),
     (freezes_its_first_layer, "flags", "frozen", "0.weight is trained, not frozen; 1 more of"),
     (thaws_its_first_layer, "count", "frozen", "0.weight is frozen, not trained; 1 more of"),
-    (adapts_frozen_weights, "weights", "model", "on rank 0 0.weight has different values; 1 more"),
+    (adapts_frozen_weights, "frozen", "model", "on rank 0 0.weight has different values; 1 more"),
 ]
 
 

@@ -258,16 +258,18 @@ def assert_resumable(
     at_step: int,
     steps: int | None = None,
     resume_point: Point | Mapping[str, AxisValue] | None = None,
+    dtypes: Sequence[str] = (),
     save: Callable[..., object] | None = None,
     load: Callable[..., object] | None = None,
 ) -> None:
     """Asserts that a training resumed from its checkpoint goes on as if never interrupted.
 
-    Takes the fixture `candidate_trace` or `reference_trace`, and makes three Runs in the first
-    dtype that the test judges.  The first trains for `steps` steps.  The second saves a checkpoint
-    after `at_step` steps.  The third loads the checkpoint in new processes and trains for the
-    remaining steps.  Weights, optimizer state, random draws, inputs and losses must have the same
-    bits.  The program gets `steps` from `ctx.steps`; by default it takes its own number of steps.
+    Takes the fixture `candidate_trace` or `reference_trace`, and makes three Runs in each of
+    `dtypes`, by default in the first dtype that the test judges.  The first trains for `steps`
+    steps.  The second saves a checkpoint after `at_step` steps.  The third loads the checkpoint in
+    new processes and trains for the remaining steps.  Weights, optimizer state, random draws,
+    inputs and losses must have the same bits.  The program gets `steps` from `ctx.steps`; by
+    default it takes its own number of steps.
     `resume_point` gives axes that differ from those of the test's Point: the checkpoint is then
     also loaded at that other Point, where the results must be equal up to rounding.
 
@@ -284,7 +286,7 @@ def assert_resumable(
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.replay_judge.resume import resume_message
 
-    resumption = resumption_of(candidate, at_step, steps, resume_point, save, load)
+    resumption = resumption_of(candidate, at_step, steps, resume_point, save, load, dtypes)
     try:
         judgement = judge_resumable(candidate, resumption)
     except GroupFailure as failure:

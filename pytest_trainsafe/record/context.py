@@ -273,6 +273,16 @@ class Context:
         """
         self._recorder.loss(value, microbatch)
 
+    def batch(self, value: Any) -> None:
+        """Records a batch as what the model reads in the current micro-batch, or in the step.
+
+        For loops that call a method of the model, as Lightning calls `training_step`: the inputs of
+        the model itself are recorded without this call.  `value` is a tensor, or a list, tuple or
+        dict with tensors.
+        """
+        if self._recorder.inputs is not None:
+            self._recorder.inputs.batch(value)
+
     def grad_norm(self, value: torch.Tensor | float) -> None:
         """Records the global gradient norm that the program reports.  Call it once per step."""
         self._recorder.grad_norm(value)

@@ -13,6 +13,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.model.initialize import Filled
+from pytest_trainsafe.record.model.inputs import ModelInputs
 from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -45,6 +46,7 @@ class Unrecorded:
 
     def __init__(self) -> None:
         self.clock = Clock()
+        self.inputs: ModelInputs | None = None
 
     def watch(
         self,

@@ -80,12 +80,12 @@ class Recorder:
             else OperatorLedger(self.spec.operators, writer, self.clock)
         )
         self.checkpoints = Checkpoints(assignment, self.clock, writer, self.rng)
-        self.state = StateRecorder(self.spec, self.clock, writer, self.rng)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
         self.noisy: OperationNoise | None = None
         self.beside = Beside(self.spec, writer)
+        self.state = StateRecorder(self.spec, self.clock, writer, self.rng, self.beside)
         self.left = Left(self.spec, writer)
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
@@ -130,6 +130,7 @@ class Recorder:
                 "or with a list of its parts if a rank holds several"
             )
         self.checkpoints.watched(model, optimizer)
+        clock = self.clock
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
         if engine is not None:
             optimizer = engine.optimizer if optimizer is None else optimizer
@@ -177,9 +178,7 @@ class Recorder:
         if self.spec.rewrite:
             where = self.spec.point.coordinates(self.writer.rank)
             if not self.spec.point.get("compile", False):  # it would disable torch.compile
-                unheld = UnheldChanges(
-                    self.clock, self.writer, optimizer, parameters, self._stepped
-                )
+                unheld = UnheldChanges(clock, self.writer, optimizer, parameters, self._stepped)
                 self.written = Writes(
                     self.clock, self.sites, parameters.values(), unheld, self.origins
                 )
@@ -245,8 +244,7 @@ class Recorder:
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
-        trained = parameters.values()
-        self.reductions = Reductions(self.clock, self.writer, self.spec.point, trained)
+        self.reductions = Reductions(clock, self.writer, self.spec.point, parameters.values())
         self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
         if self.operators is not None:
             self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
@@ -268,7 +266,7 @@ class Recorder:
         self.checkpoints.before_step()
         self.sites.write_constructed()
         self.rng.boundary()
-        self.state.write()
+        self.state.before_step()
         if 0 < self.clock.steps_done == self.spec.first_step:  # the values of the checkpoint
             self.parameters.write_values(self.clock.steps_done - 1)
             self.buffers.write_all(self.clock.steps_done - 1)
@@ -308,6 +306,7 @@ class Recorder:
             self.parameters.end_step()
             self.buffers.end_step()
             self.clock.end_step()
+        self.state.after_step()
         self.checkpoints.after_step()
 
     def save(self, _own: Path | None) -> Iterator[Path | None]:
@@ -403,6 +402,7 @@ class Recorder:
         """Takes snapshots of the gradients, which the program is about to clip."""
         if self.parameters is not None:
             self.parameters.before_clip(clip)
+        self.state.before_clip(clip)
 
     def _report(self, kind: _Reported, value: torch.Tensor | float, microbatch: int | None) -> None:
         assert self.clock.step is not None

@@ -32,8 +32,11 @@ from pytest_trainsafe.trace.facts import (
     Cast,
     Changed,
     CheckpointEvent,
+    ClipLimit,
     CollectiveEvent,
     Counted,
+    EpochRead,
+    KeptWeights,
     Made,
     Reduction,
     Settings,
@@ -104,7 +107,7 @@ for _built_in in (
     *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(ObservedEvent, UnseenCalls),
-    *(CheckpointEvent, TrainingState),
+    *(CheckpointEvent, ClipLimit, EpochRead, KeptWeights, TrainingState),
     *(ReplayCheckpointEvent, RestartEvent),
 ):
     register(_built_in)

@@ -168,7 +168,7 @@ class Made(msgspec.Struct, frozen=True, tag="made", omit_defaults=True):
 
 
 #: The kind of a piece of state: a check of `assert_resumable`, without the prefix "resume:".
-Part = Literal["moment", "step_counter", "lr_schedule", "scaler", "data_order", "rng"]
+Part = Literal["moment", "step_counter", "lr_schedule", "scaler", "frozen", "rng"]
 
 #: Maximum number of pieces of state in one event; there are a few for each parameter.
 _MOST = 2**20
@@ -195,6 +195,31 @@ class TrainingState(msgspec.Struct, frozen=True, tag="training_state"):
     def of(self, part: Part) -> dict[str, str]:
         """Maps names to values, for the entries of the kind `part`, such as "lr_schedule"."""
         return {entry.name: entry.value for entry in self.entries if entry.part == part}
+
+
+class EpochRead(msgspec.Struct, frozen=True, tag="epoch_read"):
+    """A sampler begins to give the order of an epoch: its name, and the number of the epoch."""
+
+    sampler: Text
+    epoch: Text
+
+
+class KeptWeights(msgspec.Struct, frozen=True, tag="kept_weights"):
+    """Weights that a program keeps beside the watched model, after `steps` steps.
+
+    `hashes` maps a text, such as "the module Ema", to a hash of the weights of each such object.
+    """
+
+    steps: Count
+    hashes: dict[Text, tuple[Text, ...]]
+
+
+class ClipLimit(msgspec.Struct, frozen=True, tag="clip_limit"):
+    """The limit of the norm that the program passes to a clip function in a step."""
+
+    step: Step
+    function: Text
+    limit: float
 
 
 class CheckpointEvent(msgspec.Struct, frozen=True, tag="checkpoint"):

@@ -57,7 +57,8 @@ class OperatorEvent(msgspec.Struct, frozen=True, tag="operator", omit_defaults=T
 class OutsideRead(msgspec.Struct, frozen=True, tag="outside_read"):
     """The program's line `at` called the function `what`, whose result differs between processes.
 
-    `before` is the number of operators that the rank had recorded until then.
+    `what` may also start a thread, whose work may come at another time in every Run.  `before` is
+    the number of operators that the rank had recorded until then.
     """
 
     what: Text

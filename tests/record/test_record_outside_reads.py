@@ -6,9 +6,11 @@ import os
 import random
 import secrets
 import tempfile
+import threading
 import time
 import uuid
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,17 @@ NAMES = ["urandom", "getpid", "uuid4", "token_hex", "SystemRandom", "sample", "R
 NAMES += ["torch.seed"]
 
 
+def in_a_thread() -> None:
+    thread = threading.Thread(target=int)
+    thread.start()
+    thread.join()
+
+
+def in_a_pool() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(int).result()
+
+
 @pytest.fixture
 def kept_generators():
     """Restores the default generators, which some calls seed."""
@@ -51,6 +64,24 @@ def test_a_read_before_the_recorded_step_is_recorded_at_the_programs_line(tmp_pa
 
     at = f"{__file__}:{call.__code__.co_firstlineno}"
     assert trace.ranks[0].events_of(OutsideRead) == [OutsideRead(what, at, 0)]
+
+
+@pytest.mark.parametrize(("call", "line"), [(in_a_thread, 2), (in_a_pool, 2)])
+def test_the_line_that_starts_a_thread_is_recorded(tmp_path, call, line):
+    trace = recorded(tmp_path, call, step=1)
+
+    at = f"{__file__}:{call.__code__.co_firstlineno + line}"
+    [read] = trace.ranks[0].events_of(OutsideRead)
+    assert read == OutsideRead("threading.Thread.start", at, 0)
+
+
+@pytest.mark.parametrize(
+    ("what", "call"), [("id", lambda: id(object())), ("threading.get_ident", threading.get_ident)]
+)
+def test_a_read_of_an_address_is_recorded(tmp_path, what, call):
+    trace = recorded(tmp_path, lambda: call(), step=1)
+
+    assert [read.what for read in trace.ranks[0].events_of(OutsideRead)] == [what]
 
 
 @pytest.mark.usefixtures("kept_generators")

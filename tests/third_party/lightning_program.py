@@ -47,6 +47,7 @@ def train(ctx: Any, microbatches: int = 4, level: str = "step", fault: str = "")
     """Two steps of Lightning; at the level "microbatch" with a sampler of whole batches."""
     import lightning.pytorch as pl
 
+    torch.manual_seed(ctx.seed)
     ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]
     _ = ctx.mesh
 

@@ -14,7 +14,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.clock import Clock, ProgramError, in_backward
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.model.origins import Origins
@@ -27,6 +27,10 @@ from pytest_trainsafe.trace.writer import RankWriter
 #: Hashes and measures of tensors, as in an InputEvent.
 Measure = tuple[float, float] | None
 Identity = tuple[tuple[str, ...], tuple[Measure, ...]]
+
+
+#: The part that has the inputs of a micro-batch whose batch the program names; no part's key.
+_BATCH = "ctx.batch"
 
 
 class ModelInputs:
@@ -101,6 +105,31 @@ class ModelInputs:
                 self._feed(key, (hashes, measures), {**dict(enumerate(args)), **kwargs})
 
         return hook
+
+    def batch(self, value: object) -> None:
+        """Writes the tensors of a batch as the inputs of the open step or micro-batch.
+
+        What the program passes to its model in this micro-batch is then not written.
+        """
+        if self.clock.step is None:
+            raise ProgramError(
+                "ctx.batch was called outside ctx.step; call it in each `with ctx.step():`, after "
+                "the micro-batch is entered if the program marks its micro-batches"
+            )
+        given = value if isinstance(value, list | tuple | dict) else [value]
+        named = given if isinstance(given, dict) else dict(enumerate(given))
+        tensors = [tensor for _, tensor in tensors_in(named)]
+        microbatch, whole = self.clock.open, self.clock.open is None
+        measured = whole or not self.spec.records("input")
+        measures = tuple(map(_measure, tensors)) if measured else ()
+        number = self._calls if microbatch is None else microbatch
+        self._calls += whole
+        self._fed = _BATCH
+        self.writer.add(
+            InputEvent(self.clock.step, number, tuple(map(tensor_hash, tensors)), measures)
+        )
+        if microbatch is not None and self.spec.records("input"):
+            self._write_inputs(self.clock.step, microbatch, named)
 
     def on_return(self) -> Any:
         """Returns the hook to call after a part's forward."""

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -30,8 +31,10 @@ class Beside:
         # Runs that only measure need no notes.
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
         self._writer = writer
-        # What exists before the program starts is not the program's.
-        self._older = {id(each) for found in _objects() for each in found} if self._notes else set()
+        # What exists before the program starts is not the program's.  It is kept alive, so that no
+        # object of the program gets its id.
+        older = _objects() if self._notes else ()
+        self._older = {id(each): each for found in older for each in found}
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
 
@@ -40,6 +43,16 @@ class Beside:
     ) -> None:
         """Remembers the watched modules and their parameters."""
         self._parts, self._parameters = [part for _, part in parts], parameters
+
+    def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
+        """Yields what has weights and is not watched: "the module Ema", and its weights now."""
+        for owner, weights in found_beside(self._parts, self._parameters, self._older):
+            name = "a list with the shapes of the weights"
+            if isinstance(owner, nn.Module):
+                name = f"the module {type(owner).__qualname__}"
+            elif isinstance(owner, dict):
+                name = "a dict with the names of the weights"
+            yield name, [w for w in weights if isinstance(w, torch.Tensor) and has_values(w)]
 
     def after_step(self, number: int) -> None:
         """After the first step, notes what has weights and is not watched.
@@ -86,52 +99,91 @@ def unwatched(
     `parts` are the watched modules, and `parameters` their parameters by name.  `older` has the
     ids of the objects that existed before the program.
     """
-    known = {id(each) for each in parameters.values()}
-    memory = {_address(each) for each in parameters.values()}
-    modules, dicts = _objects()
-    modules = [each for each in modules if id(each) not in older]
-    dicts = [each for each in dicts if id(each) not in older]
-    watched = {id(each) for part in parts for each in part.modules()}
-    around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
-    others = [each for each in modules if id(each) not in watched | around]
     classes = {type(each) for part in parts for each in part.modules()}
-    inner = {id(m) for each in others for m in each.modules() if m is not each}
-    for module in others:
-        own = [p for p in module.parameters() if id(p) not in known]
-        if id(module) not in inner and own and not memory & set(map(_address, own)):
-            which = "another" if type(module) in classes else "the"
+    for each in found_beside(parts, parameters, older):
+        count = len(each.weights)
+        if isinstance(each.owner, nn.Module):
+            which = "another" if type(each.owner) in classes else "the"
             yield (
-                f"{_counted(len(own))} of {which} module {type(module).__qualname__}, which "
+                f"{_counted(count)} of {which} module {type(each.owner).__qualname__}, which "
                 "ctx.watch was not given; pass ctx.watch a list of modules to compare it too"
             )
-    for found in dicts:
-        shared = [name for name in parameters if name in found]
-        if len(shared) >= max(1, NAMES * len(parameters)) and not memory & {
-            _address(found[name]) for name in shared
-        }:
+        elif isinstance(each.owner, dict):
             yield (
-                f"{_counted(len(shared))} of a dict that has the names of the model's weights, "
+                f"{_counted(count)} of a dict that has the names of the model's weights, "
                 "such as an average of them; keep them in a module and pass it to ctx.watch"
             )
 
 
-def _objects() -> tuple[list[nn.Module], list[dict[str, Any]]]:
+class Kept(NamedTuple):
+    """An object with weights of its own that the recorder does not see."""
+
+    owner: nn.Module | dict[str, Any] | list[Any]
+    weights: Sequence[Any]
+
+
+def found_beside(
+    parts: Sequence[nn.Module],
+    parameters: Mapping[str, torch.Tensor],
+    older: Container[int] = frozenset(),
+) -> Iterator[Kept]:
+    """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
+    known = {id(each) for each in parameters.values()}
+    memory = {_address(each) for each in parameters.values()}
+    modules, dicts, lists = _objects()
+    modules = [each for each in modules if id(each) not in older]
+    watched = {id(each) for part in parts for each in part.modules()}
+    around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
+    others = [each for each in modules if id(each) not in watched | around]
+    inner = {id(m) for each in others for m in each.modules() if m is not each}
+    for module in others:
+        own = [p for p in module.parameters() if id(p) not in known]
+        if id(module) not in inner and own and not memory & set(map(_address, own)):
+            yield Kept(module, own)
+    for found in (each for each in dicts if id(each) not in older):
+        shared = [name for name in parameters if name in found]
+        if len(shared) >= max(1, NAMES * len(parameters)) and not memory & {
+            _address(found[name]) for name in shared
+        }:
+            yield Kept(found, [found[name] for name in shared])
+    shapes = [each.shape for each in parameters.values()]
+    trained = [each.shape for each in parameters.values() if each.requires_grad]
+    for held in (each for each in lists if id(each) not in older):
+        held_shapes = [getattr(each, "shape", None) for each in held]
+        alike = any(held_shapes == wanted for wanted in (shapes, trained))
+        if alike and not memory & set(map(_address, held)):
+            yield Kept(held, held)
+
+
+def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
     modules: list[nn.Module] = []
     dicts: list[dict[str, Any]] = []
+    lists: list[list[Any]] = []
+    # There are half a million objects: each function that is called for all of them shows.
+    are_modules: dict[type, bool] = {}
     for each in gc.get_objects():
         kind = type(each)
         if kind is dict:
             if each and _has_tensors_by_name(each):
                 dicts.append(each)
-        elif issubclass(kind, nn.Module):
-            modules.append(each)
-    return modules, dicts
+        elif kind is list:
+            if each and type(each[0]) in (torch.Tensor, nn.Parameter):
+                lists.append(each)
+        else:
+            if kind not in are_modules:
+                are_modules[kind] = issubclass(kind, nn.Module)
+            if are_modules[kind]:
+                modules.append(each)
+    return modules, dicts, lists
 
 
 def _has_tensors_by_name(found: dict[Any, Any]) -> bool:
-    name, value = next(iter(found.items()))
-    # Names of weights have a module and a leaf, unlike the names in a module's own dicts.
-    return type(name) is str and "." in name and type(value) in (torch.Tensor, nn.Parameter)
+    for name in found:
+        # Names of weights have a module and a leaf, unlike the names in a module's own dicts.
+        if type(name) is not str or "." not in name:
+            break
+        return type(found[name]) in (torch.Tensor, nn.Parameter)
+    return False
 
 
 def _address(tensor: Any) -> tuple[int, int]:

@@ -98,15 +98,20 @@ def names_of_held(parameters: Mapping[str, torch.Tensor]) -> dict[int, str]:
 
 
 def states(optimizer: Any, parameter: torch.Tensor) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the names and tensors of an optimizer's state for a parameter or its master copy."""
+    """Yields the names and tensors of an optimizer's state for a parameter or its master copy.
+
+    The innermost optimizer that has any is asked.  A wrapper may hold a copy from the last
+    checkpoint, and None for a parameter of another rank, as ZeroRedundancyOptimizer does.
+    """
     holders = (parameter, getattr(parameter, "main_param", None))
-    for level in _levels(optimizer):
+    for level in reversed(list(_levels(optimizer))):
         state = _attribute(level, "state")
         if not isinstance(state, Mapping):
             continue
         for holder in holders:
-            if isinstance(holder, torch.Tensor) and holder in state:
-                for key, value in state[holder].items():
+            held = state.get(holder) if isinstance(holder, torch.Tensor) else None
+            if isinstance(held, Mapping) and held:
+                for key, value in held.items():
                     yield from _tensors(str(key), value)
                 return
 

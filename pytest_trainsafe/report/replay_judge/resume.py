@@ -21,7 +21,8 @@ def resume_message(judgement: ResumedJudgement, program: str, resumption: Resump
         else "is inconclusive, so not a pass"
     )
     interrupted = f"interrupted after step {resumption.at_step - 1} and resumed"
-    lines = head(f"trainsafe: {program} at {resumption.point}, {interrupted}, {what}")
+    where = f"{resumption.point} in {judgement.dtype}"
+    lines = head(f"trainsafe: {program} at {where}, {interrupted}, {what}")
     shown = [each for each in judgement.findings if each.judge == "replay"]
     for finding in shown:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]

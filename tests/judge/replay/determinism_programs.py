@@ -9,6 +9,7 @@ import ctypes
 import json
 import os
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +25,9 @@ BATCH, WIDTH = 4, 300
 
 #: The parameter of glibc's mallopt for the byte that memory is filled with.
 M_PERTURB = -6
+
+#: Objects that live as long as the process, so that each has an address of its own.
+KEPT: list[object] = []
 
 #: Enough strings that processes with different hashes iterate over the set in different orders.
 NAMES = {f"shard-{number}" for number in range(40)}
@@ -50,6 +54,11 @@ def train(ctx: Any, fault: str = "") -> None:
                         scale += time.time() % 1
                     if fault == "scale by os.urandom":
                         scale += int.from_bytes(os.urandom(4), "big") / 2**32
+                    if fault == "scale by an address":
+                        KEPT.append(object())
+                        scale += id(KEPT[-1]) % 2**20 / 2**20
+                    if fault == "race of two threads" and step == 0:
+                        scale += first_of_two_threads()
                     weights = torch.linspace(0, 1, BATCH, dtype=ctx.dtype)
                     counts = torch.bincount(torch.arange(BATCH), weights)
                     loss = (model(x) * counts[:, None] * scale).square().mean()
@@ -72,6 +81,17 @@ def load(name: str, fault: str) -> torch.Tensor:
     generator = torch.Generator().manual_seed(int(name.partition("-")[2]))
     examples[:written] = torch.randn(written, WIDTH, generator=generator, dtype=torch.float64)
     return examples
+
+
+def first_of_two_threads() -> float:
+    """The number that the first of two threads appends; who is first alternates, as in a race."""
+    found: list[float] = []
+    KEPT.append(found)
+    for number in (1.0, 2.0) if len(KEPT) % 2 else (2.0, 1.0):
+        thread = threading.Thread(target=found.append, args=(number,))
+        thread.start()
+        thread.join()
+    return found[0]
 
 
 @contextmanager

@@ -21,6 +21,8 @@ from torch.utils.data import DataLoader, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from pytest_trainsafe.frameworks import BUILT_IN
+from pytest_trainsafe.launch.loading import load_function
+from pytest_trainsafe.launch.task import Function
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.trace.run_spec import Resume, RunSpec, arguments_of
@@ -201,9 +203,9 @@ def checkpointed(ctx: Any) -> None:
 def make_spec(
     name: str, arguments: dict[str, Any], point: dict[str, Any], resume: Resume | None = None
 ) -> RunSpec:
-    """The RunSpec of a program of this file, in float64."""
+    """The RunSpec of a program of this file, or of another as "module:function", in float64."""
     return RunSpec(
-        program=f"resume_programs:{name}",
+        program=name if ":" in name else f"resume_programs:{name}",
         arguments=arguments_of(arguments),
         axes=tuple(point.items()),
         dtype="float64",
@@ -227,7 +229,7 @@ def record_all(jobs: list[dict[str, Any]]) -> None:
     for data in jobs:
         assignment = msgspec.convert(data, Assignment, strict=False)
         spec = assignment.spec
-        function = globals()[spec.program.partition(":")[2]]
+        function = load_function(Function(spec.program))
         program.record(assignment, functools.partial(function, **spec.keywords))
         if dist.is_initialized():
             dist.barrier()  # a checkpoint may be loaded only when all ranks have saved it

@@ -149,6 +149,40 @@ def test_a_read_that_cannot_be_fixed_is_named_as_a_suspect_alone(tmp_path):
     assert "datetime.now at program.py:7" in found.text
 
 
+@pytest.mark.parametrize(
+    ("read", "words"),
+    [
+        (OutsideRead("id", "program.py:7", 0), "with results that are addresses: id at"),
+        (OutsideRead("threading.Thread.start", "program.py:7", 0), "Threads that the program"),
+    ],
+)
+def test_an_address_and_a_thread_are_named_as_suspects_without_fixed_runs(tmp_path, read, words):
+    made: list[RunSpec] = []
+
+    def run(spec: RunSpec, number: int) -> Rank:
+        made.append(spec)
+        return rank(number, read)
+
+    found = cause(tmp_path, run)
+
+    assert found.code == "unknown"
+    assert words in found.text
+    assert f"{read.what} at program.py:7" in found.text
+    assert not any(spec.sealed for spec in made)
+
+
+def test_a_thread_is_no_suspect_where_a_read_is_the_cause(tmp_path):
+    thread = OutsideRead("threading.Thread.start", "program.py:7", 0)
+
+    def run(spec: RunSpec, number: int) -> Rank:
+        return rank(100, thread) if spec.sealed else rank(number, CLOCK, thread)
+
+    found = cause(tmp_path, run)
+
+    assert (found.code, found.source) == ("time", CLOCK.at)
+    assert "thread" not in found.text.lower()
+
+
 def test_a_program_that_fails_with_fixed_values_still_has_its_reads_named(tmp_path):
     def run(spec: RunSpec, number: int) -> Rank:
         if spec.sealed:

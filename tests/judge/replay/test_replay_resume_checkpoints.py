@@ -37,7 +37,7 @@ def test_a_load_function_that_does_not_load_the_optimizer_is_reported(tmp_path):
     report = str(caught.value)
     assert [finding.check for finding in caught.value.findings] == ["resume:moment"]
     assert report.startswith(
-        "trainsafe: checkpoint_program:plain at a single device, interrupted after step 1 and "
+        "trainsafe: checkpoint_program:plain at a single device in float64, interrupted after step "
     )
     assert "weight.momentum_buffer is absent" in report
     assert "differs first weight · param · step 2, on rank 0" in " ".join(report.split())

@@ -5,9 +5,12 @@ from __future__ import annotations
 import copy
 import gc
 
+import numpy as np
+import torch
 from torch import nn
 
-from pytest_trainsafe.record.model.unwatched import unwatched
+from pytest_trainsafe.record.model.unwatched import Beside, unwatched
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 
 class Net(nn.Linear):
@@ -32,3 +35,18 @@ def test_a_replica_of_the_watched_model_is_called_another_module() -> None:
 
 def _modules() -> list[nn.Module]:
     return [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
+
+
+def test_weights_that_a_list_has_beside_what_is_no_tensor_are_those_with_values() -> None:
+    net = nn.Sequential(Net(3, 2))
+    beside = Beside(RunSpec(program="a:b", dtype="float64"), None)  # type: ignore[arg-type]
+    beside.watch([("", net)], dict(net.named_parameters()))
+    kept = [torch.zeros(2, 3), np.zeros(2)], {"0.weight": torch.zeros(2, 3), "0.bias": "none"}
+
+    found = dict(beside.weights())
+
+    assert len(kept) == len(found) == 2
+    assert {name: [tuple(w.shape) for w in weights] for name, weights in found.items()} == {
+        "a list with the shapes of the weights": [(2, 3)],
+        "a dict with the names of the weights": [(2, 3)],
+    }

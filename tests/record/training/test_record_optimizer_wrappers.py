@@ -271,3 +271,16 @@ def test_an_optimizer_without_inner_optimizers_is_itself_the_stepping_one() -> N
     assert stepping(plain) == [plain]
     assert stepping(Chained()) != []
     assert list(states([], torch.zeros(1))) == []
+
+
+def test_the_state_of_the_inner_optimizer_counts_and_not_a_wrappers_copy_of_it() -> None:
+    mine, others = torch.zeros(1), torch.zeros(1)
+    inner = torch.optim.SGD([mine], lr=0.1, momentum=0.9)
+    inner.state[mine]["momentum_buffer"] = torch.tensor(1.0)
+    wrapper: Any = ByItself(inner, model_of_two())
+    wrapper.state = {mine: {"momentum_buffer": torch.tensor(2.0)}, others: None}
+
+    assert [(key, float(value)) for key, value in states(wrapper, mine)] == [
+        ("momentum_buffer", 1.0)
+    ]
+    assert list(states(wrapper, others)) == []

@@ -25,6 +25,7 @@ from pytest_trainsafe.judge.replay.determinism.operator_look import (
 )
 from pytest_trainsafe.judge.replay.determinism.reads import (
     SEALED_RUNS,
+    can_be_fixed,
     fixed_reads,
     likeliest,
     proven,
@@ -131,7 +132,7 @@ def _explained(
     if cause.code == "operator":
         return cause
     reads = reads_before(one, rank, operator)
-    if reads:
+    if can_be_fixed(reads):
         sealed = run.sealed(environ, SEALED_RUNS)
         fixed = fixed_reads(reads, sealed[0], rank) if sealed else []
         if len(sealed) == SEALED_RUNS and alike(sealed) and fixed:

@@ -25,6 +25,15 @@ Kind = Literal["unseeded", "process", "time"]
 _KINDS: tuple[Kind, ...] = ("unseeded", "process", "time")
 
 
+#: What returns an address, and what starts a thread.  A sealed Run cannot fix either.
+_ADDRESSES, _THREADS = ("id", "threading.get_ident"), ("threading.Thread.start",)
+
+
+def can_be_fixed(reads: Sequence[OutsideRead]) -> bool:
+    """Whether a sealed Run may give fixed values to one of the reads."""
+    return any(read.what not in (*_ADDRESSES, *_THREADS) for read in reads)
+
+
 def reads_before(trace: Trace, rank: int, operator: FirstOperator | None) -> list[OutsideRead]:
     """The program's reads on a rank before the operator, or all of them without one, in order."""
     events = trace.ranks[rank].events_of(OutsideRead)
@@ -68,7 +77,18 @@ def _advice(kind: Kind, what: str) -> str:
 
 def suspected(reads: Sequence[OutsideRead]) -> str:
     """Words to append to a text: these `reads` come before the difference; "" for none."""
-    return f". Called before it, with other results in every Run: {_list(reads)}" if reads else ""
+    addresses = [read for read in reads if read.what in _ADDRESSES]
+    threads = [read for read in reads if read.what in _THREADS]
+    others = [read for read in reads if read.what not in (*_ADDRESSES, *_THREADS)]
+    text = f". Called before it, with other results in every Run: {_list(others)}" if others else ""
+    if addresses:
+        text += f". Called before it, with results that are addresses: {_list(addresses)}"
+    if threads:
+        text += (
+            ". Threads that the program starts may do their work in another order in every Run: "
+            f"{_list(threads)}"
+        )
+    return text
 
 
 def _kind(read: OutsideRead) -> Kind:

@@ -7,7 +7,8 @@ causes      decides which differences are causes, and which only follow from oth
 state       finds the state that the checkpoint did not restore
 streams     finds random streams that continue at a different position, and the draws in between
 data        finds the inputs that the resumed Run reads instead of the uninterrupted Run's
-later       finds hyperparameters that the resumed Run sets to other values in a later step
+later       finds values that the resumed Run computes otherwise in a later step
+beside      finds weights beside the watched model that were not restored
 difference  one difference, and its Finding
 layout      judges a checkpoint that is resumed at another Point
 loaded      compares the state that both Points loaded

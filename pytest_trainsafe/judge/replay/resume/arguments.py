@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.core.axes import mesh_axis, parallel_axes
+from pytest_trainsafe.core.axes import DTYPES, mesh_axis, parallel_axes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
@@ -21,7 +21,8 @@ class Resumption:
     The training runs at `point` and is interrupted after `at_step` of its `steps` steps. If `steps`
     is None, the program determines the number of steps. The training is resumed at `point`, and
     also at `resume_point` if that is not None. `save` and `load` are the import paths and files of
-    the functions that save and load; "" if the program does so itself.
+    the functions that save and load; "" if the program does so itself. `dtypes` are those in which
+    all this is done.
     """
 
     point: Point
@@ -30,6 +31,7 @@ class Resumption:
     resume_point: Point | None = None
     save: tuple[str, str] = ("", "")
     load: tuple[str, str] = ("", "")
+    dtypes: tuple[str, ...] = ()
 
 
 def resumption_of(
@@ -39,6 +41,7 @@ def resumption_of(
     resume_point: object = None,
     save: object = None,
     load: object = None,
+    dtypes: object = (),
 ) -> Resumption:
     """The Resumption that the arguments describe. Raises ArgumentError for invalid ones."""
     if not hasattr(traces, "prefetch"):
@@ -64,7 +67,23 @@ def resumption_of(
     point = case.point if traces.role == "candidate" else case.reference_point
     point = point.without("dtype")
     other = None if resume_point is None else _point(traces, point, resume_point)
-    return Resumption(point, before, whole, other, *functions)
+    return Resumption(point, before, whole, other, *functions, _dtypes(traces, dtypes))
+
+
+def _dtypes(traces: Traces, given: object) -> tuple[str, ...]:
+    """The dtypes that are given; the first that the test judges if none is."""
+    if isinstance(given, str) or not isinstance(given, Sequence):
+        raise ArgumentTypeError(
+            f"assert_resumable was given {shown(given)} as dtypes; dtypes must be a list of names, "
+            'such as ["float64", "bfloat16"]'
+        )
+    for each in given:
+        if each not in DTYPES:
+            raise ArgumentError(
+                f"assert_resumable was given the dtype {shown(each)}; dtypes takes some of "
+                f"{listing(DTYPES)}{nearest(str(each), DTYPES)}"
+            )
+    return tuple(dict.fromkeys(given)) or traces.case.rungs[:1]
 
 
 def _number(name: str, given: object, least: int) -> int:

@@ -7,7 +7,8 @@ from dataclasses import replace
 
 from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence
-from pytest_trainsafe.judge.replay.resume.data import data_difference
+from pytest_trainsafe.judge.replay.resume.beside import not_loaded
+from pytest_trainsafe.judge.replay.resume.data import data_difference, epoch_difference
 from pytest_trainsafe.judge.replay.resume.difference import Difference
 from pytest_trainsafe.judge.replay.resume.later import is_updated, later_difference
 from pytest_trainsafe.judge.replay.resume.state import state_differences
@@ -26,12 +27,13 @@ def causes_of(
     data = data_difference(whole, resumed)
     updated = is_updated(found)
     state = state_differences(whole, saved, resumed, at_step, updated=updated)
-    if data is None:  # the sampler's state had no effect
-        state = [each for each in state if each.code != "data_order"]
-    streams = stream_differences(whole, saved, resumed, at_step, last, seeds=data is not None)
+    sampler = None if data is None else epoch_difference(saved, resumed, data)
+    # A loader's seed may decide the order, unless a sampler gave that of another epoch.
+    seeds = data is not None and sampler is None
+    streams = stream_differences(whole, saved, resumed, at_step, last, seeds=seeds)
     lost = [each.difference for each in streams if each.how == "lost"]
     causes = state + lost
-    if not any(each.code != "data_order" for each in state):
+    if not state:
         causes += [each.difference for each in streams if _may_be_cause(each, found)]
     seeded = [each for each in streams if each.how == "seeded"]
     if data is not None:
@@ -39,11 +41,13 @@ def causes_of(
         reading = [e.difference for e in seeded if not e.in_model and e.step == step]
         seeded = [each for each in seeded if each.in_model]
         if _is_cause(data, found, resumed, state, lost):
-            data = _with_sampler(_with_seed(data, reading), causes)
-            causes = [each for each in causes if each.code != "data_order"] + [data]
+            causes.append(_with_sampler(_with_seed(data, reading), sampler))
+        elif sampler is not None:
+            causes.append(sampler)
     causes += [each.difference for each in seeded]
     if not causes:
-        causes = [later_difference(saved, resumed, at_step, found) or _unknown(found)]
+        later = later_difference(saved, resumed, at_step, found)
+        causes = [later or not_loaded(saved, resumed, at_step) or _unknown(found)]
     return causes
 
 
@@ -89,9 +93,8 @@ def _with_seed(data: Difference, seeded: Sequence[Difference]) -> Difference:
     return replace(data, message=message, cause=first.cause, source=first.source)
 
 
-def _with_sampler(data: Difference, causes: Sequence[Difference]) -> Difference:
-    """The difference of the data, extended by that of the sampler if `causes` has one."""
-    sampler = next((each for each in causes if each.code == "data_order"), None)
+def _with_sampler(data: Difference, sampler: Difference | None) -> Difference:
+    """The difference of the data, extended by that of the sampler's epoch, if there is one."""
     if sampler is None:
         return data
     message = f"{sampler.message}; {data.message.partition(': ')[2]}"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
-from pytest_trainsafe.core.finding import StepSubject
+from pytest_trainsafe.core.finding import RankSubject, StepSubject
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judge.replay.resume.continued import inputs_by_call
 from pytest_trainsafe.judge.replay.resume.difference import Difference
+from pytest_trainsafe.trace.facts import EpochRead
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import WorkerDraw
+from pytest_trainsafe.trace.schema import InputEvent
 
 _POSITION = (
     "save how many batches of the epoch were read, as state_dict() of a StatefulDataLoader does, "
@@ -22,6 +26,10 @@ _ORDER = (
 _WORKERS = (
     "; the workers of its loader begin with fresh random streams, so random augmentation differs: "
     "draw it from a generator per example (PerExampleDataset)"
+)
+_EPOCH = (
+    "call sampler.set_epoch(epoch) with the epoch that is resumed, before the loader is iterated "
+    "over"
 )
 _CARRIED = (
     "a tensor that the program carries from one step to the next, such as a hidden state, must be "
@@ -54,6 +62,10 @@ class _Inputs:
             return list(range(len(self.now)))
         return [n for n, (a, b) in enumerate(zip(self.was, self.now, strict=True)) if a != b]
 
+    def evidence(self, *, known: bool) -> tuple[tuple[str, int | bool], ...]:
+        """Where the inputs differ; `known` is whether the uninterrupted Run reads them too."""
+        return (("step", self.call[0]), ("microbatch", self.call[1]), ("known", known))
+
     def name(self, number: int) -> str:
         """The name of an input, such as "input.0"."""
         step, microbatch, call = self.call
@@ -68,16 +80,75 @@ class _Inputs:
 def data_difference(whole: Trace, resumed: Trace) -> Difference | None:
     """The first input of the model that differs in the resumed Run; None if all are equal.
 
+    If inputs of several ranks differ, it is the one of the earliest step, and its message names
+    the other ranks too.
+
     In its evidence, "known" is whether the uninterrupted Run reads all inputs of that call
     together anywhere. Its code is "unknown" if only some of the inputs differ and they are probably
     not data.
     """
+    found: list[Difference] = []
     for one, other in zip(whole.ranks, resumed.ranks, strict=True):
-        wanted, found = inputs_by_call(one), inputs_by_call(other)
-        for call, hashes in found.items():
-            if wanted.get(call, hashes) != hashes:
-                return _difference(whole, _Inputs(one, other, call, wanted[call], hashes))
-    return None
+        wanted, now = inputs_by_call(one), inputs_by_call(other)
+        call = next((call for call in now if wanted.get(call, now[call]) != now[call]), None)
+        if call is not None:
+            found.append(_difference(whole, _Inputs(one, other, call, wanted[call], now[call])))
+    if not found:
+        return None
+    alike: dict[object, list[Difference]] = {}
+    for each in sorted(found, key=lambda each: int(dict(each.evidence)["step"])):
+        alike.setdefault(_reason(each), []).append(each)
+    first, *others = map(_joined, alike.values())
+    texts = [first.message, *(each.message.partition(": ")[2] for each in others)]
+    return replace(first, message="; ".join(texts))
+
+
+def _reason(found: Difference) -> object:
+    """What is the same on all ranks that read wrong inputs for one reason."""
+    where = dict(found.evidence)
+    read = where.get("read_step"), where.get("read_rank", found.rank) == found.rank
+    return found.code, found.cause, where["step"], where["known"], read
+
+
+def _joined(found: Sequence[Difference]) -> Difference:
+    """The first of the differences of several ranks; its message also names the other ranks."""
+    ranks = [each.rank for each in found[1:]]
+    text = f"{found[0].message}; {name_ranks(ranks)} likewise" if ranks else found[0].message
+    return replace(found[0], message=text)
+
+
+def epoch_difference(saved: Trace, resumed: Trace, data: Difference) -> Difference | None:
+    """The sampler that gave the inputs of `data` in the order of another epoch; None if none did.
+
+    The epoch counts that a sampler has when it begins to give an order, since a program may set it
+    at any time before.
+    """
+    place = dict(data.evidence)
+    call = int(place["step"]), int(place["microbatch"])
+    was, now = (_epochs(trace.ranks[data.rank], call) for trace in (saved, resumed))
+    name = next((name for name in now if was.get(name, now[name]) != now[name]), None)
+    if name is None:
+        return None
+    return Difference(
+        "data_order",
+        f"the sampler is not restored: on rank {data.rank} {name}.epoch is {now[name]}, not "
+        f"{was[name]}",
+        _EPOCH,
+        data.rank,
+        subject=RankSubject(data.rank),
+        evidence=(("name", f"{name}.epoch"), ("value", now[name]), ("expected", was[name])),
+    )
+
+
+def _epochs(rank: RankTrace, call: tuple[int, int]) -> dict[str, str]:
+    """The epoch of the last order that each sampler began to give before a call of the model."""
+    found = {}
+    for event in rank.events:
+        if isinstance(event, EpochRead):
+            found[event.sampler] = event.epoch
+        elif isinstance(event, InputEvent) and (event.step, event.microbatch) == call:
+            break
+    return found
 
 
 def _difference(whole: Trace, inputs: _Inputs) -> Difference:
@@ -98,7 +169,8 @@ def _difference(whole: Trace, inputs: _Inputs) -> Difference:
         return _made(inputs, "the model's inputs are not resumed", text, cause, known=False)
     text = f"{inputs.begin} reads {what} the uninterrupted training reads in {_at(place, rank)}"
     cause = _POSITION if place[1] < step and place[0] == rank else _ORDER
-    return _made(inputs, "the data order is not resumed", text, cause, known=known)
+    read = (("read_rank", place[0]), ("read_step", place[1]))
+    return _made(inputs, "the data order is not resumed", text, cause, read, known=known)
 
 
 def _of_arguments(whole: Trace, inputs: _Inputs) -> Difference:
@@ -117,22 +189,29 @@ def _of_arguments(whole: Trace, inputs: _Inputs) -> Difference:
             f"{_CARRIED}; if {names[0]} is data, restore what it is made from",
             rank,
             subject=StepSubject(inputs.call[0]),
-            evidence=(("step", inputs.call[0]), ("known", False)),
+            evidence=inputs.evidence(known=False),
         )
     text = f"{begin} {'are those' if len(names) > 1 else 'is that'} of {_at(place, rank)}"
     cause = f"if {names[0]} is data, {_POSITION}; otherwise, {_CARRIED}"
     return _made(inputs, "the data order is not resumed", text, cause, known=False)
 
 
-def _made(inputs: _Inputs, what: str, text: str, cause: str, *, known: bool) -> Difference:
-    step = inputs.call[0]
+def _made(
+    inputs: _Inputs,
+    what: str,
+    text: str,
+    cause: str,
+    read: tuple[tuple[str, int], ...] = (),
+    *,
+    known: bool,
+) -> Difference:
     return Difference(
         "data_order",
         f"{what}: {text}",
         cause,
         inputs.one.rank,
-        subject=StepSubject(step),
-        evidence=(("step", step), ("known", known)),
+        subject=StepSubject(inputs.call[0]),
+        evidence=(*inputs.evidence(known=known), *read),
     )
 
 

@@ -15,6 +15,9 @@ Code = Literal[
     "step_counter",
     "lr_schedule",
     "scaler",
+    "frozen",
+    "average",
+    "clip_limit",
     "data_order",
     "rng",
     "save",
@@ -25,7 +28,8 @@ Code = Literal[
 
 #: The parts of a training's state in the order in which reports list them.
 ORDER: tuple[Code, ...] = (
-    *("model", "moment", "step_counter", "lr_schedule", "scaler", "rng", "data_order"),
+    *("model", "moment", "step_counter", "lr_schedule", "scaler", "frozen", "average"),
+    *("clip_limit", "rng", "data_order"),
 )
 
 

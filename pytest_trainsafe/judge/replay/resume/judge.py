@@ -14,12 +14,14 @@ from msgspec import structs
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, StepSubject
 from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judge.contract import FindingsJudgement
 from pytest_trainsafe.judge.judgement import LadderJudgement
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.draws import Draws, describe_draw
 from pytest_trainsafe.judge.replay.resume.arguments import Resumption
+from pytest_trainsafe.judge.replay.resume.beside import not_continued
 from pytest_trainsafe.judge.replay.resume.causes import causes_of
 from pytest_trainsafe.judge.replay.resume.continued import (
     describe_difference,
@@ -42,21 +44,39 @@ class ResumedJudgement(FindingsJudgement):
     """The judgement of a resumed Run.
 
     `compared` is the comparison with the training resumed at another Point; None if none was
-    made.
+    made. `dtype` is the dtype of the Runs that are judged.
     """
 
     compared: LadderJudgement | None = None
+    dtype: str = ""
 
 
 def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
-    """Judge the Run of the first rung, saved and resumed as `resumption` says.
+    """Judge the Runs in each dtype, saved and resumed as `resumption` says, up to a first failure.
 
     Raises GroupFailure if the ranks of a Run did not finish, and ArgumentError if the program
     does not take the requested steps.
     """
+    left = [each for each in traces.case.rungs if each not in resumption.dtypes]
+    if left:
+        note = (
+            f"assert_resumable ran in {listing(resumption.dtypes)} only, so a fault that exists "
+            f"only in {listing(left)} is not found; pass dtypes=[...]"
+        )
+        traces.runs.notes[note] = None
+    notes: list[str] = []
+    for dtype in resumption.dtypes:
+        judgement = _judge_in(dtype, traces, resumption)
+        notes += [each for each in judgement.not_compared if each not in notes]
+        if judgement.verdict != "pass":
+            break
+    return replace(judgement, not_compared=notes)
+
+
+def _judge_in(dtype: str, traces: Traces, resumption: Resumption) -> ResumedJudgement:
     at_step, steps, resume_point = resumption.at_step, resumption.steps, resumption.resume_point
     spec = structs.replace(
-        traces.spec(traces.case.rungs[0]),
+        traces.spec(dtype),
         steps=steps,
         **({"watch_casts": True} if resume_point is not None else {}),
     )
@@ -78,9 +98,9 @@ def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:
     notes = not_compared(resumed)
     traces.runs.notes.update(dict.fromkeys(f"assert_resumable did not compare {n}" for n in notes))
     if findings or resume_point is None:
-        return ResumedJudgement("replay", findings, notes)
+        return ResumedJudgement("replay", findings, notes, dtype=dtype)
     elsewhere, compared = judge_layout(traces, resuming, resume_point, last, rounding_of(whole))
-    return ResumedJudgement("replay", elsewhere, notes, compared)
+    return ResumedJudgement("replay", elsewhere, notes, compared, dtype)
 
 
 def differences(
@@ -100,6 +120,8 @@ def differences(
         if nothing := _nothing(whole, resumed, at_step):
             return [nothing.finding(dtype)]
         causes = _latent(whole, saved, resumed, at_step, last)
+        average = not_continued(saved, resumed, at_step)
+        causes += [] if average is None else [average]
         return [each.finding(dtype) for each in _in_order(causes)]
     causes = causes_of(found, whole, saved, resumed, at_step, last)
     return [each.finding(dtype, describe_difference(found)) for each in _in_order(causes)]

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar, cast
 
 from pytest_trainsafe.core.finding import RankSubject
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judge.replay.resume.difference import Code, Difference
 from pytest_trainsafe.trace.facts import Part, TrainingState
@@ -27,7 +30,7 @@ _NAMES: dict[Code, str] = {
     "step_counter": "the optimizer's step counter",
     "lr_schedule": "the LR schedule",
     "scaler": "the gradient scaler",
-    "data_order": "the sampler",
+    "frozen": "which parameters are frozen",
 }
 
 #: How a program resumes each part of the state.
@@ -42,8 +45,8 @@ _CAUSES: dict[Code, str] = {
     "scheduler sets the learning rate of its first step",
     "scaler": "save scaler.state_dict() and load it: the scale and the number of steps since it "
     "last grew decide which later steps overflow",
-    "data_order": "call sampler.set_epoch(epoch) with the epoch that is resumed, before the loader "
-    "is iterated over",
+    "frozen": "requires_grad is in no state_dict: freeze the same parameters before the first "
+    "resumed step, and save what decides which are frozen",
 }
 
 #: How a program resumes a learning rate that a scheduler sets, or that no scheduler sets.
@@ -60,7 +63,22 @@ _GROUPS = (
     "optimizer.state_dict(), also those that are added during the training"
 )
 
+#: How many ranks on which other values differ are described one by one.
+_SHOWN = 3
+
 _GROUP = re.compile(r"(optimizer \d+, )?group \d+")
+
+
+@dataclass(frozen=True, slots=True)
+class _OnRank:
+    """What differs on one rank: a text on the first value, and the names of all."""
+
+    shown: str
+    names: frozenset[str]
+
+    def __str__(self) -> str:
+        others = len(self.names) - 1
+        return self.shown + (f"; {others} more of its values differ" if others else "")
 
 
 def state_differences(
@@ -73,23 +91,23 @@ def state_differences(
     """
     found = list(_of_tensors(whole, resumed, step - 1))
     known = {each.code for each in found}
-    lasting = bool(found) or not updated
+    lasting: tuple[Part, ...] = ("frozen", "lr_schedule") if found or not updated else ("frozen",)
     entries = entry_differences(saved, resumed, step, lasting=lasting)
     return found + [each for each in entries if each.code not in known]
 
 
 def entry_differences(
-    saved: Trace, resumed: Trace, steps: int, *, lasting: bool = False
+    saved: Trace, resumed: Trace, steps: int, *, lasting: Collection[Part] = ()
 ) -> Iterator[Difference]:
     """One difference for each part of `TrainingState` that differs after `steps` steps.
 
-    Random streams are not compared here. If `lasting` is True, hyperparameters that are equal again
-    one step later are left out, unless the program has a torch scheduler: without one, it may set
-    them at the beginning of each step.
+    Random streams are not compared here. Of the parts `lasting`, values that are equal again one
+    step later are left out, as the program may set them at the beginning of each step. A torch
+    scheduler does not, so hyperparameters are not left out if the program has one.
 
     If the Runs have different numbers of ranks, the ranks that both have are compared.
     """
-    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "data_order")
+    parts: tuple[Part, ...] = ("moment", "step_counter", "lr_schedule", "scaler", "frozen")
     scheduled = _has_scheduler(saved, steps)
     pairs = list(zip(saved.ranks, resumed.ranks, strict=False))
     for part in parts:
@@ -98,7 +116,7 @@ def entry_differences(
             for one, other in pairs
             for name, was, now in _unlike(one, other, part, steps)
         ]
-        if lasting and part == "lr_schedule" and not scheduled:
+        if part in lasting and not (part == "lr_schedule" and scheduled):
             again = {
                 (one.rank, name)
                 for one, other in pairs
@@ -108,20 +126,38 @@ def entry_differences(
         if not differ:
             continue
         rank, name, now, was = differ[0]
-        names = [entry for _, entry, _, _ in differ]
-        shown, what, cause = f"{name} is {now or 'absent'}, not {was or 'absent'}", "", ""
         group = _group_of(name)
+        what, cause, whole_group, how = "", "", False, ""
         if group and {_has_group(t.ranks[rank], group, steps) for t in (saved, resumed)} == {
             True,
             False,
         }:
-            shown = f"{group} of the optimizer is {'additional' if now else 'missing'}"
-            names = [_group_of(each) or each for each in names]
-            what, cause = "a parameter group", _GROUPS
+            what, cause, whole_group = "a parameter group", _GROUPS, True
+            how = "additional" if now else "missing"
         elif group and part == "lr_schedule":
             what = "" if name.endswith(": lr") else "a hyperparameter of the optimizer"
             cause = _SET_BY_SCHEDULER if scheduled else _SET_BY_PROGRAM
-        yield _difference(part, rank, shown, names, (now, was), what=what, cause=cause)
+        by_rank: dict[int, _OnRank] = {}
+        for owner, rows in _by_rank(differ).items():
+            _, one, found, wanted = rows[0]
+            none = "trained" if part == "frozen" else "absent"
+            shown = f"{one} is {found or none}, not {wanted or none}"
+            if whole_group:
+                shown = f"{_group_of(one)} of the optimizer is {how}"
+            names = frozenset((whole_group and _group_of(row[1])) or row[1] for row in rows)
+            by_rank[owner] = _OnRank(shown, names)
+        yield _difference(part, by_rank, (name, now, was), what=what, cause=cause)
+
+
+_Row = TypeVar("_Row", bound=tuple[object, ...])
+
+
+def _by_rank(rows: Sequence[_Row]) -> dict[int, list[_Row]]:
+    """Rows that begin with a rank, by this rank."""
+    found: dict[int, list[_Row]] = {}
+    for row in rows:
+        found.setdefault(cast(int, row[0]), []).append(row)
+    return found
 
 
 def _group_of(name: str) -> str:
@@ -193,8 +229,13 @@ def _of_tensors(whole: Trace, resumed: Trace, step: int) -> Iterator[Difference]
     for code, places in unlike.items():
         rank, id = places[0]
         now, was = (_value(trace, rank, id) for trace in (resumed, whole))
-        names = [place.path for _, place in places]
-        yield _difference(code, rank, f"{id.path} {_compared(now, was)}", names, (now, was), id)
+        by_rank = {}
+        for owner, own in _by_rank(places).items():
+            first = own[0][1]
+            values = (_value(trace, owner, first) for trace in (resumed, whole))
+            names = frozenset(place.path for _, place in own)
+            by_rank[owner] = _OnRank(f"{first.path} {_compared(*values)}", names)
+        yield _difference(code, by_rank, (id.path, now, was), id)
 
 
 def part_of(id: TensorId) -> Code:
@@ -206,24 +247,36 @@ def part_of(id: TensorId) -> Code:
 
 def _difference(
     code: Code,
-    rank: int,
-    shown: str,
-    names: Sequence[str],
-    values: tuple[str, str],
+    by_rank: Mapping[int, _OnRank],
+    first: tuple[str, str, str],
     where: TensorId | None = None,
     what: str = "",
     cause: str = "",
 ) -> Difference:
-    others = len(dict.fromkeys(names)) - 1
-    more = f"; {others} more of its values differ" if others else ""
+    """The Difference of a part; `first` has the name, the value and the right value of the first.
+
+    Ranks on which the same values differ in the same way are named together.
+    """
+    rank, (name, value, wanted) = next(iter(by_rank)), first
+    alike: dict[_OnRank, list[int]] = {}
+    for owner, unlike in by_rank.items():
+        alike.setdefault(unlike, []).append(owner)
+    parts = [
+        f"on rank {ranks[0]} {unlike}"
+        + (f"; {name_ranks(ranks[1:])} likewise" if len(ranks) > 1 else "")
+        for unlike, ranks in list(alike.items())[:_SHOWN]
+    ]
+    others = [owner for ranks in list(alike.values())[_SHOWN:] for owner in ranks]
+    if others:
+        parts.append(f"other values on {name_ranks(others)}")
     return Difference(
         code,
-        f"{what or _NAMES[code]} is not restored: on rank {rank} {shown}{more}",
+        f"{what or _NAMES[code]} is not restored: {'; '.join(parts)}",
         cause or _CAUSES[code],
         rank,
         where,
         None if where is not None else RankSubject(rank),
-        evidence=(("name", names[0]), ("value", values[0]), ("expected", values[1])),
+        evidence=(("name", name), ("value", value), ("expected", wanted)),
     )
 
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judge.replay.draws import Draw, Draws
 from pytest_trainsafe.judge.replay.evaluation import is_loader_seed
 from pytest_trainsafe.judge.replay.resume.difference import Difference
@@ -40,7 +41,7 @@ class StreamDifference:
 def stream_differences(
     whole: Trace, saved: Trace, resumed: Trace, steps: int, last: int, *, seeds: bool
 ) -> list[StreamDifference]:
-    """The streams that differ, one for each generator and cause.
+    """The streams that differ; one for each generator and reason, whatever ranks have it.
 
     `steps` is the number of steps before the checkpoint, and `last` that of the whole training.
     If `seeds` is False, the seeds that torch's loaders draw are ignored; such a seed
@@ -48,15 +49,38 @@ def stream_differences(
     `whole` and `saved`, is not seeded, and is excluded.
     """
     first, one, other = Draws.of(whole), Draws.of(saved), Draws.of(resumed)
-    found: dict[tuple[str, str], list[StreamDifference]] = {}
+    found: dict[object, list[StreamDifference]] = {}
     for rank in saved.ranks:
         pairs = _pairs(*(_after(each.by_rank[rank.rank], -1, seeds) for each in (first, one)))
-        unseeded = {b.event.generator for a, b in pairs if a.event.before != b.event.before}
+        unseeded = {b.event.generator for a, b in pairs if _unlike(a, b)}
         for stream in _apart(rank, resumed.ranks[rank.rank], one, other, steps, last, seeds):
             if stream.generator not in unseeded:
                 made = _explained(stream, saved, resumed, steps, last)
-                found.setdefault((stream.generator, made.difference.cause), []).append(made)
+                found.setdefault(_reason(made), []).append(made)
     return [_joined(each) for each in found.values()]
+
+
+def _unlike(a: Draw, b: Draw) -> bool:
+    """Whether a draw shows that a generator is in other states in the two uninterrupted Runs.
+
+    A draw without an operator may be the program's seeding, which ends the difference.
+    """
+    if a.event.operator == b.event.operator == "":
+        return a.event.after != b.event.after
+    return a.event.before != b.event.before
+
+
+def _reason(found: StreamDifference) -> object:
+    """What is the same on all ranks whose streams differ for one reason.
+
+    The states and seeds themselves differ between ranks that draw from streams of their own.
+    """
+    each = found.difference
+    evidence = dict(each.evidence)
+    seed, wanted = str(evidence.pop("seed", "")), str(evidence.pop("expected"))
+    apart = int(wanted) - int(seed) if seed.isdigit() and wanted.isdigit() else 0
+    evidence.pop("state", None)
+    return found.how, found.step, each.cause, each.source, apart, tuple(evidence.items())
 
 
 def _joined(found: Sequence[StreamDifference]) -> StreamDifference:
@@ -64,9 +88,8 @@ def _joined(found: Sequence[StreamDifference]) -> StreamDifference:
     first = found[0]
     if len(found) == 1:
         return first
-    ranks = ", ".join(str(each.difference.rank) for each in found[1:])
-    likewise = f"rank{'s' if len(found) > 2 else ''} {ranks} likewise"
-    message = f"{first.difference.message}; {likewise}"
+    others = name_ranks([each.difference.rank for each in found[1:]])
+    message = f"{first.difference.message}; {others} likewise"
     return replace(first, difference=replace(first.difference, message=message))
 
 

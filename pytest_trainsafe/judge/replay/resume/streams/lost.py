@@ -68,6 +68,7 @@ def lost_difference(stream: Stream, saved: Trace, steps: int) -> Difference:
     name, rank = stream.generator, stream.rank
     begin = f"{name} of rank {rank}"
     source, count = "", 0
+    other: int | None = None
     if (ahead := _from(stream.made, stream.wanted)) is not None:
         count = _count(ahead)
         many = f"{_draws(count, stream.wanted, stream.found)} ahead"
@@ -85,8 +86,8 @@ def lost_difference(stream: Stream, saved: Trace, steps: int) -> Difference:
             f"uninterrupted training draws{since}"
         )
         cause, source = (_BEHIND if draw.event.step >= steps else _CAUSE), draw.event.line
-    elif (owner := _other_rank(stream, saved, steps)) is not None:
-        text = f"{begin} continues in the state of rank {owner}"
+    elif (other := _other_rank(stream, saved, steps)) is not None:
+        text = f"{begin} continues in the state of rank {other}"
         cause = _OTHER_RANK
     else:
         text = (
@@ -106,6 +107,7 @@ def lost_difference(stream: Stream, saved: Trace, steps: int) -> Difference:
             ("draws", count),
             ("state", stream.found),
             ("expected", stream.wanted),
+            *(() if other is None else (("state_of_rank", other),)),
         ),
     )
 

@@ -26,6 +26,7 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
@@ -123,7 +124,7 @@ def pytest_exception_interact(
         from pytest_trainsafe.sweep.bare_marker import explanation
 
         if text := explanation(call.excinfo.tb):
-            report.sections.append((MARKER, text))
+            report.sections.append((MARKER, printable(text)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -191,7 +192,7 @@ def pytest_report_collectionfinish(
     from pytest_trainsafe.sweep.collect import counts
 
     line = counts(items)
-    return line and f"{line}, {network(config.stash[SETTINGS])}"
+    return line and printable(f"{line}, {network(config.stash[SETTINGS])}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

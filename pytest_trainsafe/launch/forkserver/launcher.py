@@ -246,6 +246,10 @@ class Forked:
         os.close(self.output)
         os.close(self._gate)
 
+    def launcher(self) -> int:
+        """0: the reaper itself forks the ranks."""
+        return 0
+
     def death_reason(self) -> str:
         """A clause that says how the reaper of this group ended, or else how the server did."""
         note = Path(self._address) / f"reaper-{self.reaper}"

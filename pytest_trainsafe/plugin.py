@@ -28,6 +28,7 @@ from pytest_trainsafe.fixtures.core import (
 )
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
+from pytest_trainsafe.runs import interrupt
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -59,6 +60,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", SIGNATURE)
     settings = config.stash[SETTINGS] = read_settings(config)
+    config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 

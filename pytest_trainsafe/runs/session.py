@@ -33,7 +33,6 @@ from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
-from pytest_trainsafe.runs.group import Group
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
@@ -164,15 +163,15 @@ class Session:
                         self._ahead.add(spec)
                         self._schedule(spec, following.launch_environment, behind=own)
 
-    def group(self, case: Case | None) -> Group:
-        """Returns a test's Group, which runs functions at the Point of `case`, if it is given."""
-        return Group(self, case)
-
-    def close(self) -> None:
-        """Stops all Runs in progress and waits until they have ended."""
+    def stop_runs(self) -> None:
+        """Stops all Runs in progress, and does not wait."""
         self.stop.set()
         for order in list(self._scheduled.values()):
             order.stop.set()
+
+    def close(self) -> None:
+        """Stops all Runs in progress and waits until they have ended."""
+        self.stop_runs()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
         self._retired |= self._ahead

@@ -267,13 +267,14 @@ class Session:
                     self.cache.release(key)
 
     def directory(self, name: str) -> Path:
-        """Creates a new directory for one Run's trace and logs."""
+        """Creates a new directory for one Run's trace and logs, which only this user can enter."""
         with self._lock:
             while True:
                 self._count += 1
                 path = self.root / f"{self._count:04d}-{name}"
+                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):  # of another worker, or an earlier run
-                    path.mkdir(parents=True)
+                    path.mkdir(mode=0o700)
                     return path
 
     def launch(

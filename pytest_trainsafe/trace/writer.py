@@ -94,7 +94,7 @@ class RankWriter:
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
         self._failure: str | None = None
-        _writing(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        _writing(self._events, 0, lambda: self.directory.mkdir(0o700, parents=True, exist_ok=True))
         if self._events.exists() and self._events.stat().st_size:
             raise TraceWriteError(
                 f"{self._events} already holds a trace. Every run needs a directory of its own: "
@@ -281,7 +281,8 @@ def manifest_of(spec: RunSpec, device: str) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes `directory/manifest.json` atomically."""
     path = Path(directory) / "manifest.json"
-    _writing(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+    # Mode 700 also for traces that are copied elsewhere: they hold the user's tensors.
+    _writing(path, 0, lambda: path.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
 
 

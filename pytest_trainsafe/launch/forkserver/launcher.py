@@ -302,7 +302,7 @@ def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer |
     if setup.controller == os.getpid():
         server = WarmServer.start()
         return server.address, server
-    setup.folder.mkdir(parents=True, exist_ok=True)
+    setup.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address_file = setup.folder / "warm-address"
     with wait_lock(setup.folder / "warm-lock", stop):
         if address_file.exists():

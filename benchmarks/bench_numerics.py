@@ -35,6 +35,7 @@ from numerics_probe import probe
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.reference_models.corpus import RANKS, clean
+from pytest_trainsafe.runs.group import Group
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 
@@ -155,7 +156,7 @@ def work(asked: argparse.Namespace) -> None:
                 session = Session(settings, Path(temporary))
                 try:
                     if not first:
-                        (effect,) = session.group(None).run(probe, world_size=1)
+                        (effect,) = Group(session, None).run(probe, world_size=1)
                         file.write(json.dumps(effect) + "\n")
                     for name, case in cases[first : first + CASES_OF_A_SESSION]:
                         for row in judged_rows(session, case):

@@ -19,13 +19,21 @@
     └── AnnotationError, LayoutError, ProgramError and others, in the modules that raise them
 
 Every public exception class of the package derives from TrainsafeError; a test checks it.
+
+The text of an error or a warning may quote what a program chose, and pytest prints it: it is
+escaped here, for all classes.
 """
 
 from __future__ import annotations
 
+from pytest_trainsafe.printable import printable
+
 
 class TrainsafeError(Exception):
-    """The base of every exception that pytest-trainsafe raises."""
+    """The base of every exception that pytest-trainsafe raises; its text is printable."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())
 
 
 class DeclarationError(TrainsafeError, ValueError):
@@ -81,3 +89,6 @@ class UnknownAxisError(TrainsafeError, AttributeError):
 
 class TrainsafeWarning(UserWarning):
     """The category of the warnings of pytest-trainsafe, for pytest's `filterwarnings`."""
+
+    def __str__(self) -> str:
+        return printable(super().__str__())

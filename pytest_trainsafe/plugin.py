@@ -27,7 +27,9 @@ from pytest_trainsafe.fixtures.core import (
     torchrun_group,
     trainsafe,
 )
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
+from pytest_trainsafe.runs import interrupt
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -59,6 +61,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
     config.addinivalue_line("markers", SIGNATURE)
     settings = config.stash[SETTINGS] = read_settings(config)
+    config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 
@@ -124,7 +127,7 @@ def pytest_exception_interact(
         from pytest_trainsafe.sweep.bare_marker import explanation
 
         if text := explanation(call.excinfo.tb):
-            report.sections.append((MARKER, text))
+            report.sections.append((MARKER, printable(text)))
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -207,7 +210,7 @@ def pytest_report_collectionfinish(
     from pytest_trainsafe.sweep.collect import counts
 
     line = counts(items)
-    return line and f"{line}, {network(config.stash[SETTINGS])}"
+    return line and printable(f"{line}, {network(config.stash[SETTINGS])}")
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

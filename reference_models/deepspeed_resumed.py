@@ -89,7 +89,7 @@ def _convert(folder: Path, rank: int, lost: str) -> None:
         }
         main(argparse.Namespace(**options))
         for file in (folder / UNIVERSAL).rglob(lost) if lost else ():
-            held = torch.load(file, weights_only=False)
+            held = torch.load(file, weights_only=True)
             held["param"].zero_()
             torch.save(held, file)
     dist.barrier()

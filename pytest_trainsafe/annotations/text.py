@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.usage import excerpt, shown
 
 if TYPE_CHECKING:
@@ -87,7 +88,7 @@ def load(text: str, origin: str) -> Any:
     try:
         return _Builder(origin).build(yaml.parse(text, loader))
     except (yaml.YAMLError, UnicodeEncodeError) as error:
-        raise AnnotationError(f"{origin}: not YAML: {_said(error)}") from error
+        raise AnnotationError(f"{origin}: not YAML: {_said(error)}") from None
 
 
 @dataclass(slots=True)
@@ -226,6 +227,8 @@ class _Builder:
 
     def _scalar(self, event: yaml.ScalarEvent) -> Any:
         text: str = event.value
+        if not is_encodable(text):  # libyaml refuses such an escape itself
+            raise self._error(event, f"{shown(text)} has a lone surrogate; write the character")
         if not _is_plain(event):
             return text
         if text in _NULL:

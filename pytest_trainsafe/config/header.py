@@ -36,10 +36,11 @@ def header(settings: Settings) -> list[str]:
 
 
 def network(settings: Settings) -> str:
-    """`network private`, or `network host`, with a reason if "auto" could not use private."""
+    """`network private`, or `network host` with its risk, and why "auto" could not use private."""
     from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):
         return "network private"
     reason = f" (private is not available: {why_not()})" if settings.network == "auto" else ""
-    return f"network host{reason}"
+    risk = "other users of this machine can change what ranks exchange, see SECURITY.md"
+    return f"network host{reason}: {risk}"

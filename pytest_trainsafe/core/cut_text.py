@@ -30,6 +30,15 @@ def cut_lines(text: str, limit: int = LINE_LIMIT) -> str:
     return "\n".join(cut(line, limit) for line in text.split("\n"))
 
 
+def is_encodable(text: str) -> bool:
+    """Whether UTF-8 can encode the text; it cannot encode lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def encodable(text: str) -> str:
     """The text with lone surrogates, which UTF-8 cannot encode, escaped: `\\udc80`."""
     return str.encode(text, "utf-8", "backslashreplace").decode("utf-8")

@@ -14,6 +14,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.printable import printable
 
 #: What msgspec raises for malformed data of any kind.
 MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
@@ -90,10 +91,9 @@ def read_file(path: Path, *, below: Path | None = None, max_bytes: int) -> bytes
 
 
 def shown(text: object, max_length: int = 500) -> str:
-    """Text from a file, safe for a message: shortened, control characters replaced."""
+    """Text from a file, safe for a message: shortened, control characters escaped."""
     found = str(text)
-    short = found if len(found) <= max_length else f"{found[:max_length]}..."
-    return "".join(c if c.isprintable() or c == "\n" else "\ufffd" for c in short)
+    return printable(found if len(found) <= max_length else f"{found[:max_length]}...")
 
 
 def require_regular(status: os.stat_result, path: Path) -> None:

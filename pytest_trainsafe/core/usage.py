@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from itertools import islice
 
+from pytest_trainsafe.printable import printable_line
+
 #: Maximum number of characters that a message quotes of one text, and of a whole collection.
 MAX_SHOWN, _MAX_COLLECTION = 100, 300
 #: Maximum number of quoted entries per collection, of nested levels, and of listed words.
@@ -50,7 +52,7 @@ def listing(words: Iterable[str]) -> str:
 
 def excerpt(text: str, max_length: int = MAX_SHOWN) -> str:
     """A text for a message, without quotes: its start, with unprintable characters escaped."""
-    start = "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text[:max_length])
+    start = printable_line(text[:max_length])
     return start if len(text) <= max_length else f"{start}... ({len(text)} characters)"
 
 

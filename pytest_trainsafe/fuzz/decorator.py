@@ -27,6 +27,7 @@ from pytest_trainsafe.fuzz.replay import Replay
 from pytest_trainsafe.fuzz.runner import GIVEN
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.sweep.relations import Relation
 from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
@@ -175,7 +176,7 @@ def fuzzing(
     except Unsatisfiable:
         if source.examples is None or not source.examples.runner.unavailable:
             raise
-        pytest.skip("; ".join(source.examples.runner.unavailable))
+        pytest.skip(printable("; ".join(source.examples.runner.unavailable)))
     except DeclarationError as error:
         pytest.fail(f"{item.nodeid}: {error}", pytrace=False)
     finally:

@@ -34,6 +34,7 @@ from pytest_trainsafe.fuzz.failures.explain import Explainer
 from pytest_trainsafe.fuzz.failures.further import Failures, settled
 from pytest_trainsafe.fuzz.runner import Runner, Test
 from pytest_trainsafe.fuzz.totals import fuzz_summary
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.fuzz import (
     fuzz_message,
     inconclusive_message,
@@ -150,7 +151,7 @@ class Examples:
             raise FuzzInconclusive(text, findings)
         reasons = {ending.reason for ending in self._endings.values() if ending.end == "skipped"}
         if reasons and all(ending.end == "skipped" for ending in self._endings.values()):
-            pytest.skip("; ".join(sorted(reasons)))
+            pytest.skip(printable("; ".join(sorted(reasons))))
 
     def _declared(self, given: Point) -> Point | None:
         """The given Point, completed to one in this test's space; None if options exclude it.

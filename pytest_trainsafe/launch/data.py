@@ -53,7 +53,7 @@ def decode(data: bytes | memoryview) -> Any:
     # The bytes may be anything: a number of 10**5 digits, unhashable keys, a safetensors file
     # without a tensor; and safetensors raises an error class of its own.
     except (*MALFORMED, ValueError, TypeError, LookupError, MemoryError) as error:
-        raise MalformedDataError(f"{type(error).__name__}: {error}"[:500]) from error
+        raise MalformedDataError(f"{type(error).__name__}: {error}"[:500]) from None
 
 
 def _decode(data: bytes | memoryview) -> Any:

@@ -234,6 +234,8 @@ def _places(result: GroupResult) -> dict[int, Place | None]:
 
 
 def _odd(result: GroupResult) -> list[int]:
+    if result.problem:  # of the launcher: no rank is to blame
+        return []
     finished = [rank.rank for rank in result.ranks if rank.status == "ok"]
     return odd_ranks(_places(result), finished)
 

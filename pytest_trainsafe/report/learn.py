@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.report.rows import head, row
+from pytest_trainsafe.report.rows import head, row, write_lines
 from pytest_trainsafe.sweep.point_summary import PROPERTY, plural
 
 if TYPE_CHECKING:
@@ -45,8 +45,7 @@ def write_learned(
 ) -> None:
     """Learns the pack that the settings name from the healthy tests that passed, and reports it."""
     reporter.write_sep("=", "trainsafe: learned invariants")
-    for line in learned_lines(settings, reports):
-        reporter.write_line(line)
+    write_lines(reporter, learned_lines(settings, reports))
 
 
 def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:

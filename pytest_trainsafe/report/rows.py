@@ -1,8 +1,15 @@
-"""The layout of reports: labelled rows of plain text of at most 100 columns."""
+"""The layout of reports: labelled rows of plain text of at most 100 columns, and their writer."""
 
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.printable import printable
+
+if TYPE_CHECKING:
+    import pytest
 
 WIDTH = 100
 LABEL = 14
@@ -29,3 +36,9 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     return textwrap.wrap(
         text, width, break_long_words=False, break_on_hyphens=False, subsequent_indent=indent
     )
+
+
+def write_lines(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
+    """Writes lines to the terminal, escaped after they were wrapped: a word may begin a line."""
+    for line in lines:
+        reporter.write_line(printable(line))

@@ -8,5 +8,6 @@ rounding       the dtype whose rounding error limits the comparison of a Run
 ahead          launches the next test's Runs
 unused_traces  warns of a test that requests no Run
 cache          references of earlier pytest runs, by the keys of `fingerprint` and `sources`
+interrupt      stops Runs at Ctrl-C
 group          the fixture `torchrun_group`
 """

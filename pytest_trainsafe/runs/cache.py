@@ -102,7 +102,7 @@ class ReferenceCache:
         """
         lock_file = self.directory / f"{key.digest}.lock"
         try:
-            self.directory.mkdir(parents=True, exist_ok=True)
+            self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
             _make_way(lock_file)
             lock = wait_lock(lock_file, stop or threading.Event())
         except OSError:  # a broken link, a file instead of a folder, a full or read-only disk

@@ -32,7 +32,6 @@ from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
-from pytest_trainsafe.runs.group import Group
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
@@ -168,15 +167,15 @@ class Session:
                         self._ahead.add(spec)
                         self._schedule(spec, following.launch_environment, behind=own)
 
-    def group(self, case: Case | None) -> Group:
-        """Returns a test's Group, which runs functions at the Point of `case`, if it is given."""
-        return Group(self, case)
-
-    def close(self) -> None:
-        """Stops all Runs in progress and waits until they have ended."""
+    def stop_runs(self) -> None:
+        """Stops all Runs in progress, and does not wait."""
         self.stop.set()
         for order in list(self._scheduled.values()):
             order.stop.set()
+
+    def close(self) -> None:
+        """Stops all Runs in progress and waits until they have ended."""
+        self.stop_runs()
         self._pool.shutdown(wait=True, cancel_futures=True)
         self.launchers.close()
         self._retired |= self._ahead
@@ -272,13 +271,14 @@ class Session:
                     self.cache.release(key)
 
     def directory(self, name: str) -> Path:
-        """Creates a new directory for one Run's trace and logs."""
+        """Creates a new directory for one Run's trace and logs, which only this user can enter."""
         with self._lock:
             while True:
                 self._count += 1
                 path = self.root / f"{self._count:04d}-{name}"
+                self.root.mkdir(mode=0o700, parents=True, exist_ok=True)
                 with contextlib.suppress(FileExistsError):  # of another worker, or an earlier run
-                    path.mkdir(parents=True)
+                    path.mkdir(mode=0o700)
                     return path
 
     def launch(

@@ -21,6 +21,7 @@ from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import DeclarationError, TrainsafeError
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.sweep.covering.cells import OPTION as COVER
 from pytest_trainsafe.sweep.covering.cells import cover_text
 from pytest_trainsafe.sweep.marker import read_marker
@@ -233,7 +234,8 @@ def fail_collection(session: pytest.Session, message: str) -> None:
     """Fails the collection with a message, also in a worker of pytest-xdist."""
     # A failed report, not an exception: pytest-xdist sends reports to the controller, but shows
     # an exception in a worker as an internal error.
-    report = pytest.CollectReport(nodeid=OPTION, outcome="failed", longrepr=message, result=[])
+    text = printable(message)
+    report = pytest.CollectReport(nodeid=OPTION, outcome="failed", longrepr=text, result=[])
     session.config.hook.pytest_collectreport(report=report)
 
 

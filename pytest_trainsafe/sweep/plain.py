@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.usage import excerpt, shown
 
 #: The maximum number of values in all arguments together, their maximum nesting depth, and the
@@ -66,8 +67,6 @@ def _why_not(value: object, depth: int) -> str | None:
 
 
 def _unencodable(text: str) -> str | None:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return f"the text {shown(text)} contains a lone surrogate, which UTF-8 cannot encode"
-    return None
+    if is_encodable(text):
+        return None
+    return f"the text {shown(text)} contains a lone surrogate, which UTF-8 cannot encode"

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal, NotRequired, Required, TypedDict
 
 from pytest_trainsafe.core.cut_text import cut
 from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.printable import printable
 
 if TYPE_CHECKING:
     import pytest
@@ -107,7 +108,7 @@ def attach_summary(node: pytest.Item, summary: PointSummary) -> None:
         found["source"] = place["source"] if place is not None else first.get("source", "")
     for name, text in found.items():
         if text:
-            node.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
+            _attach(node, name, text)
 
 
 def attach_point(node: pytest.Item, program: str, point: Point) -> None:
@@ -124,7 +125,11 @@ def attach_point(node: pytest.Item, program: str, point: Point) -> None:
         "point": str(point),
     }
     for name, text in found.items():
-        node.user_properties.append((f"{PROPERTY}_{name}", cut(text, LONGEST)))
+        _attach(node, name, text)
+
+
+def _attach(node: pytest.Item, name: str, text: str) -> None:
+    node.user_properties.append((f"{PROPERTY}_{name}", printable(cut(text, LONGEST))))
 
 
 def plural(count: int, noun: str) -> str:

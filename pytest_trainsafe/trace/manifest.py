@@ -35,7 +35,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     try:
         head = msgspec.json.decode(data)
     except MALFORMED as error:
-        raise TraceError(f"{file} is not JSON ({shown(error)}). Record the run again.") from error
+        raise TraceError(f"{file} is not JSON ({shown(error)}). Record the run again.") from None
     if not isinstance(head, dict) or head.get("format") != FORMAT:
         raise TraceError(
             f"{path} is not a trace: {file.name} does not say `format: {FORMAT}`. "
@@ -51,7 +51,7 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
     try:
         manifest = msgspec.json.decode(data, type=Manifest)
     except MALFORMED as error:
-        raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from error
+        raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from None
     if manifest.dtype not in DTYPES:
         name = shown(repr(manifest.dtype), 40)
         raise TraceError(f"{file} is damaged: there is no dtype {name}. Record the run again.")

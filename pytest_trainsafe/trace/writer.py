@@ -23,6 +23,7 @@ import xxhash
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
+from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
@@ -93,7 +94,7 @@ class RankWriter:
         self._hash = xxhash.xxh3_128()
         self._hashes: dict[str, str] = {}
         self._failure: str | None = None
-        _writing(self._events, 0, lambda: self.directory.mkdir(parents=True, exist_ok=True))
+        _writing(self._events, 0, lambda: self.directory.mkdir(0o700, parents=True, exist_ok=True))
         if self._events.exists() and self._events.stat().st_size:
             raise TraceWriteError(
                 f"{self._events} already holds a trace. Every run needs a directory of its own: "
@@ -205,13 +206,22 @@ class RankWriter:
             if self._pending or self._sketches:
                 self._write_payload()
             if self._unwritten:
-                lines = self._encoder.encode_lines(self._unwritten)
+                lines = self._lines()
                 self._hash.update(lines)
                 _append(self._events, lines)
                 self._unwritten.clear()
         except TraceWriteError as error:
             self._failure = str(error)
             raise
+
+    def _lines(self) -> bytes:
+        try:
+            return self._encoder.encode_lines(self._unwritten)
+        except UnicodeEncodeError as error:
+            raise TraceWriteError(
+                f"{self._events} cannot hold the text {shown(error.object)}, which UTF-8 cannot "
+                "encode (it contains a lone surrogate). Change the name in the program"
+            ) from None
 
     def close(self) -> None:
         """Writes everything pending and the End event, which marks this rank's part complete."""
@@ -271,7 +281,8 @@ def manifest_of(spec: RunSpec, device: str) -> Manifest:
 def write_manifest(directory: Path, manifest: Manifest) -> None:
     """Writes `directory/manifest.json` atomically."""
     path = Path(directory) / "manifest.json"
-    _writing(path, 0, lambda: path.parent.mkdir(parents=True, exist_ok=True))
+    # Mode 700 also for traces that are copied elsewhere: they hold the user's tensors.
+    _writing(path, 0, lambda: path.parent.mkdir(mode=0o700, parents=True, exist_ok=True))
     _replace(path, msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
 
 

@@ -23,7 +23,7 @@ def save(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> No
 
 def load(folder: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     """Load the file that `save` wrote on the same rank."""
-    weights, state, updated = torch.load(_file(folder))
+    weights, state, updated = torch.load(_file(folder), weights_only=True)
     model.load_state_dict(weights)
     optimizer.load_state_dict(state)
     for parameter, values in zip(_updated(optimizer), updated, strict=True):

@@ -344,3 +344,17 @@ def test_texts_that_pyyaml_and_our_loader_accept_have_the_same_entries(text: str
     except (yaml.YAMLError, ValueError, TypeError, LookupError, AttributeError):
         return  # PyYAML's constructors raise all of these
     assert found == expected
+
+
+@pytest.mark.parametrize("python", [False, True], ids=["libyaml", "python"])
+@pytest.mark.parametrize(
+    "text", [r'a: "\ud800"', r'"\ud800": 1', r'? "\udc00"', "a: \ud800", "a: &\udcff x"]
+)
+def test_a_lone_surrogate_is_an_error_for_both_parsers_of_yaml(monkeypatch, python, text):
+    if python:
+        monkeypatch.delattr(yaml, "CSafeLoader", raising=False)
+
+    entries, message = attempt(text)
+
+    assert entries is None
+    assert re.search(r"surrogate|invalid Unicode|special characters are not allowed", message)

@@ -179,6 +179,16 @@ def signal_reaper(number: int, generations: int = 1) -> float:
     return 1.0
 
 
+def stop_agent(needed: bool) -> str:
+    """Rank 1 suspends its parent; a new group needs the store, which torchrun's agent has."""
+    if join() == 1:
+        os.kill(os.getppid(), signal.SIGSTOP)
+    wait()
+    if needed:
+        dist.all_reduce(torch.ones(4), group=dist.new_group([0, 1]))
+    return "done"
+
+
 def disagree(what: str) -> None:
     """Ranks call collectives that do not fit each other."""
     rank = join()

@@ -23,6 +23,22 @@ each_workflow = pytest.mark.parametrize(
     "path", sorted(WORKFLOWS.glob("*.yml")), ids=lambda path: path.name
 )
 
+GUARD = "Refuse code of contributors on runners of your own"
+CONTRIBUTED = "run no code of contributors"
+
+#: The events that only people with write access cause, and that run code of the repository.
+OF_WRITERS = {"push", "schedule", "workflow_dispatch", "release"}
+
+#: The other events that GitHub documents ("Events that trigger workflows"), and an unknown one.
+OF_OTHERS = (
+    *("branch_protection_rule", "check_run", "check_suite", "create", "delete", "deployment"),
+    *("deployment_status", "discussion", "discussion_comment", "fork", "gollum", "image_version"),
+    *("issue_comment", "issues", "label", "merge_group", "milestone", "page_build", "public"),
+    *("pull_request", "pull_request_review", "pull_request_review_comment", "pull_request_target"),
+    *("registry_package", "repository_dispatch", "status", "watch", "workflow_call"),
+    *("workflow_run", "pushed", "of_tomorrow", ""),
+)
+
 ACTION = WORKFLOWS.parents[1] / "action.yml"
 
 
@@ -57,10 +73,10 @@ def test_pull_requests_run_only_on_github_hosted_runners(path: Path) -> None:
     workflow = read(path)
     triggers = set(workflow[True])  # YAML 1.1 reads the key `on` as true
 
-    assert not triggers & {"pull_request_target", "workflow_run", "issue_comment"}
+    assert triggers <= OF_WRITERS | {"pull_request", "workflow_call"}
     for name, job in workflow["jobs"].items():
         if job["runs-on"] != "ubuntu-latest":
-            assert "pull_request" not in triggers, name
+            assert triggers <= OF_WRITERS | {"workflow_call"}, name
             assert job["environment"], name
 
 
@@ -166,13 +182,15 @@ def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProce
 @pytest.mark.parametrize(
     ("labels", "event", "environment", "ephemeral", "refused"),
     [
+        *(('["self-hosted"]', event, "gpu", "false", "") for event in sorted(OF_WRITERS)),
+        *(('["self-hosted"]', event, "gpu", "false", CONTRIBUTED) for event in OF_OTHERS),
         ('"ubuntu-latest"', "pull_request", "", "false", ""),
         ('"ubuntu-24.04-arm"', "pull_request", "", "false", ""),
         ('["self-hosted", "gpu"]', "push", "", "false", "need the input 'environment'"),
         ('["self-hosted", "gpu"]', "push", "gpu", "false", ""),
-        ('["self-hosted", "gpu"]', "pull_request", "gpu", "false", "Pull requests do not run on"),
-        ('"gpu"', "pull_request_target", "gpu", "false", "Pull requests do not run on"),
-        ('"ubuntu-latest-gpu"', "pull_request", "gpu", "false", "Pull requests do not run on"),
+        ('["self-hosted", "gpu"]', "pull_request", "gpu", "false", CONTRIBUTED),
+        ('"gpu"', "pull_request_target", "gpu", "false", CONTRIBUTED),
+        ('"ubuntu-latest-gpu"', "pull_request", "gpu", "false", CONTRIBUTED),
         ('["ubuntu-latest"]', "pull_request", "", "false", "need the input 'environment'"),
         ('["self-hosted", "gpu"]', "pull_request", "gpu", "true", ""),
     ],
@@ -180,7 +198,7 @@ def bash(script: str, folder: Path, **environ: str) -> subprocess.CompletedProce
 def test_the_reusable_workflow_guards_self_hosted_runners(
     labels: str, event: str, environment: str, ephemeral: str, refused: str, tmp_path: Path
 ) -> None:
-    guard = step(WORKFLOWS / "trainsafe.yml", "Refuse pull requests on runners of your own")
+    guard = step(WORKFLOWS / "trainsafe.yml", GUARD)
 
     done = bash(
         guard["run"],
@@ -189,12 +207,39 @@ def test_the_reusable_workflow_guards_self_hosted_runners(
         EVENT=event,
         ENVIRONMENT=environment,
         EPHEMERAL=ephemeral,
+        REF="refs/heads/main",
     )
 
     assert done.returncode == bool(refused)
     assert refused in done.stdout
     jobs = read(WORKFLOWS / "trainsafe.yml")["jobs"]
     assert (jobs["plan"]["needs"], jobs["shard"]["needs"]) == ("guard", "plan")
+
+
+@pytest.mark.parametrize(
+    ("ref", "refused"),
+    [
+        ("refs/heads/main", False),
+        ("refs/heads/queue/pr-1", False),
+        ("refs/tags/v1", False),
+        ("refs/heads/gh-readonly-queue/main/pr-1-0a1b", True),
+        ("refs/pull/1/merge", True),
+    ],
+)
+def test_the_guard_refuses_branches_that_hold_pull_requests(
+    ref: str, refused: bool, tmp_path: Path
+) -> None:
+    given = {"RUNNER_LABELS": '"gpu"', "ENVIRONMENT": "gpu", "EVENT": "push", "REF": ref}
+    script = step(WORKFLOWS / "trainsafe.yml", GUARD)["run"]
+
+    assert bash(script, tmp_path, **given, EPHEMERAL="false").returncode == refused
+    assert bash(script, tmp_path, **given, EPHEMERAL="true").returncode == 0
+
+
+def test_the_guard_reads_the_event_and_the_branch_of_the_caller() -> None:
+    given = step(WORKFLOWS / "trainsafe.yml", GUARD)["env"]
+
+    assert (given["EVENT"], given["REF"]) == ("${{ github.event_name }}", "${{ github.ref }}")
 
 
 def test_the_seconds_of_all_shards_are_merged_and_a_missing_shard_is_an_error(

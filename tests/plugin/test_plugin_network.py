@@ -23,6 +23,7 @@ open("/proc/sys/user/max_net_namespaces", "w").write("0")
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
+RISK = "other users of this machine can change what ranks exchange, see SECURITY.md"
 REFUSED = "unshare refuses a network namespace: No space left on device"
 
 
@@ -47,7 +48,7 @@ def test_the_summary_of_points_says_why_a_private_network_is_not_available(swept
     result = without_namespaces(swept, "--collect-only")
 
     result.stdout.fnmatch_lines(
-        [f"trainsafe: 6 points, network host (private is not available: {REFUSED})"]
+        [f"trainsafe: 6 points, network host (private is not available: {REFUSED}): {RISK}"]
     )
 
 
@@ -59,8 +60,12 @@ def test_the_header_and_the_summary_of_points_name_the_network(swept, network):
     result = swept.runpytest_inprocess("--collect-only", f"--trainsafe-network={network}")
 
     result.stdout.fnmatch_lines(
-        [f"trainsafe: network {network}", f"trainsafe: 6 points, network {network}"]
+        [
+            f"trainsafe: network {network}",
+            f"trainsafe: 6 points, network {network}" + (f": {RISK}" if network == "host" else ""),
+        ]
     )
+    assert str(result.stdout).count(RISK) == (network == "host")
 
 
 def test_both_launchers_of_a_session_get_the_network(tmp_path):

@@ -1,14 +1,16 @@
 """The keeper: starts the fork server, replaces it when it dies, and outlives it to clean up.
 
     python -m pytest_trainsafe.launch.forkserver.keeper \\
-        SOCKET LEARN LIFE CONTROLLER DIRECTORY PRELOAD...
+        SOCKET LEARN LIFE LOCK CONTROLLER DIRECTORY PRELOAD...
 
-Started by `WarmServer`; does not import torch.  SOCKET, LEARN and LIFE are inherited descriptors.
+Started by `WarmServer`; does not import torch.  SOCKET, LEARN, LIFE and LOCK are inherited
+descriptors.
 SOCKET listens for clients, and LEARN receives names of modules to preload.  The keeper holds both,
 so that clients who connect while there is no server wait for the next one.  CONTROLLER is the
 process id of the pytest process that owns the server, and LIFE becomes readable when this process
 closes the server or ends.  When this happens, the keeper kills all processes below it and removes
-DIRECTORY, which holds the server's files.  PRELOAD are names of modules that the server imports.
+DIRECTORY, which holds the server's files and which LOCK locks.  PRELOAD are names of modules that
+the server imports.
 """
 
 from __future__ import annotations
@@ -32,14 +34,15 @@ _ATTEMPTS = 3
 def main(fds: list[int], controller: int, directory: Path, preload: list[str]) -> None:
     """Keeps a server alive until the process `controller` closes it or ends, then cleans up.
 
-    `fds` are three descriptors: the server's socket for clients, its socket for names of modules,
-    and one that becomes readable when the controller closes the server.  `preload` are names of
-    modules that the server imports.
+    `fds` are four descriptors: the server's socket for clients, its socket for names of modules,
+    one that becomes readable when the controller closes the server, and the lock of the folder.
+    `preload` are names of modules that the server imports.
     """
     reaper.prctl(reaper.PR_SET_CHILD_SUBREAPER, 1)
     reaper.stay()
-    *sockets, life = fds
-    os.set_inheritable(life, False)
+    *sockets, life, lock = fds
+    for fd in (life, lock):  # the lock is held as long as this process lives
+        os.set_inheritable(fd, False)
     try:
         alive = [life, os.pidfd_open(controller)]
         _keep(alive, sockets, directory, preload)
@@ -90,5 +93,5 @@ def _note(directory: Path, line: str) -> None:
 
 if __name__ == "__main__":
     signal.set_wakeup_fd(-1)
-    listening, learning, life, controller = map(int, sys.argv[1:5])
-    main([listening, learning, life], controller, Path(sys.argv[5]), sys.argv[6:])
+    *descriptors, controller = map(int, sys.argv[1:6])
+    main(descriptors, controller, Path(sys.argv[6]), sys.argv[7:])

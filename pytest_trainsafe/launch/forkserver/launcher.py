@@ -246,6 +246,10 @@ class Forked:
         os.close(self.output)
         os.close(self._gate)
 
+    def launcher(self) -> int:
+        """0: the reaper itself forks the ranks."""
+        return 0
+
     def death_reason(self) -> str:
         """A clause that says how the reaper of this group ended, or else how the server did."""
         note = Path(self._address) / f"reaper-{self.reaper}"
@@ -298,7 +302,7 @@ def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer |
     if setup.controller == os.getpid():
         server = WarmServer.start()
         return server.address, server
-    setup.folder.mkdir(parents=True, exist_ok=True)
+    setup.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address_file = setup.folder / "warm-address"
     with wait_lock(setup.folder / "warm-lock", stop):
         if address_file.exists():

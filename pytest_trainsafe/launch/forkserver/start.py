@@ -8,10 +8,12 @@ import os
 import socket
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from pytest_trainsafe.launch.resources import scratch
+from pytest_trainsafe.launch.resources.scratch import Scratch
 
 _LISTENING, _LEARNING = "ranks", "learn"
 
@@ -24,9 +26,10 @@ class WarmServer:
     """
 
     def __init__(
-        self, address: str, keeper: subprocess.Popen[bytes], life: socket.socket | None
+        self, folder: Scratch, keeper: subprocess.Popen[bytes], life: socket.socket | None
     ) -> None:
-        self.address = address
+        self.address = str(folder.path)
+        self._folder = folder
         self._keeper = keeper
         self._life = life
 
@@ -45,7 +48,8 @@ class WarmServer:
         pytest worker, which may end before other workers, passes the id of the process that
         started them all.
         """
-        address = tempfile.mkdtemp(prefix="trainsafe-warm-", dir=directory)
+        made = scratch.make("warm", directory)
+        address = str(made.path)
         with contextlib.ExitStack() as stack:
             ours = None
             if controller is None:
@@ -63,7 +67,7 @@ class WarmServer:
                 for each, name in zip(sockets, (_LISTENING, _LEARNING), strict=True):
                     each.bind(f"{folder}/{name}")
             sockets[0].listen(128)
-            fds = [*(each.fileno() for each in sockets), life]
+            fds = [*(each.fileno() for each in sockets), life, made.lock.descriptor]
             keeper = subprocess.Popen(
                 [
                     *(sys.executable, "-P", "-m", "pytest_trainsafe.launch.forkserver.keeper"),
@@ -73,7 +77,7 @@ class WarmServer:
                 pass_fds=fds,
                 start_new_session=True,
             )
-        return cls(address, keeper, ours)
+        return cls(made, keeper, ours)
 
     def close(self) -> None:
         """Ends the server and every process below it, and removes its directory.
@@ -83,6 +87,7 @@ class WarmServer:
         if self._life is not None:
             self._life.close()
             self._keeper.wait()
+            self._folder.lock.release()
 
 
 def connect(address: str) -> socket.socket:

@@ -18,7 +18,7 @@ import stat
 import tempfile
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,10 @@ LEASED = "PYTEST_TRAINSAFE_LEASED"
 
 WAITING, HELD = ".waiting", ".held"
 
-#: The names of lease files; `user_directory` may hold other files.
+#: The names of lease files, after a dot until they are complete; `user_directory` may hold other
+#: files.
 _NAME = re.compile(rf"\d{{8,12}}-\d+-\d+({WAITING}|{HELD})".replace(".", r"\."), re.ASCII)
+_HIDDEN = re.compile(r"\.\d{8,12}-\d+-\d+", re.ASCII)
 
 #: Which pytest run a worker of pytest-xdist belongs to.
 RUN = "PYTEST_XDIST_TESTRUNUID"
@@ -90,6 +92,21 @@ class Leases:
         self._chosen = directory
         self._environ = environ
         self._gpu_count = gpu_count or _gpu_count
+
+    def forget_dead(self) -> None:
+        """Removes the lease files that dead processes left, if the folder can be used."""
+        if LEASED in self._environ:
+            return
+        with suppress(OSError, LeaseError):
+            directory = self._directory()
+            gate = try_lock(directory / "gate")
+            if gate is None:  # whoever holds it is about to remove them
+                return
+            with gate:
+                for path in directory.iterdir():
+                    named = _NAME.fullmatch(path.name) or _HIDDEN.fullmatch(path.name)
+                    if named and not is_locked(path):
+                        _remove(path)
 
     @contextmanager
     def take(

@@ -16,7 +16,6 @@ import threading
 from pathlib import Path
 from types import TracebackType
 
-from pytest_trainsafe.core.untrusted import BadFileError, require_regular
 from pytest_trainsafe.errors import TrainsafeError
 
 #: Seconds between two attempts to take a lock that is held elsewhere.
@@ -71,6 +70,19 @@ def try_lock(path: Path, *, shared: bool = False) -> Lock | None:
         os.close(descriptor)  # the last holder removed this file: nobody else would see our lock
 
 
+def try_lock_folder(path: Path, *, shared: bool = False) -> Lock | None:
+    """Locks a folder, as `try_lock` does a file; returns None also if there is no such folder."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        descriptor = os.open(path, flags)
+    except FileNotFoundError:
+        return None
+    if _flock(descriptor, shared) and _still_at(path, descriptor):
+        return Lock(descriptor)
+    os.close(descriptor)
+    return None
+
+
 def wait_lock(path: Path, stop: threading.Event) -> Lock:
     """Locks the file `path` when it becomes free.  Raises Stopped if `stop` is set first."""
     while (lock := try_lock(path)) is None:
@@ -81,6 +93,8 @@ def wait_lock(path: Path, stop: threading.Event) -> Lock:
 
 def is_locked(path: Path) -> bool:
     """Whether the file `path` is locked; False if there is no such file."""
+    from pytest_trainsafe.core.untrusted import BadFileError
+
     try:
         descriptor = _open_regular(path, os.O_RDONLY)
     except (FileNotFoundError, BadFileError):
@@ -93,6 +107,9 @@ def is_locked(path: Path) -> bool:
 
 def _open_regular(path: Path, flags: int) -> int:
     """Opens a regular file that is not a link, without blocking, and returns its descriptor."""
+    # Imports msgspec, and every run with pytest-xdist locks a folder, also without marked tests.
+    from pytest_trainsafe.core.untrusted import require_regular
+
     try:
         descriptor = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:

@@ -2,7 +2,7 @@
 
 By default `multiprocessing` creates this folder on first use below TMPDIR ("pymp-...") and
 removes it when the process exits.  A rank that has data loader workers and is killed would leave it
-behind, so the supervisor of the ranks removes it.
+behind, so the supervisor of the ranks removes it; if that is killed too, the next run does.
 """
 
 from __future__ import annotations
@@ -10,14 +10,15 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import stat
 import tempfile
 from multiprocessing import process
 from pathlib import Path
 
+from pytest_trainsafe.launch.resources import scratch
+
 #: A file name as long as those of `multiprocessing`, and the longest path of a socket (unix(7)).
 _SOCKET, _LONGEST = "/listener-12345678", 107
-_PREFIX = "pymp-"
+_KIND = "mp"
 
 
 def provide(folder: Path) -> None:
@@ -33,18 +34,18 @@ def provide(folder: Path) -> None:
         config["tempdir"] = str(folder)
         return
     chosen = tempfile.tempdir
-    below = [tempfile.gettempdir(), "/tmp"]
+    below = [tempfile.gettempdir(), scratch.SHORT]
     tempfile.tempdir = chosen  # the program may still set TMPDIR
     for parent in below:
-        if _fits(os.path.join(parent, f"{_PREFIX}12345678")):
+        if _fits(scratch.longest(_KIND, parent)):
             with contextlib.suppress(OSError):
-                made = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)
+                made = scratch.make(_KIND, parent)
                 try:
-                    folder.symlink_to(made)
+                    folder.symlink_to(made.path)
                 except OSError:
-                    os.rmdir(made)
+                    made.remove()
                     raise
-                config["tempdir"] = made
+                config["tempdir"] = str(made.path)
                 return
 
 
@@ -63,7 +64,5 @@ def remove(folder: Path) -> None:
             return
         target = Path(os.readlink(folder))
         folder.unlink()
-        found = target.lstat()
-        ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-        if ours and target.name.startswith(_PREFIX):
+        if scratch.is_scratch(target):
             shutil.rmtree(target)

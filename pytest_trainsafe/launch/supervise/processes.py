@@ -7,6 +7,7 @@ start the group.  Its last line is {"leftovers": [...]}, the processes that it h
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import subprocess
@@ -33,6 +34,13 @@ class Processes(Protocol):
         """
         ...
 
+    def launcher(self) -> int:
+        """The id of the process between the reaper and the ranks; 0 if there is none, or not yet.
+
+        It must run for the ranks to meet, and to be ended.
+        """
+        ...
+
     def death_reason(self) -> str:
         """A clause that says how the reaper ended.
 
@@ -49,7 +57,7 @@ class ReapedCommand:
     """
 
     def __init__(self, command: Sequence[str], env: Mapping[str, str], cwd: str) -> None:
-        self.reaper = 0
+        self.reaper = self._launcher = 0
         self.control, theirs = socket.socketpair()
         with theirs:
             reaper = [sys.executable, "-I", "-S", str(Path(__file__).with_name("reaper.py"))]
@@ -79,6 +87,14 @@ class ReapedCommand:
         assert self._reaper.stdout is not None
         self._reaper.stdout.close()
         self.control.close()
+
+    def launcher(self) -> int:
+        """The reaper's first child, such as the agent of torchrun."""
+        if not self._launcher:
+            with contextlib.suppress(OSError, ValueError, IndexError):
+                children = Path(f"/proc/{self.reaper}/task/{self.reaper}/children").read_text()
+                self._launcher = int(children.split()[0])
+        return self._launcher
 
     def death_reason(self) -> str:
         """A clause that says that the reaper died, with its exit code if that is known."""

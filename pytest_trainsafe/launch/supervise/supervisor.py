@@ -65,9 +65,10 @@ class Supervision:
     """What happened to a group.  Times are those of the monotonic clock.
 
     `reason` says why the group ended: every rank is "done", one "failed", the "deadline" passed,
-    not all ranks began in time ("startup"), ranks are "stuck" in calls that cannot complete, one is
-    "suspended" by a signal, the "launcher" itself ended, or the caller made a "request".
-    `problem` says how the reaper died, if it did, and `refused` why it did not start the group.
+    not all ranks began in time ("startup"), ranks are "stuck" in calls that cannot complete, a rank
+    or the launcher is "suspended" by a signal, the "launcher" itself ended, or the caller made a
+    "request".  `problem` says how the reaper died, if it did, or that the launcher is suspended,
+    and `refused` why the reaper did not start the group.
     `leftovers` are processes that had to be killed at the end; `log` is the launcher's output.
     """
 
@@ -143,9 +144,12 @@ class Group:
                 failed_at = now
             idle.update(running, now)
             pids = {rank.pid: rank for rank in running if rank.pid}
-            for pid in suspended.update([*pids, self._processes.reaper], now):
+            launcher, stopped = self._processes.launcher(), 0
+            for pid in suspended.update([*pids, launcher, self._processes.reaper], now):
                 if pid in pids:
                     pids[pid].suspended = True
+                elif pid == launcher:
+                    stopped = pid
                 else:
                     resume(pid)  # the reaper, which is not part of the program
             if not running:
@@ -158,8 +162,13 @@ class Group:
                 state.reason = "request"
             elif now > limit:
                 state.reason = "deadline" if begun else "startup"
-            elif any(rank.suspended for rank in running):
+            elif stopped or any(rank.suspended for rank in running):
                 state.reason = "suspended"
+                if stopped:
+                    state.problem = (
+                        f"the process that started the ranks (id {stopped}) was suspended by a "
+                        "signal (SIGSTOP or similar, process state T) and not resumed"
+                    )
             elif begun and idle.wait_forever(state.ranks):
                 state.reason = "stuck"
             else:
@@ -170,7 +179,8 @@ class Group:
             rank.wait_state = read_wait_state(rank.files.blocked)
         if state.reason != "request":  # the caller does not need evidence
             self._collect_evidence()
-        resume(self._processes.reaper)
+        for pid in (self._processes.launcher(), self._processes.reaper):
+            resume(pid)
         if state.reason == "failed":
             # torchrun reports a rank's exit code only when it ends itself
             self._wait_for_exits(3.0)

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.indices import Indices, index_arrays, scale, split_flat
 from pytest_trainsafe.core.layout import Coordinates, Layout, Partial, Shard, Sizes
 from pytest_trainsafe.core.usage import listing, shown
@@ -128,6 +129,11 @@ def _generate(
     sizes: Sizes | None,
     convert: Callable[[Words], Values],
 ) -> Values:
+    if not is_encodable(key):
+        raise ArgumentError(
+            f"the key {key!r} of a consistent tensor contains a lone surrogate, which UTF-8 cannot "
+            "encode; pass another name"
+        )
     where = coordinates or {}
     layout, flat_range = split_flat(layout)
     arrays = index_arrays(layout, where, sizes or {}, shape)

@@ -11,6 +11,7 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.compiled import is_compiled_wrapper
 from pytest_trainsafe.record.model.names import canonical
@@ -54,6 +55,7 @@ def named_modules(parts: Sequence[tuple[str, nn.Module]]) -> dict[nn.Module, str
 
     `torch.compile(module)` is an exception.  There the wrapper has the name and the module inside
     has none: its calls are compiled, so only calls of the wrapper can be recorded.
+    Raises ProgramError, like `named_parameters`, for a name that UTF-8 cannot encode.
     """
     named: dict[nn.Module, str] = {}
     for prefix, part in parts:
@@ -88,7 +90,13 @@ def named_parameters(
 
 
 def _joined(prefix: str, name: str) -> str:
-    return f"{prefix}.{name}" if prefix and name else prefix or name
+    joined = f"{prefix}.{name}" if prefix and name else prefix or name
+    if not is_encodable(joined):
+        raise ProgramError(
+            f"the model has a module or a parameter named {joined!r}, which UTF-8 cannot encode "
+            "(it contains a lone surrogate); give it another name"
+        )
+    return joined
 
 
 def unique_parameters(named: Iterable[tuple[str, nn.Parameter]]) -> dict[str, nn.Parameter]:

@@ -15,6 +15,7 @@ import xxhash
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.core.cut_text import encodable
 from pytest_trainsafe.record.observe.facts import Objects
 from pytest_trainsafe.record.observe.names import public_name
 from pytest_trainsafe.trace.observed.events import MAX_TEXT, Plain, Value
@@ -181,11 +182,12 @@ class Describer:
         """Put hashes of the keys and of the tensors of a large dict, such as a state dict."""
         names, content = xxhash.xxh3_64(), xxhash.xxh3_64()
         for key in sorted(thing, key=str):
-            names.update(f"{key}\0".encode())
+            names.update(f"{key}\0".encode(errors="surrogatepass"))
             item = thing[key]
             if isinstance(item, torch.Tensor):
                 facts, _ = self._objects.tensor(item)
-                content.update(f"{key}\0{facts.dtype}{facts.shape}{facts.digest}\0".encode())
+                content.update(f"{key}\0".encode(errors="surrogatepass"))
+                content.update(f"{facts.dtype}{facts.shape}{facts.digest}\0".encode())
         values[f"{place}.names"] = plain_value(str, names.hexdigest())
         values[f"{place}.content"] = plain_value(str, content.hexdigest())
 
@@ -228,7 +230,7 @@ def cut(text: str) -> str:
     """A text of at most MAX_TEXT characters; a longer one ends in a hash of all of it."""
     if len(text) <= MAX_TEXT:
         return text
-    return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(text.encode())}"
+    return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(encodable(text))}"
 
 
 def plain_value(cls: Any, plain: Plain) -> Value:

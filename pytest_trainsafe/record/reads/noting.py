@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.core.code_files import loaded_files
+from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.record.reads import variables
 from pytest_trainsafe.record.reads.files import Files
@@ -108,7 +109,7 @@ class Noting:
             self._leave_off(too_many())
         elif os.getpid() != self._process:
             self._tell(note)
-        elif not all(map(_is_text, (*note.reads, *note.writes, *note.variables))):
+        elif not all(map(is_encodable, (*note.reads, *note.writes, *note.variables))):
             self._leave_off("the name of a file or variable is not valid UTF-8")
 
     def _leave_off(self, why: str) -> None:
@@ -127,11 +128,3 @@ class Noting:
             os.write(file, line)
         finally:
             os.close(file)
-
-
-def _is_text(name: str) -> bool:
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import random
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
@@ -19,7 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from pytest_trainsafe.core.usage import listing, shown
+from pytest_trainsafe.core.usage import excerpt, listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
 
@@ -89,8 +90,9 @@ class TrainingCheckpoint:
     def load(self, folder: str | os.PathLike[str]) -> None:
         """Loads all but the random states from a folder; every rank calls it.
 
-        Raises ArgumentError if `per_rank` is not empty and the checkpoint was saved by another
-        number of ranks.
+        The states of `shared` and `per_rank` are read as data: no code in the files can run.
+        Raises ArgumentError for other states, and if `per_rank` is not empty and the checkpoint was
+        saved by another number of ranks.
         """
         from torch.distributed.checkpoint.state_dict import set_state_dict
         from torch.distributed.checkpoint.state_dict_loader import load
@@ -113,7 +115,7 @@ class TrainingCheckpoint:
             model_state_dict=held["model"],
             optim_state_dict=held["optimizer"],
         )
-        shared = torch.load(path / "shared.pt")
+        shared = _read(path / "shared.pt")
         for name, each in self._shared.items():
             each.load_state_dict(shared[name])
         for name, each in self._per_rank.items():
@@ -143,11 +145,39 @@ class TrainingCheckpoint:
     def _of_rank(self, folder: Path) -> dict[str, Any] | None:
         """The data that this rank saved; None if another number of ranks saved the folder."""
         rank, ranks = _rank()
-        first: dict[str, Any] = torch.load(folder / "rank0.pt")
+        first = _read(folder / "rank0.pt")
         if first["ranks"] != ranks:
             return None
-        found: dict[str, Any] = first if rank == 0 else torch.load(folder / f"rank{rank}.pt")
-        return found
+        return first if rank == 0 else _read(folder / f"rank{rank}.pt")
+
+
+def _read(file: Path) -> dict[str, Any]:
+    """What `save` wrote into a file; as data, so that no code in it can run.
+
+    Raises ArgumentError for objects of classes that torch does not take for data, and for a file
+    that `save` did not write.
+    """
+    try:
+        found = torch.load(file, weights_only=True)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # torch raises errors of many classes for a damaged file
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        raise ArgumentError(
+            f"{file} cannot be loaded, because the state of an object holds a {refused[1]}, and "
+            "checkpoints are read as data only; return tensors, numbers, texts, lists and dicts of "
+            "these from its state_dict(), or allow a class that you trust with "
+            "torch.serialization.add_safe_globals"
+            if refused is not None
+            else f"{file} is no file of a TrainingCheckpoint: {excerpt(str(error), 200)}. Save the "
+            "checkpoint again"
+        ) from None
+    if not isinstance(found, dict):
+        raise ArgumentError(
+            f"{file} is no file of a TrainingCheckpoint: it holds {shown(found)}. Save the "
+            "checkpoint again"
+        )
+    return found
 
 
 def rng_states(generators: Mapping[str, torch.Generator] | None = None) -> dict[str, Any]:

@@ -12,8 +12,6 @@ import functools
 import itertools
 import os
 import random
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import torch.utils.data as data
 from torch.utils.data._utils import worker as torch_worker
 
 from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.resources import scratch
 from pytest_trainsafe.record.rng.frames import place
 from pytest_trainsafe.record.rng.states import (
     NumpyState,
@@ -51,6 +50,7 @@ class Workers:
     """Follows the workers that one rank's loaders start."""
 
     def __init__(self) -> None:
+        self._scratch: scratch.Scratch | None = None
         self._folder: Path | None = None
         self._loaders = itertools.count()
         self._read: dict[Path, int] = {}
@@ -68,7 +68,8 @@ class Workers:
                 make(made, loader, *args, **kwargs)
                 return
             if self._folder is None:
-                self._folder = Path(tempfile.mkdtemp(prefix="trainsafe-workers-"))
+                self._scratch = scratch.make("workers")
+                self._folder = self._scratch.path
             here = place(())
             watched = _WatchedLoop(str(self._folder), number, here.user or here.at)
             torch_worker._worker_loop = watched
@@ -82,8 +83,8 @@ class Workers:
             yield
         finally:
             iterator.__init__ = make
-            if self._folder is not None:
-                shutil.rmtree(self._folder, ignore_errors=True)
+            if self._scratch is not None:
+                self._scratch.remove()
 
     def draws(self) -> list[WorkerDraw]:
         """The draws that workers have recorded since the last call."""

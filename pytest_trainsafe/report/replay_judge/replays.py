@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.usage import excerpt
+from pytest_trainsafe.report.rows import write_lines
 
 if TYPE_CHECKING:
     import pytest
@@ -30,7 +31,7 @@ def write_replays(reporter: pytest.TerminalReporter) -> None:
         if name == PROPERTY and isinstance(value, str)
     }
     reporter.write_sep("=", "trainsafe replay")
-    for text in found or {
-        f"no test requested the run of {requested[0]}; select the test that recorded it": None
-    }:
-        reporter.write_line(excerpt(text, _MOST))
+    lines = found or [
+        f"no test requested the run of {requested[0]}; select the test that recorded it"
+    ]
+    write_lines(reporter, (excerpt(text, _MOST) for text in lines))

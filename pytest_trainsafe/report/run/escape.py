@@ -6,15 +6,10 @@ become a workflow command, a link, an image or markup.
 
 from __future__ import annotations
 
+from pytest_trainsafe.printable import printable
+
 #: Characters that HTML or the Markdown of GitHub may interpret.
 _MARKUP = frozenset("&<>\"'\\`*_{}[]()#+-.!|~@:$^=")
-
-
-def printable(text: str) -> str:
-    """The text with control characters, except newlines, written as Python escapes them."""
-    return "".join(
-        c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text.replace("\r\n", "\n")
-    )
 
 
 def command_data(text: str) -> str:
@@ -29,7 +24,7 @@ def command_property(text: str) -> str:
 
 def markdown(text: str) -> str:
     """The text as one line of Markdown, also for a table cell, with all markup escaped."""
-    line = printable(text).replace("\n", " ")
+    line = printable(text).replace("\n", " ").replace("\t", " ")
     return "".join(f"&#{ord(c)};" if c in _MARKUP else c for c in line)
 
 

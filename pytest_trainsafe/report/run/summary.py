@@ -16,7 +16,7 @@ from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.report.rerun import rerun_command, rerun_options
-from pytest_trainsafe.report.rows import wrap
+from pytest_trainsafe.report.rows import wrap, write_lines
 from pytest_trainsafe.report.run.families import Family, counts
 from pytest_trainsafe.report.run.outcome import Outcome, summaries
 from pytest_trainsafe.report.run.table import RESULTS, Table, tables
@@ -48,15 +48,11 @@ def write_summary(
     if verbosity < 0 or not (judged or (found and not counted_before)):
         return
     reporter.write_sep("=", "trainsafe")
-    for line in table_lines(tables(judged), detailed=verbosity > 0):
-        reporter.write_line(line)
+    write_lines(reporter, table_lines(tables(judged), detailed=verbosity > 0))
     options = rerun_options(reporter.config.stash[SETTINGS])
-    for line in family_lines(causes, options, detailed=verbosity > 0):
-        reporter.write_line(line)
-    for line in _stored(reports):
-        reporter.write_line(line)
-    for line in totals([summary for _, summary in summaries(reports)], judged):
-        reporter.write_line(line)
+    write_lines(reporter, family_lines(causes, options, detailed=verbosity > 0))
+    write_lines(reporter, _stored(reports))
+    write_lines(reporter, totals([summary for _, summary in summaries(reports)], judged))
 
 
 def _stored(reports: Iterable[pytest.TestReport]) -> list[str]:

@@ -10,16 +10,14 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
-import tempfile
 import time
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from pytest_trainsafe.launch.resources import scratch
 from pytest_trainsafe.runs.progress.board import STAGES, Board, Status
 
 #: The key in `workerinput` under which a controller passes the folder's path to a worker.
@@ -37,11 +35,11 @@ def share_folder(node: Any) -> None:
     config: pytest.Config = node.config
     if _FOLDER not in config.stash:
         try:
-            folder = Path(tempfile.mkdtemp(prefix="trainsafe-progress-"))
+            made = scratch.make("progress")
         except OSError:  # the tests do not depend on live lines
             return
-        config.stash[_FOLDER] = folder
-        config.add_cleanup(partial(shutil.rmtree, folder, ignore_errors=True))
+        config.stash[_FOLDER] = made.path
+        config.add_cleanup(made.remove)
     node.workerinput[WORKER_PROGRESS] = str(config.stash[_FOLDER])
 
 

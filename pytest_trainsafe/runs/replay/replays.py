@@ -13,6 +13,7 @@ from msgspec import structs
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.resources.locks import Stopped
+from pytest_trainsafe.printable import printable
 from pytest_trainsafe.runs.replay.replayed import did_restart, verify
 from pytest_trainsafe.runs.replay.request import ReplayRequest, read_request
 from pytest_trainsafe.runs.replay.spliced import spliced
@@ -117,4 +118,4 @@ def attach_notes(item: pytest.Item) -> None:
     for traces in given_traces(item):
         notes = traces.runs.session.replays.notes
         while notes:
-            item.user_properties.append((PROPERTY, notes.pop(0)))
+            item.user_properties.append((PROPERTY, printable(notes.pop(0))))

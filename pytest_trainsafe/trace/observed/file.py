@@ -17,6 +17,7 @@ import msgspec
 import numpy as np
 import xxhash
 
+from pytest_trainsafe.core.cut_text import encodable
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.trace.observed.check import MAX_NAME, check
@@ -158,8 +159,11 @@ def encode(part: Part) -> bytes:
         }
         for table, kinds in _KINDS.items()
     }
-    texts = [text if len(text) <= MAX_NAME else text[:MAX_NAME] for text in part.texts]
-    metas = [dict(meta) for meta in part.metas]
+    texts = [encodable(text if len(text) <= MAX_NAME else text[:MAX_NAME]) for text in part.texts]
+    metas = [
+        {name: encodable(v) if isinstance(v, str) else v for name, v in meta.items()}
+        for meta in part.metas
+    ]
     return msgspec.msgpack.encode(_Record(texts, metas, columns))
 
 

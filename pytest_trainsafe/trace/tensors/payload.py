@@ -102,7 +102,7 @@ class Payload:
                 self._entries = msgspec.json.decode(file.read(length), type=dict[str, _Entry])
             except MALFORMED as error:
                 message = f"the header of the payload file cannot be read ({error})"
-                raise PayloadError(message) from error
+                raise PayloadError(message) from None
             self._start = _LENGTH.size + length
             expected = self._start + _end_of(self._entries.values())
             if size != expected:

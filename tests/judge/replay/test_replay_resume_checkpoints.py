@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 from typing import Any
 
@@ -333,3 +334,57 @@ def test_ranks_cannot_save_before_torch_distributed_is_initialised(tmp_path, mon
 
     with pytest.raises(ArgumentError, match="one of 2 ranks"):
         TrainingCheckpoint(nn.Linear(2, 2)).save(tmp_path)
+
+
+class OwnClass:
+    """An object whose state is of a class of its own, which only running its code could make."""
+
+    def __init__(self) -> None:
+        self.state: Any = None
+
+    def state_dict(self) -> Any:
+        return {"position": self}
+
+    def load_state_dict(self, state: Any) -> None:
+        self.state = state
+
+
+class Runs:
+    """Pickled, it is a call: reading it as anything but data would make the folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (self.folder,)
+
+
+@pytest.mark.parametrize("where", ["shared", "per_rank"])
+def test_a_state_that_is_not_data_is_refused_with_its_class(tmp_path, where):
+    checkpoint = TrainingCheckpoint(nn.Linear(2, 2), **{where: {"place": OwnClass()}})
+    checkpoint.save(tmp_path)
+
+    with pytest.raises(ArgumentError, match=r"holds a [\w.]+\.OwnClass, and checkpoints are read"):
+        checkpoint.load(tmp_path)
+
+
+@pytest.mark.parametrize("file", ["shared.pt", "rank0.pt"])
+def test_code_in_a_file_of_a_checkpoint_does_not_run(tmp_path, file):
+    checkpoint = TrainingCheckpoint(nn.Linear(2, 2))
+    checkpoint.save(tmp_path / "saved")
+    torch.save({"rng": Runs(str(tmp_path / "made"))}, tmp_path / "saved" / file)
+
+    with pytest.raises(ArgumentError, match=r"mkdir, and checkpoints are read as data only"):
+        checkpoint.load(tmp_path / "saved")
+
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("content", [b"", b"no checkpoint", b"PK\x03\x04" + b"\0" * 99])
+def test_a_file_that_is_no_checkpoint_is_a_clear_error(tmp_path, content):
+    checkpoint = TrainingCheckpoint(nn.Linear(2, 2))
+    checkpoint.save(tmp_path)
+    (tmp_path / "rank0.pt").write_bytes(content)
+
+    with pytest.raises(ArgumentError, match=r"rank0\.pt is no file of a TrainingCheckpoint"):
+        checkpoint.load_rng(tmp_path)

@@ -44,4 +44,4 @@ def test_no_process_outlives_a_pytest_run_that_is_killed(tmp_path: Path) -> None
         os.close(fd)
     assert not living
     assert parent.returncode == -signal.SIGKILL
-    assert list(tmp_path.glob("trainsafe-warm-*")) == []
+    assert list(tmp_path.glob("trainsafe-*")) == []

@@ -46,6 +46,7 @@ class Beside:
 
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
+        gc.collect()  # when garbage goes differs from Run to Run
         for owner, weights in found_beside(self._parts, self._parameters, self._older):
             name = "a list with the shapes of the weights"
             if isinstance(owner, nn.Module):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import tempfile
 from typing import Any
 
@@ -46,7 +45,6 @@ class WholeBatches(torch.utils.data.Sampler[list[int]]):
 
 def train(ctx: Any, microbatches: int = 4, level: str = "step", fault: str = "") -> None:
     """Two steps of Lightning; at the level "microbatch" with a sampler of whole batches."""
-    random.seed(ctx.seed)  # rich, which Lightning imports, draws from it when it is imported
     import lightning.pytorch as pl
 
     ranks, rank = ctx.point.size("dp"), ctx.coordinates["dp"]

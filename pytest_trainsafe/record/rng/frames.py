@@ -24,6 +24,9 @@ _INJECTING = tuple(
     f"{PACKAGE / 'record' / name}{os.sep}" for name in ("inject", "model", "training")
 )
 
+#: The file names of Python's own code that imports modules.
+_IMPORTING = "<frozen importlib."
+
 #: A module's call. Only in its frame is a variable, `self`, read. For that Python makes a dict of
 #: all variables of the frame; these live as long as the call anyway, so the dict keeps no tensor
 #: alive for longer.
@@ -67,6 +70,27 @@ def site() -> tuple[CodeType, int] | None:
             return code, frame.f_lasti
         frame = frame.f_back
     return None
+
+
+def at_import() -> bool:
+    """Whether an installed package draws this while it is imported.
+
+    Such draws belong to the package, which may make a name or a table of them, not to the program:
+    a process that imported the package before makes none.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    installed = False
+    while frame is not None:
+        code = frame.f_code
+        if code.co_filename.startswith(_IMPORTING):
+            return installed
+        known = _kinds.get(id(code))
+        kind = known[0] if known is not None else _new_kind(code)
+        if kind & USER:
+            return False
+        installed = installed or bool(kind & INSTALLED)
+        frame = frame.f_back
+    return False
 
 
 def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -> Place:

@@ -265,9 +265,9 @@ class RngLedger:
         made = call()
         after = self._read(generator)
         if after != before:
-            place = self._place(skip=2)
             self._others[generator] = as_text(after)
-            self._note(generator, generator, name, before, after, place)
+            if not frames.at_import():
+                self._note(generator, generator, name, before, after, self._place(skip=2))
         return made
 
     def _numpy_made(self, generator: Any) -> None:

@@ -19,6 +19,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import WarmServer
 from pytest_trainsafe.launch.forkserver import start
 from pytest_trainsafe.launch.resources import leases, scratch
+from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key
 from pytest_trainsafe.runs.session import Session
@@ -54,10 +55,14 @@ def recorded(public: Path) -> Path:
 
 def cached(public: Path) -> Path:
     cache = ReferenceCache(public / "cache", 2**20)
+
+    def fails(folder: Path) -> Notes:
+        raise ZeroDivisionError
+
     with pytest.raises(ZeroDivisionError):
         cache.get(
             Key("0" * 32, {}),
-            lambda folder: 1 // 0,
+            fails,
             environ={},
             current=lambda: None,
             own=public / "own",

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -122,7 +123,7 @@ def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
     """As when another run sweeps between the creation and the lock."""
     make, made = tempfile.mkdtemp, []
 
-    def swept(*args: object, **kwargs: object) -> str:
+    def swept(*args: Any, **kwargs: Any) -> str:
         made.append(make(*args, **kwargs))
         if len(made) == 1:
             os.rmdir(made[0])

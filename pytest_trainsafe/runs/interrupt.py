@@ -20,9 +20,7 @@ class Interrupt:
         self.stop: Callable[[], None] = lambda: None
 
     @pytest.hookimpl(tryfirst=True)
-    def pytest_keyboard_interrupt(
-        self, excinfo: pytest.ExceptionInfo[KeyboardInterrupt | pytest.exit.Exception]
-    ) -> None:
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo[BaseException]) -> None:
         """Stops the ranks at once, and saves pytest work of seconds whose result nobody sees.
 
         pytest parses the source of each of some sixty frames, but shows only the last one, and a

@@ -11,6 +11,7 @@ RECORDER = """
 
     class Session:
         board = None
+        leases = types.SimpleNamespace(forget_dead=lambda: print("forgot the dead"))
 
         def __init__(self, settings, basetemp, cache_folder, shared, controller):
             assert (shared, controller) == (None, None)  # not a worker of pytest-xdist
@@ -25,11 +26,11 @@ RECORDER = """
         def candidate(self, case):
             return Traces(self, "candidate", case)
 
-        def group(self, case):
-            return Traces(self, "group", case)
-
         def discard(self, traces):
             self.discarded.append(traces.case.point.id)
+
+        def stop_runs(self):
+            raise AssertionError("nobody pressed Ctrl-C")
 
         def close(self):
             print("closed after discarding", self.discarded)
@@ -43,13 +44,15 @@ TESTS = """
 
     @pytest.mark.trainsafe("program:train", tp=[1, 2])
     def test_traces(request, trainsafe, reference_trace, candidate_trace, torchrun_group):
-        asked = [reference_trace, candidate_trace, torchrun_group]
-        assert [entry.role for entry in asked] == ["reference", "candidate", "group"]
+        asked = [reference_trace, candidate_trace]
+        assert [entry.role for entry in asked] == ["reference", "candidate"]
         assert all(entry.case is trainsafe for entry in asked)
+        assert torchrun_group._case is trainsafe
+        assert torchrun_group._session is candidate_trace.session
         candidate_trace.runs.publish({"point": trainsafe.point.id, "verdict": "pass"})
 
     def test_a_group_without_a_marker_has_no_case(torchrun_group):
-        assert (torchrun_group.role, torchrun_group.case) == ("group", None)
+        assert torchrun_group._case is None
 """
 
 

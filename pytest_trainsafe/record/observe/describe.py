@@ -230,7 +230,7 @@ def cut(text: str) -> str:
     """A text of at most MAX_TEXT characters; a longer one ends in a hash of all of it."""
     if len(text) <= MAX_TEXT:
         return text
-    return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(encodable(text))}"
+    return f"{text[: MAX_TEXT - 17]}#{xxhash.xxh3_64_hexdigest(encodable(text).encode())}"
 
 
 def plain_value(cls: Any, plain: Plain) -> Value:

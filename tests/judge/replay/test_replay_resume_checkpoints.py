@@ -361,7 +361,8 @@ class Runs:
 
 @pytest.mark.parametrize("where", ["shared", "per_rank"])
 def test_a_state_that_is_not_data_is_refused_with_its_class(tmp_path, where):
-    checkpoint = TrainingCheckpoint(nn.Linear(2, 2), **{where: {"place": OwnClass()}})
+    held: Any = {where: {"place": OwnClass()}}
+    checkpoint = TrainingCheckpoint(nn.Linear(2, 2), **held)
     checkpoint.save(tmp_path)
 
     with pytest.raises(ArgumentError, match=r"holds a [\w.]+\.OwnClass, and checkpoints are read"):

@@ -7,7 +7,6 @@ another user, and then let it continue.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import ipaddress
 import json
 import os
@@ -18,7 +17,6 @@ import socket
 import struct
 import threading
 import time
-import warnings
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -28,6 +26,7 @@ import network_programs
 import pytest
 import torch.distributed as dist
 from network_programs import KEY, VALUE
+from second_user import NOBODY, as_nobody, as_root
 from torch._C._distributed_c10d import TCPStore
 
 from pytest_trainsafe.launch import (
@@ -42,12 +41,8 @@ from pytest_trainsafe.launch import (
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.launch.torchrun.launcher import environment
 
-NOBODY = 65534
-
 #: Seconds after which an agent of torch's elastic rendezvous has read its state again.
 AGENT_POLLS = 1.5
-
-as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can act as another user")
 
 
 def needs_namespaces() -> None:
@@ -284,32 +279,6 @@ class Payload:
 
     def __reduce__(self) -> tuple[Callable[..., None], tuple[str]]:
         return os.mkdir, (self.folder,)
-
-
-def as_nobody(act: Callable[[], str], meanwhile: Callable[[], None] = lambda: None) -> str:
-    """What `act` returns, or raises, in a process of another user; `meanwhile` is called here."""
-    "".encode("idna")  # sockets need it, and another user may not read our Python's files
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # this process has threads
-        child = os.fork()
-    if not child:
-        try:
-            os.setgroups([])
-            os.setgid(NOBODY)
-            os.setuid(NOBODY)
-            ctypes.CDLL(None).prctl(4, 1, 0, 0, 0)  # PR_SET_DUMPABLE, as after an exec
-            os.write(write, act().encode())
-        except BaseException as error:
-            os.write(write, f"{type(error).__name__}: {error}".encode())
-        finally:
-            os._exit(0)
-    os.close(write)
-    meanwhile()
-    with open(read, errors="replace") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 def join(port: int) -> str:

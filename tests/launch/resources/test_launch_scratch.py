@@ -6,7 +6,9 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ sys.stdin.read()
 @pytest.fixture(autouse=True)
 def below(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The folder for temporary files."""
-    monkeypatch.setattr(scratch.tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(scratch, "SHORT", str(tmp_path / "absent"))
     return tmp_path
 
@@ -119,15 +121,15 @@ def test_a_folder_that_is_removed_while_it_is_made_is_made_again(
     below: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when another run sweeps between the creation and the lock."""
-    make, made = scratch.tempfile.mkdtemp, []
+    make, made = tempfile.mkdtemp, []
 
-    def swept(*args: object, **kwargs: object) -> str:
-        made.append(make(*args, **kwargs))  # type: ignore[call-overload]
+    def swept(*args: Any, **kwargs: Any) -> str:
+        made.append(make(*args, **kwargs))
         if len(made) == 1:
             os.rmdir(made[0])
         return made[-1]
 
-    monkeypatch.setattr(scratch.tempfile, "mkdtemp", swept)
+    monkeypatch.setattr(tempfile, "mkdtemp", swept)
 
     found = scratch.make("progress")
 

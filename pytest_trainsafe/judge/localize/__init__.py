@@ -12,7 +12,6 @@ tensors that still differ show the fault.
     places      the source line of a fault outside the modules
     conditions  the mode of a module, and changes of its parameters within a step
     budget      limits the time, and reuses the result of an earlier failure with the same cause
-    deadline    the time limit of one search
     axes        finds the axis (such as tp) without which a fault does not occur
     search      runs the above
     description  the text of the report

@@ -28,11 +28,11 @@ from pytest_trainsafe.judge.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judge.localize.budget import (
     TESTS,
     Budget,
+    Deadline,
     Family,
     LocatedBefore,
     budget_of,
 )
-from pytest_trainsafe.judge.localize.deadline import Deadline
 from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.judge.localize.gradients import reduced_before_step
 from pytest_trainsafe.judge.localize.initial import initial, whole_steps

@@ -6,7 +6,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from pytest_trainsafe.judge.localize.deadline import Deadline
+from pytest_trainsafe.judge.localize.budget import Deadline
 
 
 class Clock:

@@ -36,14 +36,32 @@ def all_of(values: Iterable[Any], allowed: tuple[str, ...]) -> bool:
 
 
 def local_axes(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    """The axes of the field `local`; () without it."""
     value = fields.get("local")
     if value is None:
         return ()
-    if not isinstance(value, list | tuple) or not all_of(value, LOCAL_AXES):
+    meaning = ", as in [cp, ep]: the axes over which the output has no logical counterpart"
+    return _axes("local", value, LOCAL_AXES, meaning, f"{origin}: {quoted(where)}")
+
+
+def _axes(
+    key: str,
+    value: Any,
+    allowed: tuple[str, ...],
+    meaning: str,
+    entry: str,
+    *,
+    needed: bool = False,
+) -> tuple[str, ...]:
+    """The axes in a list, without duplicates; with `needed` at least one.
+
+    `meaning` ends the message of the AnnotationError for anything else.
+    """
+    listed = isinstance(value, list | tuple) and all_of(value, allowed)
+    if not listed or (needed and not value):
         raise AnnotationError(
-            f"{origin}: {quoted(where)} has `local: {shown(value)}`; local must be a list of "
-            f"{', '.join(LOCAL_AXES)}, as in [cp, ep]: the axes over which the output has no "
-            "logical counterpart"
+            f"{entry} has `{key}: {shown(value)}`; {key} must be a list of "
+            f"{', '.join(allowed)}{meaning}"
         )
     return tuple(dict.fromkeys(value))
 
@@ -85,14 +103,13 @@ def decision_of(fields: Mapping[str, Any], origin: str, where: str) -> Decision:
 
 
 def gradient_partial(fields: Mapping[str, Any], origin: str, where: str) -> tuple[str, ...]:
+    """The axes of the field `gradient_partial`; () without it."""
     value = fields.get("gradient_partial", [])
-    if not isinstance(value, list | tuple) or not all_of(value, GRADIENT_AXES):
-        raise AnnotationError(
-            f"{origin}: {quoted(where)} has `gradient_partial: {shown(value)}`; gradient_partial "
-            f"must be a list of {', '.join(GRADIENT_AXES)}, as in [tp]: the axes whose ranks each "
-            "compute a term of the gradient (cp is always one of them and is not listed)"
-        )
-    return tuple(dict.fromkeys(value))
+    meaning = (
+        ", as in [tp]: the axes whose ranks each compute a term of the gradient (cp is always one "
+        "of them and is not listed)"
+    )
+    return _axes("gradient_partial", value, GRADIENT_AXES, meaning, f"{origin}: {quoted(where)}")
 
 
 def placing(
@@ -113,12 +130,9 @@ def placing(
             "(coordinates, sizes, shape) that returns the logical shape and the slices of each "
             "dimension. A file cannot hold one: pass the annotations as a dictionary"
         )
-    axes = fields.get("axes", ["tp"])
-    if not isinstance(axes, list | tuple) or not axes or not all_of(axes, PLACED_AXES):
-        raise AnnotationError(
-            f"{origin}: {quoted(where)} has `axes: {shown(axes)}`; axes must be a list of "
-            f"{', '.join(PLACED_AXES)}: the axes that the function in `slices` depends on"
-        )
+    meaning = ": the axes that the function in `slices` depends on"
+    given, entry = fields.get("axes", ["tp"]), f"{origin}: {quoted(where)}"
+    axes = _axes("axes", given, PLACED_AXES, meaning, entry, needed=True)
     others = [key for key in fields if key.endswith("_dim") and fields[key] is not None]
     others += [
         key
@@ -130,7 +144,7 @@ def placing(
             f"{origin}: {quoted(where)} has `slices` and {' and '.join(others)}; remove one of "
             "them: the function in `slices` gives the rows of every dimension"
         )
-    return function, tuple(dict.fromkeys(axes))
+    return function, axes
 
 
 def size(fields: Mapping[str, Any], key: str, origin: str, where: str) -> int | None:

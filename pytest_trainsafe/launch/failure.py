@@ -28,24 +28,13 @@ class GroupFailure(TrainsafeError):
     """The failure of a group of ranks; `result` holds everything that is known about it.
 
     `what` describes the group, such as "the candidate at tp=2", if a test has several; else "".
+    `told_by` is the test whose report has the whole message, which is then left out; else "".
     """
 
-    def __init__(self, result: GroupResult, what: str = "") -> None:
-        super().__init__(message(result, what))
+    def __init__(self, result: GroupResult, what: str = "", told_by: str = "") -> None:
+        super().__init__(short(result, what, told_by) if told_by else message(result, what))
         self.result = result
         self.what = what
-
-    @classmethod
-    def told(cls, failure: GroupFailure, test: str) -> GroupFailure:
-        """A copy of a failure that the report of `test` has told in full: only its headline."""
-        short = cls(failure.result, failure.what)
-        was = f"this was {failure.what}\n" if failure.what else ""
-        text = (
-            f"{reason(failure.result)}\n{was}the same run ended {test}, whose report has the "
-            f"tracebacks of its ranks\nfiles: {failure.result.folder}"
-        )
-        short.args = (text,)
-        return short
 
 
 def message(result: GroupResult, what: str = "") -> str:
@@ -64,6 +53,13 @@ def message(result: GroupResult, what: str = "") -> str:
         parts += ["output of the launcher:", _quote(result.launcher_log, 30)]
     parts.append(f"files: {result.folder}")
     return cut(cut_lines("\n".join(parts)), MESSAGE_LIMIT)
+
+
+def short(result: GroupResult, what: str, told_by: str) -> str:
+    """The text of a failure whose whole message is in the report of the test `told_by`."""
+    parts = [reason(result), *([f"this was {what}"] if what else [])]
+    told = f"the same run ended {told_by}, whose report has the tracebacks of its ranks"
+    return "\n".join([*parts, told, f"files: {result.folder}"])
 
 
 def headline(result: GroupResult) -> str:

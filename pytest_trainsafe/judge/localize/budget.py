@@ -44,7 +44,7 @@ class Deadline:
     """A limit of `seconds` from now; `held_up` returns the seconds that do not count."""
 
     def __init__(self, seconds: float, held_up: Callable[[], float]) -> None:
-        self._seconds, self._held_up = seconds, held_up
+        self.seconds, self._held_up = seconds, held_up
         self._began = time.monotonic() - held_up()
 
     @property
@@ -55,12 +55,12 @@ class Deadline:
     @property
     def passed(self) -> bool:
         """Whether no time is left."""
-        return self.spent >= self._seconds
+        return self.spent >= self.seconds
 
     def wait(self, future: Future[T]) -> T:
         """The future's result; raises TimeoutError if it has none when no time is left."""
         while True:
-            left = max(0.0, self._seconds - self.spent)
+            left = max(0.0, self.seconds - self.spent)
             try:
                 return future.result(min(left, _LOOK))
             except TimeoutError:

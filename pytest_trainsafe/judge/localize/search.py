@@ -105,16 +105,16 @@ def localize(
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
         return _unlocated(candidate, rung, failed, _all_spent(budget, most))
-    timer = Deadline(seconds, candidate.runs.session.board.held_up)
+    deadline = Deadline(seconds, candidate.runs.session.board.held_up)
     why = ""
     try:
         # If the optimizer's gradients agree, it is judged by them: its fault may need their values.
         wrong = any(f.where is not None and f.where.kind in _GRADIENTS for f in failing)
         found = Search(
-            candidate, reference, rung, seconds, wrong, needs, bool(failed.in_step)
+            candidate, reference, rung, deadline, wrong, needs, bool(failed.in_step)
         ).run()
     except TimeoutError:
-        spent = timer.spent
+        spent = deadline.spent
         limit = "--trainsafe-localize" if seconds == most else "the limit of the whole process"
         why = f"stopped at the time limit after {spent:.1f} s ({limit})"
     except GroupFailure as failure:
@@ -122,7 +122,7 @@ def localize(
         why = f"the program fails when the tensors between its modules are replaced ({reason})"
     except TraceError as error:
         why = str(error).partition("\n")[0]
-    spent = timer.spent
+    spent = deadline.spent
     budget.take(spent)
     if why:
         return _unlocated(candidate, rung, failed, why)
@@ -208,7 +208,7 @@ def _not_located(why: str) -> Located:
 
 @dataclass
 class Search:
-    """A search for the code that causes the differences in `rung`, limited to `seconds`.
+    """A search for the code that causes the differences in `rung`, until the `deadline`.
 
     `rung` has the traces of candidate and reference that were compared in one dtype.  With
     `main_gradients`, the optimizer gets generated gradients, and is judged alone.  `needs` has
@@ -222,14 +222,12 @@ class Search:
     candidate: Traces
     reference: Traces
     rung: Rung
-    seconds: float
+    deadline: Deadline
     main_gradients: bool = True
     needs: Sequence[MissingLayout] = ()
     in_step: bool = True
 
     def __post_init__(self) -> None:
-        board = self.candidate.runs.session.board
-        self.deadline = Deadline(self.seconds, board.held_up)
         self.dtype = self.rung.candidate.manifest.dtype
         whole = self.reference.in_full().at(self.dtype)
         found = scales(whole, self.rung.candidate, self.main_gradients)
@@ -325,7 +323,8 @@ class Search:
             return Tried(axes[0], f"{axes[0]}, the only one of this Point")
         tried = necessary_axis(case, axes, persists)
         if late:
-            stopped = f"stopped at the time limit after {self.seconds:.0f} s (--trainsafe-localize)"
+            seconds = self.deadline.seconds
+            stopped = f"stopped at the time limit after {seconds:.0f} s (--trainsafe-localize)"
             tried = replace(tried, text=f"{tried.text}; {stopped}" if tried.text else stopped)
         return tried
 

@@ -121,10 +121,10 @@ class Leases:
         """Waits for room for all ranks of a group, and holds it until the block ends.
 
         The order of groups is that of `turns`.  A group that is larger than the whole budget runs
-        alone.  `joined` is called when the group is in the queue, `soon` once if
-        the group is next in the queue but there is no room yet, and `waits` with the test runs
-        that it waits for, whenever they change.  Raises Stopped if `stop` is set while the group
-        waits, LeaseError if the folder of lease files cannot be used.
+        alone.  `joined` is called when the group is in the queue, `soon` once if the group is next
+        but there is no room yet, and `waits` with the other test runs that it waits for, whenever
+        these change.  Raises Stopped if `stop` is set while the group waits, LeaseError if the
+        folder of lease files cannot be used.
         """
         if LEASED in self._environ:
             joined()

@@ -26,12 +26,12 @@ from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
 from pytest_trainsafe.record.hooks.not_recorded import not_recorded
-from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
+from pytest_trainsafe.record.hooks.outputs import arguments, has_values, tensors_in, with_aliases
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.inject.rewrite import Rewriter
-from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.training.tensors import (
+    alias_for_gradient,
     local_values,
     on_gradient,
     on_output_gradient,
@@ -196,11 +196,7 @@ class ActivationRecorder:
         )
 
     def _record_inputs(self, watched: nn.Module, name: str, local: Sequence[str]) -> Any:
-        """Records what a module is given, as TTrace's Figure 3 declares it.
-
-        A tensor may be used elsewhere too, and its own hooks would get the sum of all gradients.
-        So the module is given an alias of each input that requires a gradient.
-        """
+        """Records what a module is given, as TTrace's Figure 3 declares it, and its gradients."""
 
         def hook(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
             step, microbatch = self.clock.step, self.clock.microbatch
@@ -210,24 +206,18 @@ class ActivationRecorder:
             if call is None:
                 return None
             aliases: dict[int, torch.Tensor] = {}
-            for key_path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
+            for key_path, tensor in tensors_in(arguments(args, kwargs), "input"):
                 where = TensorId(step, microbatch, "activation", name, key_path, call)
                 if not recomputing and self._kept("activation", key_path, local):
                     self.writer.add_tensor(where, *self._local(where, tensor))
-                plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
-                if not plain or not tensor.requires_grad or not torch.is_grad_enabled():
+                if id(tensor) in aliases or not self._kept("activation_grad", key_path, local):
                     continue
-                if not self._kept("activation_grad", key_path, local):
-                    continue
-                if id(tensor) not in aliases:
-                    aliases[id(tensor)] = tensor.view_as(tensor)
+                alias = alias_for_gradient(tensor)
+                if alias is not tensor:
+                    aliases[id(tensor)] = alias
                     gradient = msgspec.structs.replace(where, kind="activation_grad")
-                    on_gradient(aliases[id(tensor)], self._hold(gradient, True, False))
-
-            def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
-                return aliases.get(id(tensor), tensor)
-
-            return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
+                    on_gradient(alias, self._hold(gradient, True, False))
+            return with_aliases(args, kwargs, aliases)
 
         return hook
 

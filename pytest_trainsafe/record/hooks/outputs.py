@@ -96,6 +96,20 @@ def replace_tensors(
     return value
 
 
+def arguments(args: Any, kwargs: Any) -> dict[object, Any]:
+    """The arguments of a module by their keys in key paths: positions, then keywords."""
+    return {**dict(enumerate(args)), **kwargs}
+
+
+def with_aliases(args: Any, kwargs: Any, aliases: Mapping[int, torch.Tensor]) -> tuple[Any, Any]:
+    """The arguments of a module with tensors replaced; `aliases` has them by the tensors' ids."""
+
+    def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
+        return aliases.get(id(tensor), tensor)
+
+    return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
+
+
 def _is_container(value: object) -> bool:
     known = isinstance(value, Mapping | tuple | list)
     return known or (dataclasses.is_dataclass(value) and not isinstance(value, type))

@@ -29,12 +29,18 @@ from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-from pytest_trainsafe.record.hooks.outputs import replace_tensors, tensors_in
+from pytest_trainsafe.record.hooks.outputs import (
+    arguments,
+    replace_tensors,
+    tensors_in,
+    with_aliases,
+)
 from pytest_trainsafe.record.inject.perturb import Noise
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.model.origins import Origins
 from pytest_trainsafe.record.training.tensors import (
+    alias_for_gradient,
     is_pending,
     local_values,
     on_gradient,
@@ -267,14 +273,9 @@ class Rewriter:
             self.writer.add(Caller(name, self._running[-1].name, user or at))
 
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
-        """Keeps the inputs' values, and replaces each input by an alias to observe its gradient.
-
-        A tensor's own hooks would get the gradient summed over all uses of the tensor; the alias
-        is used in this call only.
-        """
+        """Keeps the inputs' values, and replaces each input by an alias to observe its gradient."""
         aliases: dict[int, torch.Tensor] = {}
-        # Key paths of arguments: positions, then keywords.
-        for key_path, tensor in tensors_in({**dict(enumerate(args)), **kwargs}, "input"):
+        for key_path, tensor in tensors_in(arguments(args, kwargs), "input"):
             if tensor.layout != torch.strided:
                 continue
             if not tensor.is_floating_point():
@@ -285,23 +286,14 @@ class Rewriter:
                 continue
             origin = getattr(tensor, _ORIGIN, None)
             if id(tensor) not in aliases:
-                aliases[id(tensor)] = alias = self._alias(tensor)
+                aliases[id(tensor)] = alias = alias_for_gradient(tensor)
                 if origin is not None:
                     setattr(alias, _ORIGIN, origin)
                 if alias is not tensor:
                     on_gradient(alias, self._hold(call, key_path, origin))
             call.inputs.append((key_path, local_values(tensor).clone(), origin))
 
-        def replaced(_: str, tensor: torch.Tensor) -> torch.Tensor:
-            return aliases.get(id(tensor), tensor)
-
-        return replace_tensors(args, replaced), replace_tensors(kwargs, replaced)
-
-    def _alias(self, tensor: torch.Tensor) -> torch.Tensor:
-        plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
-        if plain and tensor.requires_grad and torch.is_grad_enabled():
-            return tensor.view_as(tensor)
-        return tensor
+        return with_aliases(args, kwargs, aliases)
 
     def _hold(
         self, call: _Call, key_path: str, origin: Origin | None

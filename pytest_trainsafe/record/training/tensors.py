@@ -69,6 +69,18 @@ def on_gradient(
     return handle
 
 
+def alias_for_gradient(tensor: torch.Tensor) -> torch.Tensor:
+    """An alias to pass on in place of an input, whose gradient is that of this one use.
+
+    Hooks of the tensor itself would get the gradient summed over all of its uses.  Returns the
+    tensor itself if it gets no gradient or is of a class whose views are unknown.
+    """
+    plain = type(tensor) is torch.Tensor or is_dtensor(tensor)
+    if plain and tensor.requires_grad and torch.is_grad_enabled():
+        return tensor.view_as(tensor)
+    return tensor
+
+
 def on_output_gradient(
     tensor: torch.Tensor, hook: Callable[[torch.Tensor], None]
 ) -> RemovableHandle:

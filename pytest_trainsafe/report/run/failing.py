@@ -43,7 +43,7 @@ def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     told = item.config.stash.setdefault(_TOLD, {})
     first = told.setdefault(failure.result.folder, item.nodeid)
     if first != item.nodeid:
-        short = GroupFailure.told(failure, first).with_traceback(call.excinfo.tb)
+        short = GroupFailure(failure.result, failure.what, first).with_traceback(call.excinfo.tb)
         short.__suppress_context__ = True
         call.excinfo = pytest.ExceptionInfo.from_exception(short)
 

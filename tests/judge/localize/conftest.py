@@ -8,6 +8,7 @@ import pytest
 
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judge.localize.budget import Deadline
 from pytest_trainsafe.judge.localize.search import Search
 
 
@@ -23,6 +24,6 @@ def search(candidate_trace, reference_trace) -> Callable[..., Search]:
             perturbed=reference_trace.perturbed(dtype),
             shadow=None if dtype == "float64" else reference_trace.at("float64"),
         )
-        return Search(candidate_trace, reference_trace, rung, seconds=600)
+        return Search(candidate_trace, reference_trace, rung, Deadline(600, lambda: 0.0))
 
     return made

@@ -6,7 +6,7 @@ and the limits of clip functions.
 
 from __future__ import annotations
 
-import itertools
+from collections import Counter
 from dataclasses import replace
 
 from pytest_trainsafe.core.finding import StepSubject
@@ -84,8 +84,9 @@ def _clip_difference(saved: Trace, resumed: Trace, found: Divergence) -> Differe
 def _limits(rank: RankTrace) -> dict[tuple[int, str, int], float]:
     """The limits by step, function, and the number of the function's call in the step."""
     found: dict[tuple[int, str, int], float] = {}
+    calls = Counter[tuple[int, str]]()
     for each in rank.events_of(ClipLimit):
-        calls = itertools.count()
-        place = next(p for n in calls if (p := (each.step, each.function, n)) not in found)
-        found[place] = each.limit
+        call = each.step, each.function
+        found[*call, calls[call]] = each.limit
+        calls[call] += 1
     return found

@@ -103,7 +103,7 @@ def test_a_failing_run_reports_its_cause_in_terminal_github_and_junit_file(
     lines = [line for line in result.outlines if line.startswith("::")]
     assert len(lines) == 2
     assert lines[0].startswith(f"::error file={name}/model.py,line=4,")
-    assert "title=trainsafe%3A model.train%3A 0.output · activation::" in lines[0]
+    assert "title=trainsafe%3A model.train%3A 0.output · activation%3A 2 times" in lines[0]
     assert "%0Aaxes: fails where dp >= 2; 2 other points pass%0A" in lines[0]
     assert lines[1].startswith(f"::error file={name}/test_run.py,line=11,")
     assert lines[1].endswith("rerun: pytest 'test_run.py::test_of_another_error[dp1-float64]'")

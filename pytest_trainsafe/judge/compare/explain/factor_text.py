@@ -90,7 +90,8 @@ def factor_text(factor: Factor) -> str:
 
 def factor_pattern(factor: Factor) -> Pattern:
     """The pattern for the first tensor of a report if nothing but a common factor is wrong."""
-    return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor))
+    short = f"all {len(factor.scaled)} main gradients are {factor.description}"
+    return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor), short=short)
 
 
 def factor_cause(factor: Factor) -> str:

@@ -163,7 +163,9 @@ def _of_same_data(
         f"the program does not divide its data over {over}: check the sampler and how a batch is "
         "divided among the ranks, not the model"
     )
-    return Pattern("same data", text, apart[0] if len(apart) == 1 else over, cause)
+    axis = apart[0] if len(apart) == 1 else over
+    short = f"ranks {ranks[0]} and {ranks[1]} of {over} see the same data"
+    return Pattern("same data", text, axis, cause, short=short)
 
 
 def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
@@ -180,5 +182,6 @@ def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
                     "otherwise than in the reference: check its test for gradients that are not "
                     "finite and its scale, not the optimizer"
                 )
-                return Pattern("skipped step", text, cause=cause)
+                short = f"the optimizer skips step {where.step}"
+                return Pattern("skipped step", text, cause=cause, short=short)
     return None

@@ -188,9 +188,12 @@ def pytest_runtest_makereport(
     if error is None or not (_in_use(item.config) or isinstance(error, TrainsafeError)):
         return (yield)
     from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
+    from pytest_trainsafe.report.run.frames import hidden
 
     tell_once(item, call)
-    report = yield
+    assert call.excinfo is not None  # of the same error, perhaps with a shorter text
+    with hidden(item.config, call.excinfo):
+        report = yield
     shorten_line(item, error, report)
     store(item, report, run_folder(item.config))
     return report

@@ -76,8 +76,8 @@ def in_one_line(result: GroupResult, what: str = "") -> str:
         error = first.error.partition("\n")[0]
         text = f"rank {first.rank} raised {first.error_type}{place}{f': {error}' if error else ''}"
     elif odd := [] if result.mismatches or first is not None else _odd(result):
-        place = _places(result).get(odd[0])
-        text += f", {place}" if place is not None else ""
+        waits = _places(result).get(odd[0])
+        text += f", {waits}" if waits is not None else ""
     # The node id beside this line names the candidate.
     return f"{text}, in {what}" if what and not what.startswith("the candidate") else text
 

@@ -83,8 +83,8 @@ def factor_text(factor: Factor) -> str:
     if not factor.clips:
         return text
     return (
-        f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all "
-        "others. The patterns of the gradients above apply after division by this factor"
+        f"{text}: clipping scales all gradients by one norm, so one wrong gradient changes all "
+        "others. The patterns above describe the gradients after division by this factor"
     )
 
 

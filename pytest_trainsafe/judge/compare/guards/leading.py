@@ -178,9 +178,9 @@ def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
             if why.startswith(f"step {where.step}, ") and why not in expected:
                 text = f"the candidate skipped an optimizer step, unlike the reference: {why}"
                 cause = (
-                    "what decides to skip a step, a gradient scaler or an engine, decides "
-                    "otherwise than in the reference: check its test for gradients that are not "
-                    "finite and its scale, not the optimizer"
+                    "the gradient scaler or engine that decides whether to skip a step decides "
+                    "otherwise than in the reference: check its scale and its test for gradients "
+                    "that are not finite, not the optimizer"
                 )
                 short = f"the optimizer skips step {where.step}"
                 return Pattern("skipped step", text, cause=cause, short=short)

@@ -125,9 +125,9 @@ def _possible(pattern: Pattern) -> Pattern:
 
     The text of `pattern` names no size.
     """
-    sizes = _or(list(equal_axes(pattern)))
-    it = "it" if len(pattern.equals) == 1 else "one of these"
-    cause = f"{_SOME_FACTOR}; unless it equals {sizes} {_BY_CHANCE}, {_cause(pattern.factor, it)}"
+    sizes = equal_axes(pattern)
+    likely = _cause(pattern.factor, _or(list(sizes)), "" if len(sizes) == 1 else "one of them")
+    cause = f"{likely}; if the size matches only {_BY_CHANCE}, another factor is wrong"
     return msgspec.structs.replace(
         pattern,
         text=f"{pattern.text}, which equals {_or(list(pattern.equals))}",
@@ -140,10 +140,12 @@ def _start(pattern: Pattern) -> str:
     return pattern.text.partition(", which equals ")[0]
 
 
-def _cause(factor: float, size: str) -> str:
+def _cause(factor: float, size: str, again: str = "") -> str:
+    """What makes a factor of `size`, which the second clause calls `again` if that is given."""
+    number = size.replace("micro-batches", "the number of micro-batches")
     if factor > 1:
-        return f"a division by {size} is missing, or a sum over {size} counts replicas"
-    return f"it is divided by {size} once too often, or a sum over {size} is missing"
+        return f"a division by {number} is missing, or a sum over {again or size} counts replicas"
+    return f"it is divided by {number} once too often, or a sum over {again or size} is missing"
 
 
 def _plain(name: str) -> str:

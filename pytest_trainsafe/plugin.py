@@ -31,7 +31,7 @@ from pytest_trainsafe.fixtures.core import (
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
 from pytest_trainsafe.runs import interrupt
-from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
+from pytest_trainsafe.sweep.signature import FUZZING, HELP, MARKER, param_marks
 
 __all__ = [
     "_trainsafe_cell",
@@ -60,7 +60,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
-    config.addinivalue_line("markers", SIGNATURE)
+    config.addinivalue_line("markers", HELP)
     settings = config.stash[SETTINGS] = read_settings(config)
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
     if settings.plan or settings.shard is not None:

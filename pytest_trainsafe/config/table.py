@@ -68,6 +68,11 @@ class Option:
         """The option as written on the command line."""
         return f"--trainsafe-{self.name}"
 
+    @property
+    def takes_list(self) -> bool:
+        """Whether the value is a list of words, which a comma separates on the command line."""
+        return isinstance(getattr(_DEFAULT, self.field), tuple) and self.text is None
+
     def shown(self, value: Any) -> str:
         """The text for a value: `120`, `float64,float32`; "" for an empty value."""
         if self.text is not None:

@@ -94,9 +94,10 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any) -> None:
-    """Starts to show the progress of the workers' Points, once a worker has trainsafe tests."""
-    from pytest_trainsafe.report.run.live_workers import start_for_workers
+    """Shows the network's risk and the progress of Points, once a worker has trainsafe tests."""
+    from pytest_trainsafe.report.run.live_workers import name_risk, start_for_workers
 
+    name_risk(node.config)
     start_for_workers(node.config)
 
 

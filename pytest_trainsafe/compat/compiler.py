@@ -166,9 +166,9 @@ def _step_without_break() -> None:
     if decorated is None or not {"set_grad_enabled", "graph_break"} <= {*decorated.co_names}:
         return
     for optimizer in _subclasses(torch.optim.Optimizer):
+        given: Any = optimizer
         step = vars(optimizer).get("step")
-        if _code(step) is decorated and hasattr(step, "__wrapped__"):
-            given: Any = optimizer
+        if callable(step) and _code(step) is decorated and hasattr(step, "__wrapped__"):
             given.step = _without_break(step)
 
 
@@ -196,6 +196,7 @@ def _without_break(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _subclasses(cls: type) -> Iterator[type]:
+    each: type
     for each in cls.__subclasses__():
         yield each
         yield from _subclasses(each)

@@ -35,7 +35,7 @@ demo: setup
 	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=2 cp=1 --trainsafe-launcher torchrun
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
-	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
+	@$(BIN)/pytest docs/examples/gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
 
 # An answer in under two minutes: what starts no ranks and no other pytest.
 quick: setup

@@ -36,6 +36,9 @@ demo: setup
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
+	@echo
+	@echo "It failed, as it must. To test a model of your own: copy docs/examples/own_model, or read"
+	@echo '"A test of your own model" in README.md.'
 
 # An answer in under two minutes: what starts no ranks and no other pytest.
 quick: setup

@@ -85,13 +85,13 @@ def metadata_of(wheel: Path) -> Message:
 
 
 def relative_or_broken(page: str, home: str, root: Path) -> list[str]:
-    """The links of a page that are not absolute, and those that name no file of the repository."""
+    """The links of a page that are not absolute, or name nothing in the repository."""
     in_repository = re.compile(rf"{re.escape(home)}/(?:blob|raw)/v[\d.]+/([^#]+)")
     return [
         target
         for target in re.findall(r"\]\(([^)]+)\)", page)
         if not target.startswith(("https://", "#"))
-        or ((file := in_repository.match(target)) and not (root / file[1]).is_file())
+        or ((file := in_repository.match(target)) and not (root / file[1]).exists())
     ]
 
 

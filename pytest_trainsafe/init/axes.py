@@ -19,7 +19,8 @@ class Axes:
     """The mesh axes that a program asks for, each with how it does so, outermost first.
 
     `sweep` maps the axes of a first sweep to their values.  `others` names further axes that the
-    program reads.  `unseen` says that nothing in the program asks for an axis.
+    program reads, or that its file names although it does not ask for them on one device.
+    `unseen` says that nothing in the program asks for an axis.
     """
 
     asked: Mapping[str, tuple[str, ...]]
@@ -47,10 +48,9 @@ def axes_of(trace: Trace, file: Path) -> Axes:
     sites = rank.events_of(Site)
     for wrapper in {site.name for site in sites if site.what == "wrapper"}:
         ask("dp", wrapper.rpartition(".")[2])
-    if "mesh" in used:
-        named = _words(file) & mesh.names
-        for name in named:
-            ask(name, "ctx.mesh")
+    named = sorted(_words(file) & {*mesh.of_layouts, "sp"})
+    for name in named if "mesh" in used else ():
+        ask(name, "ctx.mesh")
     if not any(found.values()) and rank.events_of(CollectiveEvent):
         ask("dp", "collectives over all ranks")
     asked = {axis: tuple(how) for axis, how in found.items() if how}
@@ -58,7 +58,8 @@ def axes_of(trace: Trace, file: Path) -> Axes:
     sweep: dict[str, list[int] | list[bool]] = {axis: [1, 2] for axis in swept}
     if "sp" in read and any(mesh.role(axis) == "tp" for axis in asked):
         sweep["sp"] = [False, True]
-    others = tuple(axis for axis in _READ if axis in read)
+    rest = {name for name in named if not sweep.keys() & {name, *mesh.members(name)}}
+    others = tuple(sorted({axis for axis in _READ if axis in read} | rest))
     return Axes(asked, sweep, others, unseen=not asked)
 
 

@@ -206,12 +206,16 @@ def _initial(seen: Seen) -> Check:
         return Check("ok", "first values", "by ctx.initialize, equal at every Point")
     mesh = seen.trial.trace.point.mesh
     parts = [axis for axis in seen.axes.asked if mesh.role(axis) in ("tp", "pp")]
+    write = "ctx.initialize(model) before the optimizer is made, or load a checkpoint"
     if seen.trial.seeded is False:
-        return Check("ok", "first values", "do not depend on the seed, such as a checkpoint's")
+        text = "do not depend on ctx.seed: from a checkpoint, or from a seed of the program's own"
+        apart = f"; if drawn, ranks of {listing(parts)} draw others for their parts"
+        if parts:
+            return Check("note", "first values", f"{text}{apart}", write, COMMON)
+        return Check("ok", "first values", text)
     how = "depend on the seed" if seen.trial.seeded else "without ctx.initialize"
     if parts:
         text = f"{how}: ranks of {listing(parts)} that hold a part would draw others"
-        write = "ctx.initialize(model) before the optimizer is made, or load a checkpoint"
         return Check("lacks", "first values", text, write, COMMON)
     return Check("ok", "first values", f"{how}, and every rank holds the whole model")
 
@@ -226,7 +230,7 @@ def _axes(seen: Seen) -> Check:
         text = "the program asks for no axis, so it would train the same on every rank"
         return Check("lacks", "axes", text, write, "docs/usage.md#reading-the-point")
     parts = [f"{axis} ({', '.join(how)})" for axis, how in axes.asked.items()]
-    more = f"; reads {', '.join(axes.others)}" if axes.others else ""
+    more = f"; also reads or names {', '.join(axes.others)}" if axes.others else ""
     return Check("ok", "axes", f"{', '.join(parts)}{more}")
 
 

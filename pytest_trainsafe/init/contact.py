@@ -21,8 +21,7 @@ from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import try_out
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import headline, raised_at
-from pytest_trainsafe.printable import printable
-from pytest_trainsafe.report.rows import WIDTH, wrap
+from pytest_trainsafe.report.rows import WIDTH, wrap, write_lines
 from pytest_trainsafe.runs import interrupt
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.product import cell_of
@@ -79,7 +78,7 @@ class _Contact:
         self.session = session
         self.found = found
         self.folder = config.invocation_params.dir
-        self.writer = config.get_terminal_writer()
+        self.reporter = config.pluginmanager.getplugin("terminalreporter")
 
     def make(self) -> bool:
         """Trains, prints and writes; returns whether nothing lacks and the test was written."""
@@ -177,6 +176,5 @@ class _Contact:
             self._lines(f"  {command} --trainsafe-annotate   # adds layouts that are still missing")
 
     def _lines(self, *lines: str) -> None:
-        for line in lines:
-            self.writer.line(printable(line))
-        self.writer.flush()
+        if self.reporter is not None:
+            write_lines(self.reporter, lines)

@@ -24,7 +24,8 @@ def create(path: Path, text: str) -> str:
 
 def beside(found: Found, folder: Path) -> Path:
     """The folder for the test: the program's, or `folder` if the program is an installed one."""
-    return found.file.parent if is_own(found.file) else folder
+    ours = found.name.startswith("pytest_trainsafe.")
+    return found.file.parent if is_own(found.file) and not ours else folder
 
 
 def path_of_test(found: Found, folder: Path) -> Path:
@@ -54,7 +55,8 @@ def text_of_test(found: Found, axes: Axes, path: Path) -> str:
     short = re.sub(r"\W", "_", found.file.stem, flags=re.ASCII)
     lines += ["", *imports, "", ""]
     if axes.others:
-        lines.append(f"# The program also reads {', '.join(axes.others)}: add them to the sweep.")
+        named = ", ".join(axes.others)
+        lines.append(f"# The program also reads or names {named}: add what it supports.")
     lines += [
         f"@pytest.mark.trainsafe({given}{sweep})",
         f"def test_{short}_trains_like_one_device(candidate_trace, reference_trace):",

@@ -21,6 +21,7 @@ from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.joint import JointJudgement, judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import reason
+from pytest_trainsafe.report.proposal import advice_rows
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.product import cell_of
@@ -151,6 +152,9 @@ def _compared(
         return Check("ok", label, f"trains like one device{with_them}")
     if proposal is None:
         text = f"{_difference(joint)}{with_them}"
+        declared = _declared(joint)
+        if declared:
+            return Check("lacks", label, text, declared, "docs/layouts.md#losses-and-gradients")
         write = "run the test, whose report names the code at fault"
         return Check("lacks", label, text, write, "docs/usage.md#finding-the-code-at-fault")
     names = [name for _, name in proposal.lacking if name]
@@ -163,6 +167,15 @@ def _compared(
     also = "" if layouts.read else f", {PASS_THEM}"
     annotate = ", or run the test with --trainsafe-annotate" if layouts.read else ""
     return Check("lacks", label, text, f"{where}{also}{annotate}", PAGE)
+
+
+def _declared(joint: JointJudgement) -> str:
+    """What another declaration of means over ranks, or of layouts, would explain; "" for none."""
+    ladder = joint.comparison
+    advice = ladder.rungs[-1].advice if ladder is not None and ladder.rungs else None
+    if advice is None or (advice.misaveraged is None and advice.misdeclared is None):
+        return ""
+    return " ".join(text for _, text, _ in advice_rows(replace(advice, proposal=None)))
 
 
 def _difference(joint: JointJudgement) -> str:

@@ -67,23 +67,28 @@ def try_out(session: Session, case: Case) -> Trial:
 
 
 def _first(session: Session, case: Case) -> Trial:
-    made: Path | None = None
-    repeat = 0
-    while True:
-        try:
-            return Trial(
-                _run(session, case, "float64", repeat), "float64", repeat=repeat, made=made
-            )
-        except GroupFailure as failure:
-            missing = _missing_file(failure)
-            if missing is not None and made is None and not create(missing, LAYOUTS):
-                made, repeat = missing, 1
-                continue
-            if not raised(failure.result):
-                raise
-            narrow = _run(session, case, "float32", repeat)  # raises the same if it is no matter
-            why = reason(failure.result)
-            return Trial(narrow, "float32", why, repeat=repeat, made=made)
+    try:
+        return _trained(session, case)
+    except GroupFailure as failure:
+        missing = _missing_file(failure)
+        if missing is None or create(missing, LAYOUTS):
+            raise
+    try:
+        return _trained(session, case, repeat=1, made=missing)
+    except GroupFailure:
+        missing.unlink(missing_ok=True)
+        raise
+
+
+def _trained(session: Session, case: Case, repeat: int = 0, made: Path | None = None) -> Trial:
+    try:
+        return Trial(_run(session, case, "float64", repeat), "float64", repeat=repeat, made=made)
+    except GroupFailure as failure:
+        if _missing_file(failure) or not raised(failure.result):
+            raise
+        why = reason(failure.result)
+    narrow = _run(session, case, "float32", repeat)  # raises the same if the dtype is not the cause
+    return Trial(narrow, "float32", why, repeat=repeat, made=made)
 
 
 def _run(session: Session, case: Case, dtype: str, repeat: int, seed: int | None = None) -> Run:

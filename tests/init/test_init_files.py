@@ -41,7 +41,7 @@ def test_a_test_names_its_program_its_sweep_and_what_else_the_program_reads(
     compile(text, str(path), "exec")
     assert "from pretrain import train\n" in text
     assert "@pytest.mark.trainsafe(train, dp=[1, 2], sp=[False, True])\n" in text
-    assert "# The program also reads zero:" in text
+    assert "# The program also reads or names zero: add what it supports.\n" in text
     assert "def test_pretrain_trains_like_one_device(candidate_trace, reference_trace):" in text
 
 

@@ -62,6 +62,10 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", SIGNATURE)
     settings = config.stash[SETTINGS] = read_settings(config)
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
+    if settings.init:
+        from pytest_trainsafe.init.hooks import Init
+
+        config.pluginmanager.register(Init(), "trainsafe_init")
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 
@@ -70,11 +74,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Turns pytest-xdist off if `--trainsafe-plan` is given.
+    """Turns pytest-xdist off if `--trainsafe-plan` or `--trainsafe-init` is given.
 
-    One process then collects all tests and writes the plan of them, without running any test.
+    One process then writes the plan of all tests, or the first test of a program, and runs none.
     """
-    if config.getoption("trainsafe_plan"):
+    if config.getoption("trainsafe_plan") or config.getoption("trainsafe_init"):
         from pytest_trainsafe.sweep.plan.select import run_in_one_process
 
         run_in_one_process(config)

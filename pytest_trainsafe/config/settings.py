@@ -37,9 +37,10 @@ class Settings:
     environment variables.  `localize` is the number of seconds that each failing test may spend on
     finding the faulty code, 0 for none; `judge/localize/budget.py` limits the total time of a
     process.  `annotate` is the directory that test ids are relative to, if missing annotations are
-    to be written, else "".  `plan` is the format of the plan that is written instead of running
-    tests, "" for none.  `shard` is the number of this run's shard and the count of shards, None to
-    run all tests; `from_plan` is the path of the plan that divides the tests into shards, "" to
+    to be written, else "".  `init` is the program for which a first test is written, "" for none.
+    `plan` is the format of the plan that is written instead of running tests, "" for none.
+    `shard` is the number of this run's shard and the count of shards, None to run all tests;
+    `from_plan` is the path of the plan that divides the tests into shards, "" to
     divide them by their number of ranks.  `github` says when the reports for GitHub Actions are
     written, one of GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger.
     `packs` names the packs of invariants that candidates must satisfy, and `learn` the pack that
@@ -77,6 +78,7 @@ class Settings:
     packs: tuple[str, ...] = ()
     learn: str = ""
     root: str = ""
+    init: str = ""
     plan: str = ""
     shard: tuple[int, int] | None = None
     from_plan: str = ""

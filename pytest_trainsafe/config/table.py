@@ -313,6 +313,15 @@ OPTIONS = (
         more="patterns are relative to the root directory: `data/*.bin,$LAYERS`",
     ),
     Option(
+        "init",
+        "init",
+        "PROGRAM",
+        "Train package.module:function or a script once, list what it lacks, write a first test "
+        "beside it, and run no tests",
+        values.parse_program,
+        more="[the first test](#the-first-test)",
+    ),
+    Option(
         "plan",
         "plan",
         "FORMAT",

@@ -89,6 +89,15 @@ def parse_file(source: str, text: str) -> str:
     return text
 
 
+def parse_program(source: str, text: str) -> str:
+    """Parses the name of a program, which is looked up later."""
+    if not text or len(text) > 3000:
+        raise SettingError(
+            f"{source} takes package.module:function or the path of a script, not {shown(text)}"
+        )
+    return text
+
+
 def parse_shard(source: str, text: str) -> tuple[int, int]:
     """Parses "I/N": the number of a shard, counted from 1, and the count of shards."""
     found = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", text)

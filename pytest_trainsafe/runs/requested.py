@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult
@@ -26,13 +26,15 @@ class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
     `cache_key` is the cache key under which the Run was looked up, or "" if the cache was not used;
-    `reused` is whether the cache had the Run.
+    `reused` is whether the cache had the Run.  `notes` says what the program read; it is empty
+    unless this process made the Run and stored it in the cache.
     """
 
     trace: Trace
     seconds: Mapping[str, float]
     cache_key: str = ""
     reused: bool = False
+    notes: Notes = field(default_factory=Notes)
 
 
 @dataclass(frozen=True, slots=True)

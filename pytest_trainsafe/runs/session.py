@@ -332,12 +332,11 @@ class Session:
         if self.cache is None or cache_key is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
             return Run(Trace.open(workdir / "trace"), recorded.seconds)
-        seconds: dict[str, float] = {}
+        made: list[Recorded] = []
 
         def make(trace: Path) -> Notes:
-            recorded = self._record(order, device, workdir, trace)
-            seconds.update(recorded.seconds)
-            return recorded.notes
+            made.append(self._record(order, device, workdir, trace))
+            return made[-1].notes
 
         entry = self.cache.get(
             cache_key,
@@ -354,7 +353,8 @@ class Session:
             shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
         if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
-        return Run(trace, seconds, cache_key.digest, entry.reused)
+        own = made[-1] if made else Recorded({}, Notes())
+        return Run(trace, own.seconds, cache_key.digest, entry.reused, own.notes)
 
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path

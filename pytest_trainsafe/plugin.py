@@ -18,6 +18,7 @@ from pytest_trainsafe import hooks
 from pytest_trainsafe.config.options import add_options, separate_sweep_words
 from pytest_trainsafe.config.read import read_settings, require_encodable_folders, sweep_words
 from pytest_trainsafe.config.settings import SETTINGS, WORKER_SWEEP
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
     cache_folder,
@@ -194,13 +195,18 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Stores the report of a marked test that fails, and tells an exception of ranks once."""
-    if call.excinfo is None or not _in_use(item.config):
+    """Says in one line why a test fails, stores its report, tells an exception of ranks once."""
+    error = call.excinfo.value if call.excinfo is not None else None
+    if error is None or not (_in_use(item.config) or isinstance(error, TrainsafeError)):
         return (yield)
-    from pytest_trainsafe.report.run.failing import store, tell_once
+    from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
+    from pytest_trainsafe.report.run.frames import hidden
 
     tell_once(item, call)
-    report = yield
+    assert call.excinfo is not None  # of the same error, perhaps with a shorter text
+    with hidden(item.config, call.excinfo):
+        report = yield
+    shorten_line(item, error, report)
     store(item, report, run_folder(item.config))
     return report
 

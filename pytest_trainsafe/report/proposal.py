@@ -45,11 +45,11 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"a layout for {proposal.withheld} more tensors, which match as partial sums over "
-            "ranks: later tensors would still be wrong, so most likely a reduction is missing or "
-            "done twice"
+            f"{proposal.withheld} more tensors would match if they were declared as partial sums "
+            "over ranks, but later tensors would still be wrong: most likely a reduction is "
+            "missing or done twice"
         )
-        rows.append(("not offered", text, True))
+        rows.append(("partial sums", text, True))
     if proposal.unexplained:
         rows.append(("no layout", proposal.unexplained, True))
     return rows

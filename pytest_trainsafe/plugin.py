@@ -182,14 +182,17 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Stores the report of a marked test that fails, and tells an exception of ranks once."""
-    if call.excinfo is None or not _in_use(item.config):
+    """Adds the output of ranks; stores a failed report, and tells an exception of ranks once."""
+    folder = run_folder(item.config)
+    if folder is None:  # no ranks have been started
         return (yield)
     from pytest_trainsafe.report.run.failing import store, tell_once
+    from pytest_trainsafe.report.run.rank_output import add_output
 
     tell_once(item, call)
     report = yield
-    store(item, report, run_folder(item.config))
+    add_output(item, call, report)
+    store(item, report, folder)
     return report
 
 

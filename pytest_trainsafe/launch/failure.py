@@ -35,6 +35,7 @@ class GroupFailure(TrainsafeError):
         super().__init__(short(result, what, told_by) if told_by else message(result, what))
         self.result = result
         self.what = what
+        self.told_by = told_by
 
 
 def message(result: GroupResult, what: str = "") -> str:

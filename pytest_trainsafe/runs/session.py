@@ -331,13 +331,12 @@ class Session:
         cache_key = self._cache_key(order, device)
         if self.cache is None or cache_key is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
-            return Run(Trace.open(workdir / "trace"), recorded.seconds)
-        seconds: dict[str, float] = {}
+            return Run(Trace.open(workdir / "trace"), recorded.seconds, files=recorded.files)
+        made: list[Recorded] = []
 
         def make(trace: Path) -> Notes:
-            recorded = self._record(order, device, workdir, trace)
-            seconds.update(recorded.seconds)
-            return recorded.notes
+            made.append(self._record(order, device, workdir, trace))
+            return made[-1].notes
 
         entry = self.cache.get(
             cache_key,
@@ -354,7 +353,8 @@ class Session:
             shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
         if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
-        return Run(trace, seconds, cache_key.digest, entry.reused)
+        seconds, files = (made[-1].seconds, made[-1].files) if made else ({}, None)
+        return Run(trace, seconds, cache_key.digest, entry.reused, files)
 
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path

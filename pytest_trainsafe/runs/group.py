@@ -9,6 +9,7 @@ import pytest
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.task import device_of
+from pytest_trainsafe.runs.terminal import with_console
 from pytest_trainsafe.sweep.case import Case
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Group:
         settings = self._case.settings if self._case is not None else self._session.settings
         device = device_of(settings.device, world_size)
         task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
+        task = with_console(task)
         workdir = self._session.directory("group")
         self.last = result = self._session.launch(task, settings.timeout, workdir)
         result.raise_for_failure()

@@ -38,6 +38,7 @@ from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
+from pytest_trainsafe.runs.terminal import with_console
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -428,6 +429,7 @@ class Session:
             device=device,
             launch_environment=order.launch_environment,
         )
+        task = with_console(task, spec)
         order.enter(WAITING)
         for joined in order.behind:
             joined.wait()

@@ -21,6 +21,7 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.console.attend import Attendance
 from pytest_trainsafe.launch.files import OUTCOME_PREFIX, Outcome, RankFiles
 from pytest_trainsafe.launch.resources import temporary
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN_STATE, WaitState, read_wait_state
@@ -83,9 +84,18 @@ class Supervision:
 
 
 class Group:
-    """A running group.  Leaving the `with` block ends all its processes."""
+    """A running group.  Leaving the `with` block ends all its processes.
 
-    def __init__(self, processes: Processes, folder: Path, world: int) -> None:
+    `attendance` shows the ranks' output; None to show none.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        folder: Path,
+        world: int,
+        attendance: Attendance | None = None,
+    ) -> None:
         self.state = Supervision(time.monotonic())
         self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
         self._log_path = folder / "launcher.log"
@@ -94,6 +104,7 @@ class Group:
         self._left_alone = False
         self._silent = False
         self._processes = processes
+        self._attendance = attendance
         self._control = processes.control
         self._control.setblocking(False)
         os.set_blocking(processes.output, False)
@@ -108,6 +119,8 @@ class Group:
         trace: TracebackType | None,
     ) -> None:
         self._sweep()
+        if self._attendance is not None:
+            self._attendance.end()
         for rank in self.state.ranks:
             if rank.pidfd is not None:
                 os.close(rank.pidfd)

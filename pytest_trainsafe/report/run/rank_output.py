@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.launch.console.console import current
 from pytest_trainsafe.printable import printable
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ def add_output(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.Tes
     The group of ranks is the one that failed, if the test ended with its failure.  Otherwise it is
     that of the candidate's last Run, or the last group that the test ran with `torchrun_group`.
     """
+    if current() is not None:  # the user has seen it
+        return
     if report.when == "call":
         sections = [section for group in _groups(item, call) for section in _sections(group)]
         item.stash[_SECTIONS] = sections

@@ -49,7 +49,7 @@ class Group:
         settings = self._case.settings if self._case is not None else self._session.settings
         device = device_of(settings.device, world_size)
         task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
-        task = with_console(task)
+        task = with_console(task, settings)
         workdir = self._session.directory("group")
         self.last = result = self._session.launch(task, settings.timeout, workdir)
         result.raise_for_failure()

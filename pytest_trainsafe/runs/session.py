@@ -429,7 +429,7 @@ class Session:
             device=device,
             launch_environment=order.launch_environment,
         )
-        task = with_console(task, spec)
+        task = with_console(task, self.settings, spec)
         order.enter(WAITING)
         for joined in order.behind:
             joined.wait()

@@ -1,7 +1,7 @@
-"""Console: where pytest's own output goes, for the lines of ranks.
+"""Console: where pytest's own output goes, for the lines of ranks and for a debugger in a rank.
 
-The plugin opens it if the user asks for live output (`-s`).  A process has one terminal, so it has
-at most one console.
+The plugin opens it if the user asks for live output (`-s`) or for a debugger
+(`--trainsafe-debug`).  A process has one terminal, so it has at most one console.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import termios
 import threading
 from collections.abc import Callable
 
@@ -21,17 +22,30 @@ def current() -> Console | None:
 
 
 class Console:
-    """Two descriptors for output, which the console owns; `close` closes them.
+    """Two descriptors for output, and that of a terminal to lend to ranks (None for none).
 
-    `column` returns the width of pytest's unfinished line.
+    The console owns the descriptors; `close` closes them.  `column` returns the width of pytest's
+    unfinished line.
     """
 
-    def __init__(self, stdout: int, stderr: int, column: Callable[[], int] = lambda: 0) -> None:
+    def __init__(
+        self,
+        stdout: int,
+        stderr: int,
+        terminal: int | None = None,
+        column: Callable[[], int] = lambda: 0,
+    ) -> None:
         global _current
+        self.terminal = terminal
+        #: The process id of the rank that has the terminal, 0 for none.
+        self.borrower = 0
+        #: Whether a rank has had the terminal.
+        self.lent = False
         self._outputs = {"stdout": stdout, "stderr": stderr}
         self._column = column
         self._at_start = True
-        #: Held by whoever writes to the terminal.
+        self._settings: list[object] = []
+        #: Held by whoever writes to the terminal, also by a rank that has borrowed it.
         self._lock = threading.Lock()
         self._before, _current = _current, self
 
@@ -39,7 +53,8 @@ class Console:
         """Closes the descriptors; the console that was open before is the current one again."""
         global _current
         _current = self._before
-        for descriptor in self._outputs.values():
+        for descriptor in {*self._outputs.values(), self.terminal} - {None}:
+            assert descriptor is not None
             os.close(descriptor)
 
     def begin_line(self) -> None:
@@ -47,7 +62,7 @@ class Console:
         self._at_start = True
 
     def write(self, stream: str, lines: bytes) -> None:
-        """Writes whole lines to "stdout" or "stderr"."""
+        """Writes whole lines to "stdout" or "stderr"; waits while a rank has the terminal."""
         with self._lock:
             if self._at_start and self._column() > 0:
                 lines = b"\n" + lines
@@ -55,6 +70,24 @@ class Console:
             # The reader of the output may have gone; pytest itself finds out.
             with contextlib.suppress(OSError):
                 _write(self._outputs[stream], lines)
+
+    def lend(self, borrower: int) -> bool:
+        """Reserves the terminal for the process `borrower`; returns whether it was free."""
+        assert self.terminal is not None
+        if not self._lock.acquire(blocking=False):
+            return False
+        self._settings = termios.tcgetattr(self.terminal)
+        self.borrower, self.lent = borrower, True
+        return True
+
+    def take_back(self) -> None:
+        """Ends a loan, and undoes what the borrower changed of the terminal's settings."""
+        assert self.terminal is not None
+        self.borrower = 0
+        with contextlib.suppress(termios.error):  # the terminal was closed
+            termios.tcsetattr(self.terminal, termios.TCSANOW, self._settings)  # type: ignore[arg-type]
+        self._at_start = True
+        self._lock.release()
 
 
 def _write(descriptor: int, content: bytes) -> None:

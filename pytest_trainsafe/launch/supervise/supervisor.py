@@ -86,7 +86,7 @@ class Supervision:
 class Group:
     """A running group.  Leaving the `with` block ends all its processes.
 
-    `attendance` shows the ranks' output; None to show none.
+    `attendance` shows the ranks' output, and lets one of them debug; None for neither.
     """
 
     def __init__(
@@ -137,15 +137,22 @@ class Group:
         All times are in seconds.  After a first failure, the other ranks have `grace` seconds to
         fail on their own, or less if they are all idle.  Waiting also ends early if idle ranks
         disagree on a collective or are stuck in calls that cannot complete, or if a signal has
-        suspended a rank.  Ranks that still run then write their stacks.
+        suspended a rank.  Ranks that still run then write their stacks.  While a rank is in its
+        debugger, only the end of the ranks and `stop` count.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
         failed_at: float | None = None
         idle, suspended = Idle(), Suspended()
+        now = time.monotonic()
         while not state.reason:
             self._update()
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            debugs = self._attendance is not None and self._attendance.in_debugger()
+            if debugs:
+                limit += now - before
+                failed_at = None if failed_at is None else failed_at + now - before
+                idle, suspended = Idle(), Suspended()
             if not begun and all(rank.pid for rank in state.ranks):
                 limit, begun = now + timeout, True
             running = [rank for rank in state.ranks if rank.running]
@@ -169,6 +176,8 @@ class Group:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
                 state.reason = "failed" if failed and not self._left_alone else "launcher"
+            elif debugs and not stop.is_set():
+                self._sleep()
             elif failed_at is not None and (now > failed_at + grace or idle.seconds > _IDLE):
                 state.reason = "failed"
             elif stop.is_set():

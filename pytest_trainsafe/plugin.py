@@ -29,7 +29,7 @@ from pytest_trainsafe.fixtures.core import (
 )
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
-from pytest_trainsafe.runs import interrupt
+from pytest_trainsafe.runs import early_start, interrupt
 from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
 
 __all__ = [
@@ -104,12 +104,19 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Prepares to start the fork server while the test modules are imported."""
+    early_start.watch(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrizes marked tests over the Points of their sweep."""
     if metafunc.definition.get_closest_marker(MARKER) or param_marks(metafunc.definition):
         from pytest_trainsafe.sweep.collect import parametrize
 
         parametrize(metafunc)
+        early_start.collected(metafunc)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -143,6 +150,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
         announce(session.config)
         finish(session, items)
+        early_start.expect_imports()
         require_encodable_folders(session.config)
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult
 from pytest_trainsafe.record.reads.notes import Notes, checked
+from pytest_trainsafe.sweep.namesakes import refuse_other_file_in_ranks
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -77,7 +78,13 @@ class RequestedRuns:
         self._seconds: dict[RunSpec, Mapping[str, float]] = {}
 
     def start(self, spec: RunSpec) -> Future[Run]:
-        """Launches a Run unless it has finished or is in progress; returns a Future of it."""
+        """Launches a Run unless it has finished or is in progress; returns a Future of it.
+
+        Raises InvalidProgramError if the ranks would import another file than the tests have.
+        """
+        __tracebackhide__ = True
+        if not spec.script:
+            refuse_other_file_in_ranks(spec.program)
         self.specs.add(spec)
         return self.session.run(spec)
 

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
 from email.parser import Parser
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 Run = Callable[..., str]
+Checkout = Callable[[Path], Path]
 
 PROGRAM = "pytest_trainsafe.reference_models.gpt:train"
 
@@ -32,6 +33,40 @@ def test_a_wheel_contains_exactly_the_files_of_the_package(
     assert "pytest_trainsafe/py.typed" in code
     assert "pytest_trainsafe/reference_models/gpt.yaml" in code
     assert "pytest_trainsafe/invariants/pytorch.pack" in code
+
+
+def test_a_source_distribution_builds_the_same_wheel(
+    run: Run, checkout: Checkout, wheel: Path, tmp_path: Path
+) -> None:
+    # Without an option, `build` makes the wheel from the source distribution that it has made.
+    run(sys.executable, "-m", "build", "--no-isolation", cwd=checkout(tmp_path / "source"))
+    (again,) = (tmp_path / "source" / "dist").glob("*.whl")
+
+    with zipfile.ZipFile(wheel) as one, zipfile.ZipFile(again) as other:
+        assert sorted(one.namelist()) == sorted(other.namelist())
+        assert [name for name in one.namelist() if one.read(name) != other.read(name)] == []
+
+
+def test_a_checkout_without_links_builds_nothing_and_says_why(
+    checkout: Checkout, tmp_path: Path
+) -> None:
+    folder = checkout(tmp_path / "source")
+    link = folder / "pytest_trainsafe" / "invariants"
+    link.unlink()
+    link.write_text("../invariants")  # as git writes it with core.symlinks=false
+
+    built = subprocess.run(
+        [sys.executable, "-m", "build", "--wheel", "--no-isolation"],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=120,
+    )
+
+    assert built.returncode
+    assert "pytest_trainsafe/invariants is not a link" in built.stdout + built.stderr
+    assert "git config core.symlinks true" in built.stdout + built.stderr
 
 
 def test_a_wheel_has_one_top_level_package(names: set[str]) -> None:
@@ -54,9 +89,8 @@ def test_a_wheel_registers_the_plugin_and_contains_its_licence(wheel: Path) -> N
 
 
 def test_every_package_is_imported_from_the_installed_wheel(
-    run: Run, site: Path, tmp_path: Path, pyproject: dict[str, Any]
+    run: Run, site: Path, tmp_path: Path, packages: list[str]
 ) -> None:
-    packages = pyproject["tool"]["setuptools"]["packages"]
     modules = [*packages, "pytest_trainsafe.fixtures.core", "pytest_trainsafe.reference_models.gpt"]
     script = (
         "import importlib, json, sys; "

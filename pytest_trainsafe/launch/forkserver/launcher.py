@@ -20,6 +20,7 @@ import msgspec
 from pytest_trainsafe.errors import TrainsafeWarning
 from pytest_trainsafe.launch.console.attend import attend
 from pytest_trainsafe.launch.files import RankFiles, write_whole
+from pytest_trainsafe.launch.forkserver import early
 from pytest_trainsafe.launch.forkserver.start import WarmServer, connect, teach
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.protocol import Begun, Launcher, LaunchSetup
@@ -301,7 +302,7 @@ def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:
 def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer | None]:
     """The address of the run's fork server, and the server if this process started it."""
     if setup.controller == os.getpid():
-        server = WarmServer.start()
+        server = early.take() or WarmServer.start()
         return server.address, server
     setup.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address_file = setup.folder / "warm-address"

@@ -124,11 +124,12 @@ def teach(address: str, names: Sequence[str]) -> None:
 
 
 def status(address: str) -> dict[str, Any]:
-    """The state of the server: a dict with the keys "server", "learned", "never" and "busy".
+    """The state of the server: a dict with the keys below.
 
     "server" is the server's process id.  "learned" lists the modules that the server imported after
     a child process had tried them; "never" maps each module that the server refuses to import to
-    the reason.  "busy" is whether a module is to be tried.  Waits until the server is ready.
+    the reason.  "imported" lists the modules of `preload.SAFE` that it has imported.  "busy" is
+    whether a module is to be tried.  Waits until the server is ready.
     Raises ConnectionError if the server ends without an answer.
     """
     with connect(address) as connection, connection.makefile("r") as lines:

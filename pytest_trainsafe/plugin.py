@@ -63,7 +63,7 @@ def pytest_configure(config: pytest.Config) -> None:
     settings = config.stash[SETTINGS] = read_settings(config)
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
     if settings.debug is not None:
-        from pytest_trainsafe.runs.terminal import lend_terminal
+        from pytest_trainsafe.runs.progress.terminal import lend_terminal
 
         lend_terminal(config)
     if settings.plan or settings.shard is not None:

@@ -9,7 +9,7 @@ import pytest
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.task import device_of
-from pytest_trainsafe.runs.terminal import with_console
+from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.sweep.case import Case
 
 if TYPE_CHECKING:

@@ -67,6 +67,10 @@ def pytest_configure(config: pytest.Config) -> None:
         from pytest_trainsafe.init.hooks import Init
 
         config.pluginmanager.register(Init(), "trainsafe_init")
+    if settings.debug is not None:
+        from pytest_trainsafe.runs.progress.terminal import lend_terminal
+
+        lend_terminal(config)
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 
@@ -195,19 +199,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Says in one line why a test fails, stores its report, tells an exception of ranks once."""
+    """Says in one line why a test fails, adds the output of its ranks, and stores its report."""
     error = call.excinfo.value if call.excinfo is not None else None
-    if error is None or not (_in_use(item.config) or isinstance(error, TrainsafeError)):
+    ours = error is not None and (_in_use(item.config) or isinstance(error, TrainsafeError))
+    folder = run_folder(item.config)
+    if not ours and folder is None:  # no ranks have been started
         return (yield)
     from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
     from pytest_trainsafe.report.run.frames import hidden
+    from pytest_trainsafe.report.run.rank_output import add_output
 
     tell_once(item, call)
-    assert call.excinfo is not None  # of the same error, perhaps with a shorter text
     with hidden(item.config, call.excinfo):
         report = yield
+    add_output(item, call, report)
     shorten_line(item, error, report)
-    store(item, report, run_folder(item.config))
+    store(item, report, folder)
     return report
 
 

@@ -46,7 +46,8 @@ class Settings:
     `packs` names the packs of invariants that candidates must satisfy, and `learn` the pack that
     this run learns, "" for none; `root` is pytest's root directory, whose folder `invariants` has
     the project's packs.  `replay` is None, or the folder of a trace whose Run is replayed from a
-    checkpoint, with the step that failed (None to find it).  `profile` is the name of the profile
+    checkpoint, with the step that failed (None to find it).  `debug` is the number of the rank that
+    gets the terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile
     that is used, "" for none; its values are in the other fields.  `adapters`, `judges` and
     `relations` are the import paths of the project's own framework adapters, judges and relations,
     and `launchers` the names of its own launchers, each with the import path of its factory.
@@ -84,6 +85,7 @@ class Settings:
     from_plan: str = ""
     github: str = "auto"
     replay: tuple[str, int | None] | None = None
+    debug: int | None = None
     adapters: tuple[str, ...] = ()
     judges: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()

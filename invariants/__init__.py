@@ -9,3 +9,7 @@ deepspeed        programs that DeepSpeed's engines train, on each rank and betwe
 
 `recipes` lists the programs from which each pack is learned.
 """
+
+from pytest_trainsafe.core.links import unlinked
+
+__path__ = unlinked(__path__)

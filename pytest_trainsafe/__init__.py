@@ -191,11 +191,13 @@ def __getattr__(name: str) -> object:
     import sys
     from importlib import import_module
 
-    from pytest_trainsafe.deferred import IMPORTS_TORCH, deferred
+    from pytest_trainsafe import deferred
 
+    if name.startswith("assert_") and deferred.first_assertion is not None:
+        deferred.first_assertion()
     home = f"{__name__}.{_HOME[name]}"
-    if name in IMPORTS_TORCH and "torch" not in sys.modules:
-        value = deferred(home, name)
+    if name in deferred.IMPORTS_TORCH and "torch" not in sys.modules:
+        value = deferred.deferred(home, name)
     else:
         value = getattr(import_module(home), name)
     globals()[name] = value

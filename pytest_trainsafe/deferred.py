@@ -7,6 +7,7 @@ to the objects themselves.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
@@ -31,6 +32,10 @@ IMPORTS_TORCH = {
     "per_example_keys": False,
     "replay_plan": False,
 }
+
+
+#: Called once, when an assertion is first taken from the package: ranks will be needed soon.
+first_assertion: Callable[[], None] | None = None
 
 
 def deferred(home: str, name: str) -> object:

@@ -30,7 +30,7 @@ from pytest_trainsafe.fixtures.core import (
 )
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
-from pytest_trainsafe.runs import interrupt
+from pytest_trainsafe.runs import early_start, interrupt
 from pytest_trainsafe.sweep.signature import FUZZING, HELP, MARKER, param_marks
 
 __all__ = [
@@ -63,6 +63,14 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", HELP)
     settings = config.stash[SETTINGS] = read_settings(config)
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
+    if settings.init:
+        from pytest_trainsafe.init.hooks import Init
+
+        config.pluginmanager.register(Init(), "trainsafe_init")
+    if settings.debug is not None:
+        from pytest_trainsafe.runs.progress.terminal import lend_terminal
+
+        lend_terminal(config)
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 
@@ -71,11 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Turns pytest-xdist off if `--trainsafe-plan` is given.
+    """Turns pytest-xdist off if `--trainsafe-plan` or `--trainsafe-init` is given.
 
-    One process then collects all tests and writes the plan of them, without running any test.
+    One process then writes the plan of all tests, or the first test of a program, and runs none.
     """
-    if config.getoption("trainsafe_plan"):
+    if config.getoption("trainsafe_plan") or config.getoption("trainsafe_init"):
         from pytest_trainsafe.sweep.plan.select import run_in_one_process
 
         run_in_one_process(config)
@@ -102,12 +110,19 @@ def pytest_xdist_node_collection_finished(node: Any) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    """Prepares to start the fork server while the test modules are imported."""
+    early_start.watch(session.config)
+
+
+@pytest.hookimpl(tryfirst=True)
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Parametrizes marked tests over the Points of their sweep."""
     if metafunc.definition.get_closest_marker(MARKER) or param_marks(metafunc.definition):
         from pytest_trainsafe.sweep.collect import parametrize
 
         parametrize(metafunc)
+        early_start.collected(metafunc)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -141,6 +156,7 @@ def pytest_collection_modifyitems(session: pytest.Session, items: list[pytest.It
 
         announce(session.config)
         finish(session, items)
+        early_start.expect_imports()
         require_encodable_folders(session.config)
 
 
@@ -184,19 +200,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Says in one line why a test fails, stores its report, tells an exception of ranks once."""
+    """Says in one line why a test fails, adds the output of its ranks, and stores its report."""
     error = call.excinfo.value if call.excinfo is not None else None
-    if error is None or not (_in_use(item.config) or isinstance(error, TrainsafeError)):
+    ours = error is not None and (_in_use(item.config) or isinstance(error, TrainsafeError))
+    folder = run_folder(item.config)
+    if not ours and folder is None:  # no ranks have been started
         return (yield)
     from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
     from pytest_trainsafe.report.run.frames import hidden
+    from pytest_trainsafe.report.run.rank_output import add_output
 
     tell_once(item, call)
-    assert call.excinfo is not None  # of the same error, perhaps with a shorter text
     with hidden(item.config, call.excinfo):
         report = yield
+    add_output(item, call, report)
     shorten_line(item, error, report)
-    store(item, report, run_folder(item.config))
+    store(item, report, folder)
     return report
 
 

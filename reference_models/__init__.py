@@ -14,3 +14,7 @@ Start with a program: `gpt.py`, `llama.py`, `moe.py`, `cnn.py` or `lstm.py`.  Th
 For DeepSpeed: the programs `deepspeed_gpt.py` and `deepspeed_resumed.py`, its past bugs in
 `deepspeed_bugs/`, and its open ones in `deepspeed_open/`.
 """
+
+from pytest_trainsafe.core.links import unlinked
+
+__path__ = unlinked(__path__)

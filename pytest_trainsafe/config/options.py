@@ -35,7 +35,7 @@ _GROUPS = (
     (
         "trainsafe-failures",
         "trainsafe: after a failure, and files that are written",
-        ("localize", "annotate", "replay", "learn", "keep-traces", "github"),
+        ("localize", "debug", "annotate", "init", "replay", "learn", "keep-traces", "github"),
     ),
     (
         "trainsafe-references",

@@ -8,6 +8,7 @@ layout, indices  how a rank's local tensor maps into the logical tensor, and the
 finding          one judged fact, and what it is about
 precision        the number systems in which tests are judged (such as bfloat16): how each rounds
 code_files       classifies a file: the project's, this package's, torch's, installed, standard
+links            the folders that links in a checkout lead to
 untrusted        safe reading of files that another process may have written
 cut_text         text that is safe to send, print and keep
 """

@@ -17,6 +17,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Literal
 
+from pytest_trainsafe.core.links import unlinked
+
 #: The folders of this package whose code runs in the ranks.
 RANK_SIDE = ("align", "annotations", "core", "frameworks", "launch", "record", "sweep", "trace")
 
@@ -43,12 +45,9 @@ TORCH = _folder_of_torch()
 
 @cache
 def _fixtures() -> str:
-    """The folder of this package's loops for frameworks, with a trailing separator.
-
-    It lies beside the package in a checkout, and inside of it when it is installed.
-    """
-    folders = (PACKAGE / "fixtures", PACKAGE.parent / "fixtures")
-    return next((f"{each}{os.sep}" for each in folders if (each / "loop_marks.py").exists()), "<")
+    """The folder of this package's loops for frameworks, with a trailing separator."""
+    [folder] = unlinked([str(PACKAGE / "fixtures")])
+    return folder + os.sep
 
 
 def is_fixture(file: str) -> bool:

@@ -28,6 +28,7 @@ from pytest_trainsafe.fuzz.runner import GIVEN
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
 from pytest_trainsafe.printable import printable
+from pytest_trainsafe.sweep.namesakes import refuse_other_file
 from pytest_trainsafe.sweep.relations import Relation
 from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
@@ -85,6 +86,9 @@ def trainsafe_fuzz(
             raise ArgumentTypeError(
                 f"@trainsafe_fuzz decorates a test function, not {shown(function)}"
             )
+        if source.declaration.program.script is None:
+            file = inspect.unwrap(function).__code__.co_filename
+            refuse_other_file(source.declaration.program.path, file)
         example, takes = _example_of(function, source)
         # A relation needs no reference, so it is judged on a single device too.
         source.alone = bool(source.relations) and "reference_trace" not in takes

@@ -36,6 +36,7 @@ class GroupFailure(TrainsafeError):
         self.line = in_one_line(result, what)
         self.result = result
         self.what = what
+        self.told_by = told_by
 
 
 def message(result: GroupResult, what: str = "") -> str:

@@ -13,6 +13,7 @@ import msgspec
 import torch
 import torch.distributed as dist
 
+from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
@@ -48,6 +49,7 @@ def run(assigned: dict[str, Any]) -> dict[str, Any]:
     noted.  Raises ProgramError if the program recorded no step, because there is then nothing to
     compare.
     """
+    compiler.postpone()
     assignment = msgspec.convert(assigned, Assignment, strict=False)
     noting = None
     with contextlib.ExitStack() as around:
@@ -134,6 +136,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
         writer.add(NoteEvent("read_axis", axis))
+    for word in sorted(ctx.used):
+        writer.add(NoteEvent("used", word))
     writer.close()
     return seconds
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import glob
 import hashlib
 import importlib.metadata
-import importlib.util
 import os
 import platform
 import subprocess
@@ -23,6 +22,7 @@ from typing import Any
 import msgspec
 
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
+from pytest_trainsafe.core.links import unlinked
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
 
@@ -112,9 +112,8 @@ def _own_files() -> tuple[Path, ...]:
     if not is_project(PACKAGE):
         return ()
     files = [path for part in RANK_SIDE for path in (PACKAGE / part).rglob("*.py")]
-    models = importlib.util.find_spec(f"{PACKAGE.name}.reference_models")
-    for folder in models.submodule_search_locations or () if models is not None else ():
-        files += Path(folder).rglob("*.yaml")
+    [models] = unlinked([str(PACKAGE / "reference_models")])
+    files += Path(models).rglob("*.yaml")
     return tuple(files)
 
 

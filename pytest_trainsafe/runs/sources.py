@@ -26,6 +26,7 @@ from functools import cache
 from pathlib import Path
 
 from pytest_trainsafe.core.code_files import is_project, is_standard
+from pytest_trainsafe.core.links import unlinked
 from pytest_trainsafe.core.untrusted import open_file
 
 _PARSING = threading.Lock()
@@ -128,7 +129,7 @@ class _Walk:
             above = self._module(parent, required)
             if above is None or above.submodule_search_locations is None or not _entered(above):
                 return self.specs.setdefault(name, None)
-            path = list(above.submodule_search_locations)
+            path = unlinked(above.submodule_search_locations)
         for entry in sys.path if path is None else path:
             self._note(entry)
             if os.path.isdir(below := _below(entry, name)):  # may become a package

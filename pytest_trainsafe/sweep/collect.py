@@ -25,6 +25,7 @@ from pytest_trainsafe.printable import printable
 from pytest_trainsafe.sweep.covering.cells import OPTION as COVER
 from pytest_trainsafe.sweep.covering.cells import cover_text
 from pytest_trainsafe.sweep.marker import read_marker
+from pytest_trainsafe.sweep.namesakes import refuse_other_file
 from pytest_trainsafe.sweep.point_summary import attach_point, attach_summary, plural, reason_counts
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, MAX_REASONS, Cell, cells
 from pytest_trainsafe.sweep.signature import FUZZ, MARKER, param_marks
@@ -132,8 +133,11 @@ def _cells(metafunc: pytest.Metafunc, mark: pytest.Mark) -> list[Cell]:
         return reason
 
     try:
+        declared = read_marker(mark.args, mark.kwargs)
+        if declared.program.script is None:
+            refuse_other_file(declared.program.path, str(definition.path))
         return cells(
-            read_marker(mark.args, mark.kwargs),
+            declared,
             config.stash[SETTINGS],
             project_rule,
             compared="reference_trace" in metafunc.fixturenames,

@@ -7,9 +7,9 @@ import threading
 import pytest
 import torch
 
-from pytest_trainsafe import fixtures
 from pytest_trainsafe.core import code_files
 from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
+from pytest_trainsafe.fixtures import loop_marks
 
 
 @pytest.mark.parametrize(
@@ -18,7 +18,7 @@ from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line
         ("<string>", "none"),
         ("<eval_with_key>.7", "none"),
         (code_files.__file__, "ours"),
-        (fixtures.__file__, "fixture"),
+        (loop_marks.__file__, "fixture"),
         (torch.nn.functional.__file__, "torch"),
         ("/opt/deepspeed/comm/comm.py", "wrapper"),
         ("/v/lib/python3.12/site-packages/deepspeed/comm/comm.py", "wrapper"),
@@ -49,7 +49,7 @@ def test_calling_lines_are_those_of_the_nearest_package_and_of_the_project():
 
 
 def test_lines_of_our_loops_for_frameworks_are_named_only_if_there_is_no_other():
-    package, loop = "/v/site-packages/layers.py", f"{fixtures.__file__}"
+    package, loop = "/v/site-packages/layers.py", f"{loop_marks.__file__}"
     inner = lambda: call(calling_lines, package)  # noqa: E731
     site, user = call(inner, loop)
     assert site == f"{package}:1"

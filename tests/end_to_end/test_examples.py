@@ -133,17 +133,31 @@ def test_a_wrong_gradient_reduction_is_reported_with_its_line(tmp_path: Path) ->
     assert f"look at train.py:{number} (changes gradients by div_)" in output
 
 
+@pytest.mark.slow
+def test_the_whole_folder_of_examples_passes_with_one_command(tmp_path: Path) -> None:
+    shutil.copytree(EXAMPLE.parent, tmp_path / "docs" / "examples")
+    (tmp_path / "pytest.ini").write_text("[pytest]\n")
+    command = [sys.executable, "-m", "pytest", f"--basetemp={tmp_path}/base", "docs/examples"]
+
+    done = inner_pytest.captured(command, tmp_path)
+
+    assert done.returncode == 0, done.stdout
+    tests = [*EXAMPLE.parent.rglob("test_*.py")]
+    assert len(tests) > 5
+    assert [test.name for test in tests if test.name not in done.stdout] == []
+
+
 @shared
-def test_the_examples_with_dropout_pass(tmp_path: Path) -> None:
+def test_examples_with_modules_of_one_name_pass_together(tmp_path: Path) -> None:
     folder = tmp_path / "examples"
-    for name in ("dropout", "per_example"):
+    for name in ("dropout", "metamorphic", "per_example"):
         shutil.copytree(EXAMPLE.parent / name, folder / name)
     (folder / "pytest.ini").write_text("[pytest]\n")
 
     done = run(folder, "--trainsafe-localize=off")
 
     assert done.returncode == 0, done.stdout
-    assert "7 passed" in done.stdout
+    assert "11 passed" in done.stdout
 
 
 @shared

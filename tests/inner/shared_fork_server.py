@@ -10,7 +10,7 @@ import os
 
 import pytest
 
-from pytest_trainsafe.launch.forkserver import launcher
+from pytest_trainsafe.launch.forkserver import early, launcher
 
 #: The variable with the address of the outer run's fork server.
 ADDRESS = "TRAINSAFE_TESTS_FORK_SERVER"
@@ -21,4 +21,5 @@ def pytest_configure(config: pytest.Config) -> None:
     address = os.environ[ADDRESS]
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
+    patch.setattr(early, "start", lambda: False)
     patch.setattr(launcher, "_serve", lambda setup, stop: (address, None))

@@ -1,4 +1,4 @@
-"""Shared by the packaging tests: the repository, its pyproject.toml, and a wheel of it."""
+"""Shared by the packaging tests: the repository, its packages, and a wheel of it."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from typing import Any
 import pytest
 
 Run = Callable[..., str]
+Checkout = Callable[[Path], Path]
 
 ROOT = Path(__file__).resolve().parents[2]
 
 #: Everything that a wheel is made from.
 SOURCES = ("pytest_trainsafe", "fixtures", "invariants", "reference_models")
-FILES = ("pyproject.toml", "README.md", "LICENSE")
+FILES = ("pyproject.toml", "setup.py", "README.md", "LICENSE")
 
 
 @pytest.fixture(scope="session")
@@ -47,6 +48,13 @@ def shipped() -> set[str]:
 
 
 @pytest.fixture(scope="session")
+def packages(shipped: set[str]) -> list[str]:
+    """Every folder with code, as the name of a package."""
+    folders = {path.rpartition("/")[0] for path in shipped if path.endswith(".py")}
+    return sorted(folder.replace("/", ".") for folder in folders)
+
+
+@pytest.fixture(scope="session")
 def run() -> Run:
     """Run a command: `run(*command, cwd=folder, NAME=value)` returns what it prints.
 
@@ -71,13 +79,27 @@ def run() -> Run:
 
 
 @pytest.fixture(scope="session")
-def wheel(run: Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A wheel, built from a copy: a build leaves files behind that the next build would include."""
-    copy = tmp_path_factory.mktemp("source")
-    for name in SOURCES:
-        shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-    for name in FILES:
-        shutil.copy(ROOT / name, copy)
+def checkout() -> Checkout:
+    """Copy what a wheel is made from: `checkout(folder)` returns the folder.
+
+    A build leaves files behind that the next build would include.
+    """
+
+    def checkout(folder: Path) -> Path:
+        ignored = shutil.ignore_patterns("__pycache__")
+        for name in SOURCES:
+            shutil.copytree(ROOT / name, folder / name, symlinks=True, ignore=ignored)
+        for name in FILES:
+            shutil.copy(ROOT / name, folder)
+        return folder
+
+    return checkout
+
+
+@pytest.fixture(scope="session")
+def wheel(run: Run, checkout: Checkout, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A wheel, built from a copy of the checkout."""
+    copy = checkout(tmp_path_factory.mktemp("source"))
     run(sys.executable, "-m", "build", "--wheel", "--no-isolation", cwd=copy)
     (built,) = (copy / "dist").glob("*.whl")
     return built

@@ -9,16 +9,12 @@ from pathlib import Path
 
 import pytest
 
-SOURCES = ("fixtures", "invariants", "reference_models")
-
 
 @pytest.fixture
 def installed(root: Path, tmp_path: Path) -> Path:
-    """A copy of the package in the layout of an installation, which tests may change."""
+    """A copy of the package, with folders in place of its links, which tests may change."""
     ignored = shutil.ignore_patterns("__pycache__")
     shutil.copytree(root / "pytest_trainsafe", tmp_path / "pytest_trainsafe", ignore=ignored)
-    for name in SOURCES:
-        shutil.copytree(root / name, tmp_path / "pytest_trainsafe" / name, ignore=ignored)
     return tmp_path
 
 

@@ -1,73 +1,75 @@
-"""pyproject.toml lists every folder with code, and its place in the package."""
+"""The package is one folder for every tool, and its files have one name."""
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from importlib import import_module, metadata
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 Run = Callable[..., str]
 
+LINKED = ("fixtures", "invariants", "reference_models")
 
-def folders_with_code(shipped: set[str]) -> set[str]:
-    return {path.rpartition("/")[0].replace("/", ".") for path in shipped if path.endswith(".py")}
-
-
-def test_every_folder_with_code_is_a_listed_package(
-    pyproject: dict[str, Any], shipped: set[str]
-) -> None:
-    listed = pyproject["tool"]["setuptools"]["packages"]
-
-    assert folders_with_code(shipped) == set(listed)
-    assert len(listed) == len(set(listed))
+#: Prints the file of a package as tools find it that run no code of an installation: by the path.
+BY_PATH = """
+from importlib.machinery import PathFinder
+print(PathFinder.find_spec("pytest_trainsafe").origin)
+"""
 
 
-def test_every_listed_package_has_an_init_file(
-    pyproject: dict[str, Any], shipped: set[str]
-) -> None:
-    inits = {f"{name.replace('.', '/')}/__init__.py" for name in listed_packages(pyproject)}
-
-    assert inits <= shipped
-
-
-def test_top_level_folders_other_than_the_package_are_mapped_into_it(
-    pyproject: dict[str, Any],
-) -> None:
-    mapped = pyproject["tool"]["setuptools"]["package-dir"]
-
-    assert all(name == f"pytest_trainsafe.{folder}" for name, folder in mapped.items())
-    assert set(mapped.values()) == {"fixtures", "invariants", "reference_models"}
-
-
-def test_every_listed_package_can_be_imported(pyproject: dict[str, Any]) -> None:
-    for name in listed_packages(pyproject):
-        assert import_module(name).__name__ == name
-
-
-def test_an_editable_installation_imports_the_repository(
-    pyproject: dict[str, Any], root: Path
-) -> None:
+@pytest.fixture
+def editable(root: Path) -> None:
+    """Skips a test that is about an editable installation, if there is none."""
     import pytest_trainsafe
 
     if not Path(pytest_trainsafe.__file__).is_relative_to(root):
         pytest.skip("pytest-trainsafe is installed from a wheel here")
-    for name in listed_packages(pyproject):
-        file = import_module(name).__file__
-        assert file is not None
-        assert Path(file).is_relative_to(root)
 
 
-def test_source_folders_are_not_importable_as_top_level_packages(run: Run, tmp_path: Path) -> None:
-    script = "from importlib.util import find_spec; print([find_spec(n) for n in {names}])"
-    names = ["fixtures", "invariants", "reference_models"]
+def test_every_package_has_an_init_file(packages: list[str], shipped: set[str]) -> None:
+    assert {f"{name.replace('.', '/')}/__init__.py" for name in packages} <= shipped
 
-    printed = run(sys.executable, "-P", "-c", script.format(names=names), cwd=tmp_path)
 
-    assert printed.strip() == "[None, None, None]"
+@pytest.mark.parametrize("name", LINKED)
+def test_a_folder_of_the_repository_is_a_relative_link_in_the_package(
+    root: Path, name: str
+) -> None:
+    assert os.readlink(root / "pytest_trainsafe" / name) == f"../{name}"
+    assert (root / name).is_dir()
+
+
+def test_every_package_can_be_imported(packages: list[str]) -> None:
+    for name in packages:
+        assert import_module(name).__name__ == name
+
+
+@pytest.mark.usefixtures("editable")
+def test_an_editable_installation_is_a_path_that_tools_read(
+    run: Run, root: Path, tmp_path: Path
+) -> None:
+    printed = run(sys.executable, "-P", "-c", BY_PATH, cwd=tmp_path)
+
+    assert printed.strip() == str(root / "pytest_trainsafe" / "__init__.py")
+
+
+@pytest.mark.usefixtures("editable")
+def test_modules_of_an_editable_installation_have_the_names_of_the_repository(
+    packages: list[str], root: Path
+) -> None:
+    for name in packages:
+        module = import_module(name)
+        (folder,) = module.__path__
+        linked = name.split(".")[1:2]
+        below = name.split(".")[1:] if linked and linked[0] in LINKED else name.split(".")
+        assert Path(folder) == root.joinpath(*below)
+
+    from pytest_trainsafe.reference_models import gpt
+
+    assert gpt.__file__ == gpt.train.__code__.co_filename == str(root / "reference_models/gpt.py")
 
 
 def test_the_plugin_is_registered_once() -> None:
@@ -78,8 +80,3 @@ def test_the_plugin_is_registered_once() -> None:
     ]
 
     assert ours == [("trainsafe", "pytest_trainsafe.plugin")]
-
-
-def listed_packages(pyproject: dict[str, Any]) -> list[str]:
-    packages: list[str] = pyproject["tool"]["setuptools"]["packages"]
-    return packages

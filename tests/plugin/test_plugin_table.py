@@ -46,10 +46,12 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
     "learn": ("learned", "trainsafe: learn learned"),
+    "init": ("pretrain:train", "trainsafe: init pretrain:train"),
     "plan": ("json", "trainsafe: plan json"),
     "shard": ((2, 4), "trainsafe: shard 2/4"),
     "from_plan": ("plan.json", "trainsafe: from-plan plan.json"),
     "github": ("off", "trainsafe: github off"),
+    "debug": (0, "trainsafe: debug 0"),
     "replay": (("/t/run", 3), "trainsafe: replay /t/run@3"),
 }
 

@@ -12,6 +12,8 @@ import pytest
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
+from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.reference_models.parallel import axes
 from pytest_trainsafe.runs import fingerprint
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.session import Session
@@ -85,6 +87,14 @@ def test_imports_are_followed_in_the_project_but_not_into_installed_packages(pro
     }
     assert set(found.installed) == {"torch"}
     assert found.missing == set()
+
+
+def test_files_of_a_linked_package_have_the_names_under_which_ranks_load_them() -> None:
+    found = sources(Path(gpt.__file__), gpt.__name__)
+
+    assert Path(axes.__file__) in found.files
+    linked = [path for path in found.files if path != path.resolve()]
+    assert {path.name for path in linked} <= {"__init__.py"}
 
 
 @pytest.mark.parametrize("name", ["program.py", "package/named.py", "package/uncle.py"])

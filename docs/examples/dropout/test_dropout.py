@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from train import train
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng, expect_rng
+
+from .train import train
 
 
 @pytest.mark.trainsafe(train, dp=[2])

@@ -1,9 +1,10 @@
 """The program trains the same under each relation that it offers."""
 
 import pytest
-from train import train
 
 from pytest_trainsafe import assert_same_by
+
+from .train import train
 
 
 @pytest.mark.parametrize("relation", ["split", "order", "padding", "loss-scale"])

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from train import train
 
 from pytest_trainsafe import Traces, assert_trainsafe
+
+from .train import train
 
 
 @pytest.mark.trainsafe(train, tp=[1, 2], dp=[1, 2])

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from model import Model
 from torch import Tensor, nn
 
 from pytest_trainsafe import Context, divides, requires
+
+from .model import Model
 
 LAYOUTS = Path(__file__).with_name("layouts.yaml")
 VOCABULARY, LENGTH, BATCH = 32, 8, 2

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from program import train
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+
+from .program import train
 
 
 @pytest.mark.trainsafe(train, dp=[2])

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.compiler import disabled
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_output
 from pytest_trainsafe.frameworks.deepspeed.copies import FlatCopies, UnfusedCopies
@@ -78,8 +79,7 @@ def separate_outputs(engine: Any) -> None:
     this division, but hooks inside the model would see gradients after it.  With copies, the
     engine's hook always runs first.  Must be called after the recorder's hooks are installed.
     """
-    hook: Any = torch.compiler.disable(_copied)  # type: ignore[no-untyped-call]
-    engine.module.register_forward_hook(hook)
+    engine.module.register_forward_hook(disabled(_copied))
 
 
 def _copied(_module: nn.Module, _inputs: object, output: Any) -> Any:

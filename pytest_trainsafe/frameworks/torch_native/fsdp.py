@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.compiler import disabled
 from pytest_trainsafe.record.training.tensors import on_gradient
 
 
@@ -59,7 +60,7 @@ class UnshardedGradients:
                 if found.requires_grad:
                     on_gradient(found, self._hook(name))
 
-        return torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
+        return disabled(hook)
 
 
 def is_fsdp_module(module: object) -> bool:

@@ -386,6 +386,12 @@ class _Description:
                     return apart(f"; {name} is made at {relative(line)}", line, source)
         return ""
 
+    def agreed_loss(self) -> str:
+        """The line that reports the loss to the context, if its values agree; else ""."""
+        wrong = any(each.where is not None and each.where.kind == "loss" for each in self.found())
+        sites = self.places.sites
+        return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
+
     def other_class(self, group: Sequence[Fault], source: str) -> str:
         """The clause of `leading_to` on another class that has parameters of the group."""
         for fault in group:
@@ -402,7 +408,7 @@ class _Description:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                line, what = of_loss(self.rung.candidate, start)
+                line, what = of_loss(self.rung.candidate, start, self.agreed_loss())
                 return line, what + collectives_of_loss(self.rung.candidate)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:

@@ -38,17 +38,21 @@ def misfits(
     ranks: a folder in it may contain a module with the name of a preloaded one.  The list is empty
     if the process can be used.
     """
-    names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
     reasons = [
         f"{name} has another value than in the fork server, and is read only when a process starts"
-        for name in names
-        if _at_start(name)
+        for name in changed_at_start(base, environ)
     ]
     searched = [*filter(None, environ.get("PYTHONPATH", "").split(os.pathsep)), *sys_path]
     return reasons + [
         f"{file} has the name of a module that the fork server has already imported"
         for file in _hiding(searched)
     ]
+
+
+def changed_at_start(base: Mapping[str, str], environ: Mapping[str, str]) -> list[str]:
+    """The variables that differ, of those that are read only when a process starts; sorted."""
+    names = sorted(name for name in {*base, *environ} if base.get(name) != environ.get(name))
+    return [name for name in names if _at_start(name)]
 
 
 def _at_start(name: str) -> bool:

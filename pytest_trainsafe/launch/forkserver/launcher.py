@@ -18,7 +18,9 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.errors import TrainsafeWarning
+from pytest_trainsafe.launch.console.attend import attend
 from pytest_trainsafe.launch.files import RankFiles, write_whole
+from pytest_trainsafe.launch.forkserver import early
 from pytest_trainsafe.launch.forkserver.start import WarmServer, connect, teach
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.protocol import Begun, Launcher, LaunchSetup
@@ -93,7 +95,7 @@ class WarmLauncher:
                 why = f"there is no fork server: {_given_up(self.address) or error}"
                 break
             folder = processes.folder
-            with Group(processes, folder, task.world_size) as group:
+            with Group(processes, folder, task.world_size, attend(task, folder)) as group:
                 group.wait(
                     timeout=timeout,
                     startup_timeout=self.startup_timeout,
@@ -300,7 +302,7 @@ def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:
 def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer | None]:
     """The address of the run's fork server, and the server if this process started it."""
     if setup.controller == os.getpid():
-        server = WarmServer.start()
+        server = early.take() or WarmServer.start()
         return server.address, server
     setup.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     address_file = setup.folder / "warm-address"

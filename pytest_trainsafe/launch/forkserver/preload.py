@@ -27,6 +27,13 @@ from pytest_trainsafe.launch.supervise.reaper import (
     sweep,
 )
 
+#: Modules of torch that many programs use and that are safe to import without a trial.  Together
+#: they take as long as torch itself, so the server imports only those that a program uses.
+SAFE = (
+    *("torch.distributed.tensor", "torch.distributed.tensor.parallel"),
+    *("torch.distributed.fsdp", "torch._dynamo"),
+)
+
 
 def installed(names: Iterable[str]) -> list[str]:
     """The names of those imported modules that are in installed packages, in the given order.

@@ -29,7 +29,7 @@ import msgspec
 from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
-from pytest_trainsafe.launch.forkserver.preload import Trial, start_trial, unsafe
+from pytest_trainsafe.launch.forkserver.preload import SAFE, Trial, start_trial, unsafe
 from pytest_trainsafe.launch.supervise import reaper
 
 #: Importing these imports exactly the modules that a rank has when it installs the ledger.
@@ -38,17 +38,15 @@ _FIRST = (
     "pytest_trainsafe.launch.collectives.flight_save",
 )
 
-#: Modules that nearly every training program uses.  torch imports some of them only on first use:
-#: an optimizer needs torch._dynamo.
+#: Modules that nearly every training program uses.
 _PRELOAD = (
-    *("torch.distributed.device_mesh", "torch.distributed.tensor"),
-    *("torch.distributed.tensor.parallel", "torch.distributed.fsdp", "torch._dynamo"),
-    *("torch.nn.parallel", "torch.optim", "torch.utils.checkpoint", "torch.utils.data"),
+    *("torch.distributed.device_mesh", "torch.nn.parallel", "torch.optim"),
+    *("torch.utils.checkpoint", "torch.utils.data"),
     *("safetensors.torch", "pytest_trainsafe.record.program"),
     *("pytest_trainsafe.annotations.declared",),
     *("pytest_trainsafe.frameworks.torch_native.adapter",),
     *("pytest_trainsafe.frameworks.deepspeed.adapter",),
-    *("pytest_trainsafe.launch.forkserver.group",),
+    *("pytest_trainsafe.launch.forkserver.group", "pytest_trainsafe.launch.resources.temporary"),
 )
 
 #: Limits of thread pools: a child that is forked from a process with a pool could wait forever for
@@ -111,10 +109,11 @@ class Server:
             if wakeup in ready:
                 os.read(wakeup, 4096)
             self._reap()
-            if self.listening.fileno() in ready:
-                self._accept([wakeup, *trial])
+            # Before the connections: who connects next expects these modules.
             if self.learning.fileno() in ready:
                 self._receive_names()
+            if self.listening.fileno() in ready:
+                self._accept([wakeup, *trial])
             if self.trial is not None and self.trial.output in ready:
                 self._read_trial(self.trial)
 
@@ -150,6 +149,7 @@ class Server:
             "server": os.getppid(),
             "learned": self.learned,
             "never": self.never,
+            "imported": [name for name in SAFE if name in sys.modules],
             "busy": bool(self.queue or self.trial),
         }
 
@@ -181,12 +181,24 @@ class Server:
         except (OSError, *MALFORMED) as error:
             print(f"a request to learn modules was refused: {error}", file=sys.stderr)
             return
-        self._want(names)
+        if self._want(names):
+            self._settle()
 
-    def _want(self, names: list[str]) -> None:
+    def _want(self, names: list[str]) -> bool:
+        """Imports the modules that are known to be safe, and queues the others for a trial.
+
+        Returns whether it has imported any.
+        """
+        imported = False
         for name in names:
-            if not (name in sys.modules or name in self.never or name in self.queue):
+            if name in sys.modules or name in self.never or name in self.queue:
+                continue
+            if name in SAFE:
+                importlib.import_module(name)
+                imported = True
+            else:
                 self.queue.append(name)
+        return imported
 
     def _read_trial(self, trial: Trial) -> None:
         try:
@@ -213,8 +225,10 @@ class Server:
 
     def _settle(self) -> None:
         """Prepares this process for forking after imports; exits if they made forking unsafe."""
+        from pytest_trainsafe.compat import compiler  # imports torch
         from pytest_trainsafe.launch.forkserver import bindings as warm_bindings
 
+        compiler.postpone(again=True)
         warm_bindings.note(self._before)
         # Finalizers of this process must not run in the ranks; those of torch's operator
         # libraries alone take 30 ms in each rank.

@@ -8,12 +8,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.launch.resources import scratch
 from pytest_trainsafe.launch.resources.scratch import Scratch
+from pytest_trainsafe.launch.resources.short_path import short_path
 
 _LISTENING, _LEARNING = "ranks", "learn"
 
@@ -63,7 +64,7 @@ class WarmServer:
                 stack.enter_context(socket.socket(socket.AF_UNIX, kind))
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
             ]
-            with _short(address) as folder:
+            with short_path(address) as folder:
                 for each, name in zip(sockets, (_LISTENING, _LEARNING), strict=True):
                     each.bind(f"{folder}/{name}")
             sockets[0].listen(128)
@@ -104,7 +105,7 @@ def connect(address: str) -> socket.socket:
         )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _short(address) as folder:
+        with short_path(address) as folder:
             connection.connect(f"{folder}/{_LISTENING}")
     except BaseException:
         connection.close()
@@ -116,18 +117,19 @@ def teach(address: str, names: Sequence[str]) -> None:
     """Sends the server names of modules to preload; errors are ignored."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        with _short(address) as folder:
+        with short_path(address) as folder:
             for start in range(0, len(names), 500):
                 chunk = json.dumps(names[start : start + 500]).encode()
                 sender.sendto(chunk, f"{folder}/{_LEARNING}")
 
 
 def status(address: str) -> dict[str, Any]:
-    """The state of the server: a dict with the keys "server", "learned", "never" and "busy".
+    """The state of the server: a dict with the keys below.
 
     "server" is the server's process id.  "learned" lists the modules that the server imported after
     a child process had tried them; "never" maps each module that the server refuses to import to
-    the reason.  "busy" is whether a module is to be tried.  Waits until the server is ready.
+    the reason.  "imported" lists the modules of `preload.SAFE` that it has imported.  "busy" is
+    whether a module is to be tried.  Waits until the server is ready.
     Raises ConnectionError if the server ends without an answer.
     """
     with connect(address) as connection, connection.makefile("r") as lines:
@@ -137,13 +139,3 @@ def status(address: str) -> dict[str, Any]:
             if "status" in message:
                 return dict(message["status"])
     raise ConnectionError("the fork server ended before it answered")
-
-
-@contextlib.contextmanager
-def _short(address: str) -> Iterator[str]:
-    """Yields a short path of the directory, since a socket's path has at most 107 characters."""
-    fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.compiler import disabled
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
@@ -66,8 +67,7 @@ class BufferRecorder:
                 if self.annotations.local_buffer(_path(name, leaf), self.spec.point):
                     self.writer.add(NoteEvent("local", f"buffer {_path(name, leaf)}"))
             if next(_buffers(module), None) is not None:
-                hook: Any = torch.compiler.disable(self._on_forward(module, name))  # type: ignore[no-untyped-call]
-                module.register_forward_hook(hook)
+                module.register_forward_hook(disabled(self._on_forward(module, name)))
 
     def write_all(self, step: int) -> None:
         """Writes every buffer, before the first step or at the end of a step."""

@@ -21,6 +21,8 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
+from pytest_trainsafe.compat.compiler import constant, disabled, skipped
+
 #: A pre-hook takes module, args and kwargs, and returns None or new args and kwargs; a hook
 #: takes module, args, kwargs and output, and returns None or a new output.
 PreHook = Callable[[nn.Module, Any, Any], "tuple[Any, Any] | None"]
@@ -69,7 +71,7 @@ class ModuleHooks:
 
     def before(self, module: nn.Module, name: str, hook: PreHook) -> None:
         """Calls `hook(module, args, kwargs)` before each call of a module."""
-        eager = _uncompiled(hook)
+        eager = disabled(hook)
         self._of(module, name).before.append(eager)
         module.register_forward_pre_hook(self._outside(module, name, eager), with_kwargs=True)
 
@@ -78,7 +80,7 @@ class ModuleHooks:
 
         With `always_call`, the hook is also called if an exception ended the call.
         """
-        eager = _uncompiled(hook)
+        eager = disabled(hook)
         self._of(module, name).after.append(eager)
         module.register_forward_hook(
             self._outside(module, name, eager), with_kwargs=True, always_call=always_call
@@ -112,7 +114,7 @@ class ModuleHooks:
             traced.add(name)
 
         # The compiler calls `note` while it compiles; the call is not part of the graph.
-        note = torch.compiler.assume_constant_result(note_traced)  # type: ignore[no-untyped-call]
+        note = constant(note_traced)
 
         def called(*args: Any, **kwargs: Any) -> Any:
             if torch.compiler.is_compiling():
@@ -123,7 +125,9 @@ class ModuleHooks:
             seen.add(name)
             return eager(*args, **kwargs)
 
-        return _never_by_itself(called)
+        # After a graph break at a module's call, Python runs the module's hooks, and the compiler
+        # would otherwise start a separate graph in each of them.
+        return skipped(called)
 
     def _around(self, module: nn.Module, compiled: Callable[..., Any]) -> Callable[..., Any]:
         """A function that calls a module's hooks before and after its compiled call."""
@@ -147,25 +151,7 @@ class ModuleHooks:
                 output = output if changed is None else changed
             return output
 
-        return _never_by_itself(call)
-
-
-def _uncompiled(hook: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the hook, marked so that the compiler never compiles it, even after a graph break."""
-    eager: Callable[..., Any] = torch.compiler.disable(hook)  # type: ignore[no-untyped-call]
-    return eager
-
-
-def _never_by_itself(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, marked so that the compiler traces it only as a part of its caller.
-
-    After a graph break at a module's call, Python runs the module's hooks, and the compiler
-    would otherwise start a separate graph in each of them.
-    """
-    given: Any = function
-    decorators: Any = torch._dynamo.decorators
-    decorators.skip_code(given.__code__)
-    return function
+        return skipped(call)
 
 
 def is_compiled_wrapper(module: nn.Module) -> bool:

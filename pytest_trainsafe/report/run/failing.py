@@ -49,7 +49,7 @@ def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
         call.excinfo = pytest.ExceptionInfo.from_exception(short)
 
 
-def shorten_line(item: pytest.Item, error: BaseException, report: pytest.TestReport) -> None:
+def shorten_line(item: pytest.Item, error: BaseException | None, report: pytest.TestReport) -> None:
     """Puts the finding of one of our exceptions into the line that pytest prints of a failure.
 
     pytest shows it in its short summary and in JUnit files.  It would be the class, with its

@@ -27,14 +27,17 @@ _MODELS = f"{PACKAGE / 'reference_models'}{os.sep}"
 
 
 @contextmanager
-def hidden(config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException]) -> Iterator[None]:
+def hidden(
+    config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException] | None
+) -> Iterator[None]:
     """Hides frames of this package while pytest reports one of our exceptions.
 
     Also hides an exception that our code caught and turned into this one, whose text has the
     reason.  The exception itself, and so `--tb=native`, keeps all frames.
     """
-    error = excinfo.value
-    if not isinstance(error, TrainsafeError) or config.getoption("fulltrace", False):
+    error = excinfo.value if excinfo is not None else None
+    whole = config.getoption("fulltrace", False)
+    if excinfo is None or not isinstance(error, TrainsafeError) or whole:
         yield
         return
     namespaces = _hide(excinfo)

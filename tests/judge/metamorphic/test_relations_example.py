@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import sys
+import importlib
 from pathlib import Path
 
 import pytest
@@ -17,14 +17,8 @@ EXAMPLE = ROOT / "docs/examples/metamorphic"
 @pytest.fixture
 def example(monkeypatch):
     """The test module of the example, imported as pytest does."""
-    monkeypatch.syspath_prepend(EXAMPLE)
-    for name in ("train", "test_metamorphic"):
-        monkeypatch.delitem(sys.modules, name, raising=False)
-    import test_metamorphic  # type: ignore[import-not-found]
-
-    yield test_metamorphic
-    for name in ("train", "test_metamorphic"):
-        sys.modules.pop(name, None)
+    monkeypatch.syspath_prepend(EXAMPLE.parent)
+    return importlib.import_module("metamorphic.test_metamorphic")
 
 
 def test_the_example_satisfies_the_relations_of_its_test(example, tmp_path):

@@ -1,4 +1,8 @@
-"""What a failure looks like: layer norms whose gradients miss an all-reduce (Megatron-LM #1446)."""
+"""What a failure looks like: layer norms whose gradients miss an all-reduce (Megatron-LM #1446).
+
+This test fails, so `pytest docs/examples` leaves it out: the file is not named `test_*.py`.
+Run it with `pytest docs/examples/gpt_with_bug.py --trainsafe-localize 120`.
+"""
 
 import pytest
 

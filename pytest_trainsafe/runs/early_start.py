@@ -1,0 +1,61 @@
+"""Starts the fork server at the first sign, during collection, that tests will train.
+
+Such a sign is that a test module takes an assertion from the package, which it does before it
+imports the programs, or else the first marked test.  A worker of pytest-xdist starts no server
+early, because all workers share the one that the first of them needs.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial
+
+import pytest
+
+from pytest_trainsafe import deferred
+from pytest_trainsafe.config.settings import SETTINGS
+
+#: The fixtures that launch ranks.
+_LAUNCHING = {"reference_trace", "candidate_trace", "torchrun_group"}
+
+#: Options of pytest with which it collects tests and runs none.
+_COLLECTS_ONLY = ("collectonly", "showfixtures", "show_fixtures_per_test", "setupplan")
+
+
+def watch(config: pytest.Config) -> None:
+    """Starts the server when an assertion is first taken from the package, if it will be used."""
+    if _is_used(config):
+        deferred.first_assertion = partial(_start, config)
+        config.add_cleanup(_forget)
+
+
+def collected(metafunc: pytest.Metafunc) -> None:
+    """Starts the server if this marked test launches ranks."""
+    if _LAUNCHING.intersection(metafunc.fixturenames) and _is_used(metafunc.config):
+        _start(metafunc.config)
+
+
+def expect_imports() -> None:
+    """Lets the server import what the test modules, and so the programs, have imported."""
+    early = sys.modules.get("pytest_trainsafe.launch.forkserver.early")
+    if early is not None:
+        early.expect_imports()
+
+
+def _is_used(config: pytest.Config) -> bool:
+    settings = config.stash[SETTINGS]
+    forks = settings.launcher in ("auto", "warm") and "warm" not in dict(settings.launchers)
+    runs = not settings.plan and not any(config.getoption(each, False) for each in _COLLECTS_ONLY)
+    return forks and runs and not hasattr(config, "workerinput")
+
+
+def _start(config: pytest.Config) -> None:
+    from pytest_trainsafe.launch.forkserver import early
+
+    deferred.first_assertion = None
+    if early.start():
+        config.add_cleanup(early.close)
+
+
+def _forget() -> None:
+    deferred.first_assertion = None

@@ -89,13 +89,12 @@ def name_risk(config: pytest.Config) -> None:
     if quiet or folder is None or _NAMED in config.stash or not _announced(folder):
         return
     config.stash[_NAMED] = True
-    from pytest_trainsafe.config.header import network
-    from pytest_trainsafe.launch.resources.namespace import is_private
+    from pytest_trainsafe.config.header import PRIVATE, network
 
-    settings = config.stash[SETTINGS]
-    if not is_private(settings.network):
+    text = network(config.stash[SETTINGS])
+    if text != PRIVATE:
         reporter.ensure_newline()
-        write_lines(reporter, [f"trainsafe: {network(settings)}"])
+        write_lines(reporter, [f"trainsafe: {text}"])
 
 
 def start_for_workers(config: pytest.Config) -> None:

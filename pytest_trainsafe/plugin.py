@@ -211,7 +211,7 @@ def pytest_runtest_makereport(
     from pytest_trainsafe.report.run.rank_output import add_output
 
     tell_once(item, call)
-    with hidden(item.config, call.excinfo):
+    with hidden(item.config, call.excinfo, in_test=call.when == "call"):
         report = yield
     add_output(item, call, report)
     shorten_line(item, error, report)

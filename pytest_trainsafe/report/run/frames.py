@@ -28,7 +28,10 @@ _MODELS = f"{PACKAGE / 'reference_models'}{os.sep}"
 
 @contextmanager
 def hidden(
-    config: pytest.Config, excinfo: pytest.ExceptionInfo[BaseException] | None
+    config: pytest.Config,
+    excinfo: pytest.ExceptionInfo[BaseException] | None,
+    *,
+    in_test: bool = True,
 ) -> Iterator[None]:
     """Hides frames of this package while pytest reports one of our exceptions.
 
@@ -40,7 +43,7 @@ def hidden(
     if excinfo is None or not isinstance(error, TrainsafeError) or whole:
         yield
         return
-    namespaces = _hide(excinfo)
+    namespaces = _hide(excinfo, in_test=in_test)
     before = error.__cause__, error.__suppress_context__
     if _is_internal(error.__cause__ or error.__context__):
         error.__cause__ = None  # which suppresses the context too
@@ -52,26 +55,32 @@ def hidden(
             del each[_HIDE]
 
 
-def _hide(excinfo: pytest.ExceptionInfo[BaseException]) -> list[dict[str, Any]]:
+def _hide(excinfo: pytest.ExceptionInfo[BaseException], *, in_test: bool) -> list[dict[str, Any]]:
     """Marks our frames, and those of libraries that ours call, as pytest's plugins mark theirs.
 
     pytest looks for the mark among a frame's variables and those of its module.  Returns the
-    modules' variables to which the mark was added.  If nothing of the test is left, as in the setup
-    of a fixture of ours, the exception's text stands alone.
+    modules' variables to which the mark was added.  If no line of the test is left, as in the setup
+    of a fixture of ours, the exception's text stands alone; in the test itself (`in_test`), nothing
+    is marked then.
     """
-    namespaces, shown, below = [], [], False
+    ours, shown, below = [], [], False
     for entry in excinfo.traceback:
         file, variables = str(entry.path), entry.frame.f_globals
         below = _is_ours(file) or (below and (is_installed(file) or is_stdlib(file)))
         if below and not _is_caller(variables):
-            if _HIDE not in variables:
-                variables[_HIDE] = True
-                namespaces.append(variables)
+            ours.append(variables)
         else:
             shown.append(entry)
     if shown and all(_is_caller(entry.frame.f_globals) for entry in shown):
+        if in_test:  # a fuzz test, whose exception no line of the test raises
+            return []
         alone = shown[0].with_repr_style("value")  # type: ignore[arg-type]
         excinfo.traceback = type(excinfo.traceback)([alone])
+    namespaces = []
+    for variables in ours:
+        if _HIDE not in variables:
+            variables[_HIDE] = True
+            namespaces.append(variables)
     return namespaces
 
 

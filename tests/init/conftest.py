@@ -56,10 +56,12 @@ def first(folder, shared_fork_server):
 
 @pytest.fixture
 def own_model(folder):
-    """The example with its own tensor parallelism, as package files `model.py` and `train.py`."""
-    for name in ("model.py", "train.py"):
-        shutil.copy(EXAMPLE / name, folder.path / name)
-    return folder
+    """The folder of the example with its own tensor parallelism, a package, without layouts."""
+    package = folder.path / "own_model"
+    package.mkdir()
+    for name in ("__init__.py", "model.py", "train.py"):
+        shutil.copy(EXAMPLE / name, package / name)
+    return package
 
 
 def rows(result):

@@ -9,34 +9,37 @@ EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_model"
 QUICK = ("--trainsafe-dtype", "float64", "--trainsafe-localize", "off")
 
 
-def test_a_clean_program_lacks_nothing_and_its_test_passes(own_model, first, rows_of):
-    shutil.copy(EXAMPLE / "layouts.yaml", own_model.path)
-    layouts = (own_model.path / "layouts.yaml").read_bytes()
+def test_a_clean_program_lacks_nothing_and_its_test_passes(folder, own_model, first, rows_of):
+    shutil.copy(EXAMPLE / "layouts.yaml", own_model)
+    layouts = (own_model / "layouts.yaml").read_bytes()
 
-    result = first("train:train")
+    result = first("own_model.train:train")
 
     found = rows_of(result)
     assert result.ret == 0
     assert {text.partition(" ")[0] for text in found.values()} == {"ok"}
-    assert found["context"] == "ok takes ctx; calls ctx.watch at train.py:32"
+    assert found["context"].startswith("ok takes ctx; calls ctx.watch at own_model/train.py:")
     assert found["model"].startswith("ok 15 parameters (")
     assert found["steps"] == "ok 2 steps, 4 micro-batches in each"
-    assert found["data"] == "ok int64 [2, 8]; drawn at train.py:21"
+    assert found["data"].startswith("ok int64 [2, 8]; drawn at own_model/train.py:")
     assert found["axes"] == "ok dp (ctx.group, ctx.microbatches), tp (ctx.group)"
     assert found["dp=2"] == found["tp=2"] == "ok trains like one device"
-    assert (own_model.path / "layouts.yaml").read_bytes() == layouts
-    result.stdout.fnmatch_lines(["wrote test_train.py", "  pytest test_train.py", "*no tests ran*"])
+    assert (own_model / "layouts.yaml").read_bytes() == layouts
+    wrote = ["wrote own_model/test_train.py", "  pytest own_model/test_train.py", "*no tests ran*"]
+    result.stdout.fnmatch_lines(wrote)
 
-    passed = own_model.runpytest_inprocess("test_train.py", *QUICK, "-k", "tp2-dp1 or dp2-tp1")
+    passed = folder.runpytest_inprocess(
+        "own_model/test_train.py", *QUICK, "-k", "tp2-dp1 or dp2-tp1"
+    )
     passed.assert_outcomes(passed=1, deselected=3)
 
 
 def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, first, rows_of):
-    file = own_model.path / "train.py"
+    file = own_model / "train.py"
     file.write_text(file.read_text().replace(", annotations=LAYOUTS", ""))
     file.with_name("test_train.py").write_text("mine\n")
 
-    result = first("train:train")
+    result = first("own_model.train:train")
 
     found = rows_of(result)
     assert result.ret == 1
@@ -46,29 +49,29 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
     )
     assert "annotations=LAYOUTS in ctx.initialize and ctx.watch" in found["tp=2"]
     assert "see: docs/layouts.md#annotations-are-proposed" in found["tp=2"]
-    assert "up.weight: {tp_dim: 0}" in (own_model.path / "layouts.yaml").read_text()
+    assert "up.weight: {tp_dim: 0}" in (own_model / "layouts.yaml").read_text()
     assert file.with_name("test_train.py").read_text() == "mine\n"
     result.stdout.fnmatch_lines(
         [
-            "test_train.py is not written, because it exists already; it would be:",
+            "own_model/test_train.py is not written, because it exists already; it would be:",
             "    @pytest.mark.trainsafe(train, dp=*1, 2*, tp=*1, 2*)",
-            "wrote layouts.yaml",
+            "wrote own_model/layouts.yaml",
             "next:",
             "  write what lacks (tp=2), *",
-            "  pytest test_train.py --trainsafe-annotate *",
+            "  pytest own_model/test_train.py --trainsafe-annotate *",
         ]
     )
 
 
 def test_a_layout_file_that_a_program_names_is_made_and_filled(own_model, first, rows_of):
-    result = first("train:train")
+    result = first("own_model.train:train")
 
     found = rows_of(result)
     assert result.ret == 0
     assert found["tp=2"] == (
-        "ok trains like one device, with the layouts that layouts.yaml now has"
+        "ok trains like one device, with the layouts that own_model/layouts.yaml now has"
     )
-    text = (own_model.path / "layouts.yaml").read_text()
+    text = (own_model / "layouts.yaml").read_text()
     assert "activation: {output: {tp_dim: -1}}" in text
 
 
@@ -151,7 +154,7 @@ def test_unseeded_data_are_said_to_differ_when_the_program_is_trained_again(
 def test_values_that_ranks_would_draw_apart_are_lacking_if_they_hold_parts(
     own_model, first, rows_of
 ):
-    file = own_model.path / "train.py"
+    file = own_model / "train.py"
     text = file.read_text().replace("    ctx.initialize(model, annotations=LAYOUTS)\n", "")
     file.write_text(
         text.replace("Model(", "reset(Model(").replace('group("tp"))', 'group("tp")))')
@@ -163,7 +166,7 @@ def test_values_that_ranks_would_draw_apart_are_lacking_if_they_hold_parts(
         )
     )
 
-    found = rows_of(first("train:train"))
+    found = rows_of(first("own_model.train:train"))
 
     assert found["first values"].startswith("lacks depend on the seed: ranks of tp")
     assert "ctx.initialize(model)" in found["first values"]

@@ -154,4 +154,4 @@ gpu: setup
 		--trainsafe-sweep tp=1,2,4 cp=1,2 --trainsafe-max-world-size "$$(nvidia-smi --list-gpus | wc -l)"
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

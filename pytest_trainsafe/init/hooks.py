@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.runs import early_start
 
 
 class Init:
@@ -30,6 +31,7 @@ class Init:
         from pytest_trainsafe.init.program import find
 
         config = session.config
+        early_start.start(config)
         found = find(config.stash[SETTINGS].init, config.invocation_params.dir)
         from pytest_trainsafe.init.contact import first_contact  # imports torch
 

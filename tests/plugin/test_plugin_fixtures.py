@@ -18,6 +18,7 @@ RECORDER = """
             assert settings.seed == 5
             assert basetemp.is_dir()
             assert cache_folder.is_dir()
+            self.root = basetemp / "trainsafe"
             self.discarded = []
 
         def reference(self, case):

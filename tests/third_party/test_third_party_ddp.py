@@ -129,7 +129,7 @@ def test_a_program_of_lightning_passes(candidate_trace, reference_trace):
 def test_a_loss_divided_twice_is_located_under_lightning(
     candidate_trace, reference_trace, localizing
 ):
-    """Lightning calls `backward` itself, so the reported line is the call of `trainer.fit`."""
+    """Lightning calls `backward` itself; the reported line is the one that divides the loss."""
     text = failure(candidate_trace, reference_trace, fault="divided twice")
     first = "network.output.loss · activation_grad · step 0 · micro-batch 0"
     at = starts(text, first, TWICE, differentiated("lightning_ddp"))

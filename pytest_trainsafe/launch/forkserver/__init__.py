@@ -2,6 +2,7 @@
 
 launcher          the launcher itself
 start             starts the fork server of a pytest run
+early             starts it while pytest collects tests
 keeper            the process that restarts the fork server if it dies
 server            the fork server: imports torch once and forks a reaper for each group
 group             the reaper of a group: forks its ranks and ends all of their processes

@@ -17,6 +17,8 @@ from pytest_trainsafe.arithmetic.origins import Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
 
 class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """While it is active, float64 tensors carry `numbers`, and operators compute by semantics.
@@ -65,7 +67,7 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        if any(each not in (torch.Tensor, torch.nn.Parameter) for each in types):
+        if any(each not in _PLAIN for each in types):
             return NotImplemented  # DTensor and its like unpack themselves first.
         name = operator_name(func)
         if name.startswith("aten." + FOREACH):
@@ -87,7 +89,8 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         else:
             result = computed(semantics, self.numbers, func, args, kwargs)
         for each in _floats(result):
-            self._origins.note(each)
+            if type(each) in _PLAIN:
+                self._origins.note(each)
         return result
 
     def _decomposed(

@@ -125,6 +125,6 @@ def table() -> dict[str, Semantics]:
     if not _loaded:
         _loaded = True
         package = importlib.import_module("pytest_trainsafe.arithmetic.semantics")
-        for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):
             importlib.import_module(module.name)
     return dict(_TABLE)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
 from pytest_trainsafe.arithmetic import Doubles, ExactMode, Residues, factor
@@ -274,6 +275,14 @@ def test_a_block_of_attention_is_the_same_online_and_with_its_vocabulary_in_part
     )
 
 
+def test_attention_by_the_math_path_is_attention_by_the_kernel():
+    def by_math(model, tokens, targets):
+        with sdpa_kernel(SDPBackend.MATH):
+            return reference(model, tokens, targets)
+
+    assert equal(exact(by_math, Block, TOKENS, TARGETS), exact(reference, Block, TOKENS, TARGETS))
+
+
 def test_online_attention_that_forgets_to_rescale_is_noticed():
     wrong = exact(parallel(rescale=False), Block, TOKENS, TARGETS)
     assert not wrong[0].equal(exact(reference, Block, TOKENS, TARGETS)[0])
@@ -284,3 +293,58 @@ def test_a_loss_scaled_twice_gives_gradients_exactly_twice_as_large():
     wrong = exact(parallel(scale=2.0), Block, TOKENS, TARGETS)
     assert wrong[0].equal(right[0])
     assert [factor(a, b) for a, b in zip(wrong[1:], right[1:], strict=True)] == [2] * 7
+
+
+def network():
+    return nn.Sequential(
+        nn.Conv2d(2, 3, 3, padding=1),
+        nn.BatchNorm2d(3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(3, 2, 2),
+        nn.Flatten(),
+    ).double()
+
+
+def convolved(model, x):
+    """The first convolution by channels of its input, as a model that splits them computes it."""
+    first, *rest = model
+    parts = [
+        functional.conv2d(x[:, each : each + 1], first.weight[:, each : each + 1], padding=1)
+        for each in range(2)
+    ]
+    x = sum(parts) + first.bias[:, None, None]
+    for layer in rest:
+        x = layer(x)
+    return x
+
+
+def test_a_convolutional_network_is_the_same_by_channels():
+    data = reals(2, 2, 4, 4), reals(2, 2)
+    reference = exact(gradients(lambda model, x: model(x)), network, *data)
+    assert equal(exact(gradients(convolved), network, *data), reference)
+
+
+def test_a_recurrent_network_is_the_same_written_out():
+    def whole(model, x):
+        model(x)[0].sum().backward()
+        return [each.grad for each in model.parameters()]
+
+    def written_out(model, x):
+        hidden = cell = torch.zeros(2, 3, dtype=torch.float64)
+        total = 0
+        for row in x:
+            gates = row @ model.weight_ih_l0.t() + model.bias_ih_l0
+            gates = gates + hidden @ model.weight_hh_l0.t() + model.bias_hh_l0
+            i, f, g, o = gates.chunk(4, 1)
+            cell = f.sigmoid() * cell + i.sigmoid() * g.tanh()
+            hidden = o.sigmoid() * cell.tanh()
+            total = total + hidden.sum()
+        total.backward()
+        return [each.grad for each in model.parameters()]
+
+    def lstm():
+        return nn.LSTM(2, 3).double()
+
+    data = reals(3, 2, 2)
+    assert equal(exact(whole, lstm, data), exact(written_out, lstm, data))

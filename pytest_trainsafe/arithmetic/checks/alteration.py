@@ -24,6 +24,15 @@ _RESULTS: dict[str, Change] = {
 }
 #: Their results are zeros, which most alterations keep.
 _ZEROS = frozenset(f"aten.{name}" for name in ("zero", "zero_", "zeros", "zeros_like", "new_zeros"))
+#: Of a tensor argument, they read the shape alone.
+_SHAPE_ALONE = frozenset(
+    f"aten.{name}"
+    for name in (
+        "uniform", "exponential", "log_normal", "random", "normal_functional", "normal_",
+        "bernoulli", "bernoulli_", "avg_pool2d_backward", "_adaptive_avg_pool2d_backward",
+        "max_pool2d_with_indices_backward",
+    )
+)  # fmt: skip
 
 
 def altered(semantics: Semantics, chance: random.Random) -> tuple[str, Semantics]:
@@ -35,7 +44,7 @@ def altered(semantics: Semantics, chance: random.Random) -> tuple[str, Semantics
     rule = semantics.rule
     if semantics.name in _ZEROS:
         kind = "plus one"
-    if kind in _RESULTS or rule is None or semantics.factory:
+    if kind in _RESULTS or rule is None or semantics.factory or semantics.name in _SHAPE_ALONE:
         kind = kind if kind in _RESULTS else "plus one"
         return kind, replace(semantics, rule=_with_result(semantics, _RESULTS[kind]))
     return kind, replace(semantics, rule=_with_argument(rule))

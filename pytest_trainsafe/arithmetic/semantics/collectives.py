@@ -15,7 +15,7 @@ import torch
 
 from pytest_trainsafe.arithmetic.errors import ExactError
 from pytest_trainsafe.arithmetic.numbers import Numbers
-from pytest_trainsafe.arithmetic.semantics.decided import maximum, minimum
+from pytest_trainsafe.arithmetic.semantics.elementwise.decided import maximum, minimum
 from pytest_trainsafe.arithmetic.semantics.examples import none
 from pytest_trainsafe.arithmetic.table import moves, semantics_of
 

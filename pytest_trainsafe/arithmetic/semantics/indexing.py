@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import torch
 
+from pytest_trainsafe.arithmetic.errors import ExactError
 from pytest_trainsafe.arithmetic.numbers import Numbers, Value
 from pytest_trainsafe.arithmetic.semantics.examples import none
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
@@ -69,6 +70,31 @@ def scatter_add(
     n: Numbers, x: torch.Tensor, dim: int, index: torch.Tensor, src: torch.Tensor
 ) -> torch.Tensor:
     return n.linear(lambda a, b: a.scatter_add(dim, index, b), x, src)
+
+
+@semantics_of(
+    "aten.scatter_reduce",
+    examples=lambda draw: [
+        call(draw(2, 4), 1, torch.tensor([[0, 0], [3, 1]]), draw(2, 2), "sum"),
+        call(draw(2, 4), 1, torch.tensor([[0, 0], [3, 1]]), draw(2, 2), "sum", include_self=False),
+    ],
+)
+def scatter_reduce(
+    n: Numbers,
+    x: torch.Tensor,
+    dim: int,
+    index: torch.Tensor,
+    src: torch.Tensor,
+    reduce: str,
+    include_self: bool = True,
+) -> torch.Tensor:
+    if reduce != "sum":
+        raise ExactError(
+            f"scatter_reduce by {reduce!r} has no semantics for exact numbers; 'sum' has"
+        )
+    if not include_self:
+        x = x.scatter(dim, index, torch.zeros_like(src))
+    return scatter_add(n, x, dim, index, src)
 
 
 def _additions(draw: Draw) -> Iterable[Call]:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import torch
 
 from pytest_trainsafe.arithmetic.numbers import Numbers, Value
-from pytest_trainsafe.arithmetic.semantics.pointwise import scaled
+from pytest_trainsafe.arithmetic.semantics.elementwise.pointwise import scaled
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
 

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.arithmetic.numbers import Dims, Number, Numbers, every
+from pytest_trainsafe.arithmetic.semantics.elementwise.pointwise import pow as power
 from pytest_trainsafe.arithmetic.semantics.examples import one
-from pytest_trainsafe.arithmetic.semantics.pointwise import pow as power
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
 
@@ -38,6 +38,19 @@ def _along(draw: Draw) -> Iterable[Call]:
 @semantics_of("aten.cumsum", examples=_along)
 def cumsum(n: Numbers, x: torch.Tensor, dim: int) -> torch.Tensor:
     return n.linear(lambda each: each.cumsum(dim), x)
+
+
+@semantics_of("aten.cumprod", examples=_along)
+def cumprod(n: Numbers, x: torch.Tensor, dim: int) -> torch.Tensor:
+    products: list[torch.Tensor] = []
+    for part in x.unbind(dim):
+        products.append(n.multiply(products[-1], part) if products else part)
+    return torch.stack(products, dim)
+
+
+@semantics_of("aten.trace", examples=lambda draw: [call(draw(3, 3))])
+def trace(n: Numbers, x: torch.Tensor) -> torch.Tensor:
+    return n.sum(x.diagonal())
 
 
 def _products(draw: Draw) -> Iterable[Call]:

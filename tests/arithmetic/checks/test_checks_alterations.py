@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 
-from pytest_trainsafe.arithmetic import call, check_semantics, table
+from pytest_trainsafe.arithmetic import Draw, call, check_semantics, table
 from pytest_trainsafe.arithmetic.checks.alteration import altered
 
 SEED = 20261128
@@ -14,8 +14,6 @@ SEED = 20261128
 
 def chosen(count):
     """Entries and seeds for alterations; memory that nobody wrote has no values to alter."""
-    from pytest_trainsafe.arithmetic import Draw
-
     names = [
         name
         for name, each in sorted(table().items())

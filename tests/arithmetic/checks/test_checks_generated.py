@@ -2,7 +2,7 @@
 
 import pytest
 
-from pytest_trainsafe.arithmetic import check_semantics, table
+from pytest_trainsafe.arithmetic import Draw, check_semantics, table
 
 #: What needs more than tensors; each has a test by hand.
 BY_HAND = {"aten.lift_fresh", "aten._index_put_impl_"}
@@ -14,7 +14,5 @@ def test_semantics_agree_with_the_operator_and_lose_no_argument(name):
 
 
 def test_each_entry_has_examples_or_a_test_by_hand():
-    from pytest_trainsafe.arithmetic import Draw
-
     without = {name for name, each in table().items() if not list(each.examples(Draw()))}
     assert {name for name in without if name.startswith("aten.")} == BY_HAND

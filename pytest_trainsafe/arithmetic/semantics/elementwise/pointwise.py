@@ -90,6 +90,11 @@ def expm1(n: Numbers, x: Value) -> torch.Tensor:
     return n.subtract(n.exp(x), 1)
 
 
+@semantics_of("aten.exp2", examples=one)
+def exp2(n: Numbers, x: Value) -> torch.Tensor:
+    return n.exp(n.multiply(x, math.log(2)))
+
+
 @semantics_of("aten.log", examples=one_positive)
 def log(n: Numbers, x: Value) -> torch.Tensor:
     return n.log(x)

@@ -166,3 +166,48 @@ def log_sigmoid_backward(
     """1 / (1 + exp(x)) by exp(-abs(x)), as the CPU's kernel does."""
     share = n.divide(buffer, n.add(1, buffer))
     return n.multiply(grad, n.where(n.positive(x), share, n.subtract(1, share)))
+
+
+def _elu_gradients(draw: Draw) -> Iterable[Call]:
+    return [
+        call(draw(2, 3), 1.5, 2, 0.5, False, draw(2, 3)),
+        call(draw(2, 3), 1, 1, 1, True, draw(2, 3)),
+    ]
+
+
+@semantics_of("aten.elu_backward", examples=_elu_gradients)
+def elu_backward(
+    n: Numbers,
+    grad: torch.Tensor,
+    alpha: Value,
+    scale: Value,
+    input_scale: Value,
+    is_result: bool,
+    x: torch.Tensor,
+) -> torch.Tensor:
+    """`x` is the result of elu if `is_result`, else its argument."""
+    above = n.multiply(grad, scale)
+    if is_result:
+        slope = n.multiply(input_scale, n.add(x, n.multiply(alpha, scale)))
+    else:
+        slope = n.multiply(n.multiply(input_scale, alpha), n.exp(n.multiply(x, input_scale)))
+        slope = n.multiply(slope, scale)
+    return n.where(n.positive(x), above, n.multiply(grad, slope))
+
+
+@semantics_of("aten.glu", examples=lambda draw: [call(draw(2, 4)), call(draw(4, 3), 0)])
+def glu(n: Numbers, x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    left, gate = x.chunk(2, dim)
+    return n.multiply(left, n.sigmoid(gate))
+
+
+@semantics_of(
+    "aten.glu_backward",
+    examples=lambda draw: [call(draw(2, 2), draw(2, 4), -1), call(draw(2, 3), draw(4, 3), 0)],
+)
+def glu_backward(n: Numbers, grad: torch.Tensor, x: torch.Tensor, dim: int) -> torch.Tensor:
+    left, gate = x.chunk(2, dim)
+    share = n.sigmoid(gate)
+    by_left = n.multiply(grad, share)
+    by_gate = n.multiply(n.multiply(by_left, n.subtract(1, share)), left)
+    return torch.cat((by_left, by_gate), dim)

@@ -1,4 +1,4 @@
-"""Convolution and pooling, as sums over the offsets of the kernel.
+"""Convolution, as sums over the offsets of the kernel.
 
 For each offset, the input's elements below it are a strided slice; a convolution is the sum of
 matrix products of these slices, and its derivatives are the transposed sums (Dumoulin, Visin,
@@ -20,11 +20,11 @@ Maybe = torch.Tensor | None
 Places = tuple[slice | int, ...]
 
 
-def _many(sizes: Sizes, count: int) -> list[int]:
+def many(sizes: Sizes, count: int) -> list[int]:
     return list(sizes) * count if len(sizes) == 1 else list(sizes)
 
 
-def _slices(
+def slices(
     kernel: Sizes, outputs: Sizes, stride: Sizes, dilation: Sizes
 ) -> Iterator[tuple[tuple[int, ...], Places]]:
     """Each offset of the kernel, and the slices of the padded input that it meets."""
@@ -36,13 +36,13 @@ def _slices(
         yield offset, (slice(None), slice(None), *parts)
 
 
-def _pad(x: torch.Tensor, padding: Sizes, back: bool = False) -> torch.Tensor:
+def padded(x: torch.Tensor, padding: Sizes, back: bool = False) -> torch.Tensor:
     """`x` with zeros around its spatial dimensions, or without them again."""
     both = [each for size in reversed(padding) for each in (size, size)]
-    padded: torch.Tensor = torch.ops.aten.constant_pad_nd(
+    result: torch.Tensor = torch.ops.aten.constant_pad_nd(
         x, [-each for each in both] if back else both, 0
     )
-    return padded
+    return result
 
 
 def _grouped(x: torch.Tensor, groups: int) -> torch.Tensor:
@@ -76,13 +76,13 @@ def _forward(
     dilation: Sizes, groups: int,
 ) -> torch.Tensor:  # fmt: skip
     kernel = weight.shape[2:]
-    x = _pad(x, padding)
+    x = padded(x, padding)
     outputs = [
         (size - wide * (count - 1) - 1) // step + 1
         for size, wide, count, step in zip(x.shape[2:], dilation, kernel, stride, strict=True)
     ]
     total: torch.Tensor | None = None
-    for offset, part in _slices(kernel, outputs, stride, dilation):
+    for offset, part in slices(kernel, outputs, stride, dilation):
         term = n.matmul(_kernel(weight, offset, groups), _grouped(x[part], groups))
         total = term if total is None else n.add(total, term)
     assert total is not None
@@ -98,19 +98,19 @@ def _to_input(
     result = grad.new_zeros([*shape[:2], *wide])
     outputs = grad.shape[2:]
     right = _grouped(grad, groups)
-    for offset, part in _slices(weight.shape[2:], outputs, stride, dilation):
+    for offset, part in slices(weight.shape[2:], outputs, stride, dilation):
         term = n.matmul(_kernel(weight, offset, groups).transpose(1, 2), right)
         result[part] = n.add(result[part], _ungrouped(term, shape[0], outputs))
-    return _pad(result, padding, back=True)
+    return padded(result, padding, back=True)
 
 
 def _to_weight(
     n: Numbers, grad: torch.Tensor, x: torch.Tensor, shape: Sizes, stride: Sizes,
     padding: Sizes, dilation: Sizes, groups: int,
 ) -> torch.Tensor:  # fmt: skip
-    x, left = _pad(x, padding), _grouped(grad, groups)
+    x, left = padded(x, padding), _grouped(grad, groups)
     result = grad.new_zeros(list(shape))
-    for offset, part in _slices(shape[2:], grad.shape[2:], stride, dilation):
+    for offset, part in slices(shape[2:], grad.shape[2:], stride, dilation):
         matrix = n.matmul(left, _grouped(x[part], groups).transpose(1, 2))
         places: Places = (slice(None), slice(None), *offset)
         result[places] = matrix.reshape(shape[0], shape[1])
@@ -141,7 +141,7 @@ def convolution(
 ) -> torch.Tensor:
     count = x.ndim - 2
     stride, padding, dilation, output_padding = (
-        _many(each, count) for each in (stride, padding, dilation, output_padding)
+        many(each, count) for each in (stride, padding, dilation, output_padding)
     )
     if transposed:
         places = [
@@ -180,7 +180,7 @@ def convolution_backward(
     output_mask: Sequence[bool],
 ) -> tuple[Maybe, Maybe, Maybe]:
     count = x.ndim - 2
-    stride, padding, dilation = (_many(each, count) for each in (stride, padding, dilation))
+    stride, padding, dilation = (many(each, count) for each in (stride, padding, dilation))
     dx = dw = None
     if output_mask[0]:
         if transposed:

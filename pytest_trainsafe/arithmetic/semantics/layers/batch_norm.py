@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 import torch
 
 from pytest_trainsafe.arithmetic.numbers import Numbers
-from pytest_trainsafe.arithmetic.semantics.normalization import Maybe, input_gradient
+from pytest_trainsafe.arithmetic.semantics.layers.normalization import Maybe, input_gradient
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
 

@@ -7,6 +7,7 @@ The logarithms shift by the maximum, as programs that split the vocabulary over 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -25,6 +26,21 @@ _MEAN, _SUM = 1, 2
 def softmax(n: Numbers, x: torch.Tensor, dim: int, half_to_float: bool = False) -> torch.Tensor:
     weights = n.exp(n.bounded(x, dim))
     return n.divide(weights, n.sum(weights, dim, True))
+
+
+def _masked_rows(draw: Draw) -> Iterable[Call]:
+    masked = draw(2, 3)
+    masked[1] = -math.inf
+    return [call(draw(2, 3), -1), call(masked, -1)]
+
+
+@semantics_of("aten._safe_softmax", examples=_masked_rows)
+def safe_softmax(
+    n: Numbers, x: torch.Tensor, dim: int, dtype: torch.dtype | None = None
+) -> torch.Tensor:
+    """softmax, and zeros where all elements are masked by -inf."""
+    nothing = x.isneginf().all(dim, keepdim=True)
+    return n.where(nothing, 0, softmax(n, x, dim))
 
 
 def _gradients(draw: Draw) -> Iterable[Call]:

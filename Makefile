@@ -31,8 +31,9 @@ demo: setup
 	@echo "A small GPT, trained on one device and in parallel: does it train the same?"
 	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=1,2 cp=1,2
 	@echo
-	@echo "One of these points again, in ranks that torchrun starts:"
-	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=2 cp=1 --trainsafe-launcher torchrun
+	@echo "One of these points again, in float64, in ranks that torchrun starts:"
+	$(BIN)/pytest docs/examples/test_gpt.py --trainsafe-sweep tp=2 cp=1 --trainsafe-dtype float64 \
+		--trainsafe-launcher torchrun
 	@echo
 	@echo "The same with a real bug planted. This test must fail, and say why:"
 	@$(BIN)/pytest docs/examples/gpt_with_bug.py --trainsafe-localize 120; test $$? -eq 1
@@ -154,4 +155,4 @@ gpu: setup
 		--trainsafe-sweep tp=1,2,4 cp=1,2 --trainsafe-max-world-size "$$(nvidia-smi --list-gpus | wc -l)"
 
 clean:
-	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) $(VENV)-oldest $(VENV)-newest $(VENV)-third-party build dist .pytest_cache .mypy_cache .ruff_cache *.egg-info

@@ -11,6 +11,12 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
+from pytest_trainsafe.judge.arguments import (
+    require_expectations,
+    require_fixture,
+    require_options,
+    require_recorded,
+)
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.trace.rng.expectation import Expectation, expect_rng
 
@@ -19,6 +25,8 @@ if TYPE_CHECKING:
 
     from pytest_trainsafe.core.finding import Finding
     from pytest_trainsafe.core.point import AxisValue, Point
+    from pytest_trainsafe.judge.contract import Judgement
+    from pytest_trainsafe.judge.joint import JointJudgement
     from pytest_trainsafe.record.observe.observation import TableObservation as Observation
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep.relations import Relation
@@ -42,13 +50,14 @@ __all__ = [
 class TrainsafeFailure(TrainsafeError, AssertionError):
     """A candidate differs from its reference, or the verdict is inconclusive.
 
-    The exception's text is the report.
+    The exception's text is the report, and `line` the finding with which it starts, in one line.
     `findings` holds the judges' Findings in dataflow order: failures and inconclusive checks.
     """
 
-    def __init__(self, report: str, findings: Sequence[Finding] = ()) -> None:
+    def __init__(self, report: str, findings: Sequence[Finding] = (), line: str = "") -> None:
         super().__init__(report)
         self.findings = tuple(findings)
+        self.line = line
 
 
 def assert_trainsafe(
@@ -74,17 +83,17 @@ def assert_trainsafe(
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.report.joint import report_of
 
-    _require_fixture(candidate, "candidate")
-    _require_fixture(reference, "reference")
-    _require_options("assert_trainsafe", loosen, accept)
-    _require_expectations("assert_trainsafe", expect)
+    require_fixture(candidate, "candidate")
+    require_fixture(reference, "reference")
+    require_options("assert_trainsafe", loosen, accept)
+    require_expectations("assert_trainsafe", expect)
     try:
         judgement = judge_case(candidate, reference, loosen, tuple(accept), expect)
     except GroupFailure as failure:
         # The text has the ranks' tracebacks; the traceback of the waiting code adds nothing.
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        raise TrainsafeFailure(report_of(judgement), judgement.findings)
+        raise _failure(report_of(judgement), judgement)
 
 
 def assert_equivalent(
@@ -109,15 +118,15 @@ def assert_equivalent(
     from pytest_trainsafe.judge.ladder import judge_pair
     from pytest_trainsafe.report.message import message_of
 
-    _require_recorded(candidate, "candidate")
-    _require_recorded(reference, "reference")
+    require_recorded(candidate, "candidate")
+    require_recorded(reference, "reference")
     for measure, role in ((perturbed, "perturbed"), (shadow, "shadow")):
         if measure is not None:
-            _require_recorded(measure, role)
-    _require_options("assert_equivalent", loosen, accept)
+            require_recorded(measure, role)
+    require_options("assert_equivalent", loosen, accept)
     judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, tuple(accept))
     if judgement.verdict != "pass":
-        raise TrainsafeFailure(message_of(judgement), judgement.findings)
+        raise _failure(message_of(judgement), judgement)
 
 
 def assert_rng(
@@ -143,8 +152,8 @@ def assert_rng(
     from pytest_trainsafe.report.replay_judge.rng import rng_message
     from pytest_trainsafe.runs.traces import Traces
 
-    _require_expectations("assert_rng", expect)
-    _require_options("assert_rng", (), accept)
+    require_expectations("assert_rng", expect)
+    require_options("assert_rng", (), accept)
     accepted = {*require_known(accept)}
     if hasattr(reference, "prefetch") and not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -166,7 +175,7 @@ def assert_rng(
         notes = (f"assert_rng did not compare {text}" for text in judgement.not_compared)
         candidate.runs.notes.update(dict.fromkeys(notes))
     if judgement.findings:
-        raise TrainsafeFailure(rng_message(judgement, trace), judgement.findings)
+        raise _failure(rng_message(judgement, trace), judgement)
 
 
 def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
@@ -210,7 +219,7 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
         case = candidate.case
         point = case.point if candidate.role == "candidate" else case.reference_point
         report = determinism_message(judgement, case.program.path, str(point.without("dtype")))
-        raise TrainsafeFailure(report, judgement.findings)
+        raise _failure(report, judgement)
 
 
 def assert_invariants(
@@ -243,13 +252,13 @@ def assert_invariants(
             'assert_invariants(candidate_trace, "ours"), but was given '
             f"{described(wrong[0]) if wrong else 'none'}"
         )
-    _require_options("assert_invariants", (), accept)
+    require_options("assert_invariants", (), accept)
     try:
         what, judgement = judge_given(given, packs, accept)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        raise TrainsafeFailure(learn_message(judgement, what), judgement.findings)
+        raise _failure(learn_message(judgement, what), judgement)
 
 
 def assert_resumable(
@@ -293,7 +302,7 @@ def assert_resumable(
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
         report = resume_message(judgement, candidate.case.program.path, resumption)
-        raise TrainsafeFailure(report, judgement.findings)
+        raise _failure(report, judgement)
 
 
 def assert_same_by(
@@ -325,7 +334,7 @@ def assert_same_by(
             "fixture candidate_trace or reference_trace, whose Run is repeated with a change"
         )
     found = find_relation(candidate.case.program, relation, "assert_same_by")
-    _require_options("assert_same_by", loosen, accept)
+    require_options("assert_same_by", loosen, accept)
     try:
         judgement = judge_relation(candidate, found, loosen, tuple(accept))
     except GroupFailure as failure:
@@ -334,7 +343,7 @@ def assert_same_by(
     notes = (f"the relation {name}, not compared: {t}" for t in judgement.not_compared)
     candidate.runs.notes.update(dict.fromkeys(notes))
     if judgement.verdict != "pass":
-        raise TrainsafeFailure(relation_message(judgement), judgement.findings)
+        raise _failure(relation_message(judgement), judgement, f"{found.name}: ")
 
 
 def assert_kept_relations(
@@ -373,6 +382,15 @@ def assert_kept_relations(
     assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
+def _failure(
+    report: str, judgement: Judgement | JointJudgement, before: str = ""
+) -> TrainsafeFailure:
+    """The exception for a judgement that is not a pass; its line starts with `before`."""
+    from pytest_trainsafe.report.first_line import first_line
+
+    return TrainsafeFailure(report, judgement.findings, before + first_line(judgement))
+
+
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:
     """The given trace, or the first rung's trace of a fixture."""
     from pytest_trainsafe.runs.traces import Traces
@@ -381,66 +399,3 @@ def _first_rung(given: Traces | Trace | Path | str) -> Trace:
     if isinstance(given, Traces):
         return given.at(given.case.rungs[0])
     return given if isinstance(given, Trace) else Trace.open(given)
-
-
-def _require_fixture(traces: object, role: str) -> None:
-    """Raises ArgumentTypeError unless `traces` is the fixture of `role`, candidate or reference."""
-    call = "assert_trainsafe(candidate_trace, reference_trace)"
-    if not hasattr(traces, "at"):
-        if hasattr(traces, "manifest") or isinstance(traces, (str, os.PathLike)):
-            instead = "To compare recorded traces or their directories, call assert_equivalent"
-        else:
-            instead = f"Call {call}"
-        raise ArgumentTypeError(
-            f"assert_trainsafe was given {described(traces)} as its {role}; pass the fixtures "
-            f"candidate_trace and reference_trace. {instead}"
-        )
-    if getattr(traces, "role", role) != role:
-        raise ArgumentTypeError(
-            f"assert_trainsafe was given the {getattr(traces, 'role', '')} as its {role}; call "
-            f"{call}"
-        )
-
-
-def _require_recorded(given: object, role: str) -> None:
-    """Raises ArgumentTypeError unless `given` is a recorded trace or a path."""
-    from pytest_trainsafe.trace.reader import Trace
-
-    if hasattr(given, "prefetch"):
-        raise ArgumentTypeError(
-            f"assert_equivalent was given a fixture as its {role}; pass a recorded trace, such "
-            'as candidate_trace.at("float64"), or the path of its directory. To compare the '
-            "fixtures, call assert_trainsafe(candidate_trace, reference_trace)"
-        )
-    if not isinstance(given, (Trace, str, os.PathLike)):
-        raise ArgumentTypeError(
-            f"assert_equivalent was given {described(given)} as its {role}; pass a recorded "
-            'trace, such as candidate_trace.at("float64"), or the path of its directory'
-        )
-
-
-def _require_options(function: str, loosen: object, accept: object) -> None:
-    """Raises ArgumentTypeError unless `loosen` is a list of Loosen and `accept` of check names."""
-    if not isinstance(loosen, (list, tuple)) or not all(isinstance(e, Loosen) for e in loosen):
-        raise ArgumentTypeError(
-            f"{function} was given {described(loosen)} as loosen; loosen must be a list of Loosen, "
-            "as in "
-            'loosen=[Loosen("*.router.weight", factor=3, reason="ties break differently")]'
-        )
-    # Any collection of names is accepted, except a string, which is a collection of letters.
-    names = accept if isinstance(accept, (list, tuple, set, frozenset)) else None
-    if names is None or not all(isinstance(name, str) for name in names):
-        raise ArgumentTypeError(
-            f"{function} was given {described(accept)} as accept; accept must be a list of names "
-            "of "
-            'checks, as in accept=["moved"]'
-        )
-
-
-def _require_expectations(function: str, expect: object) -> None:
-    """Raises ArgumentTypeError unless `expect` is a list of Expectations."""
-    if not isinstance(expect, (list, tuple)) or not all(isinstance(e, Expectation) for e in expect):
-        raise ArgumentTypeError(
-            f"{function} was given {described(expect)} as expect; expect must be a list of results "
-            'of expect_rng, as in expect=[expect_rng("noise", same="tp")]'
-        )

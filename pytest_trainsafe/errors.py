@@ -28,9 +28,18 @@ from __future__ import annotations
 
 from pytest_trainsafe.printable import printable
 
+#: The most characters of an exception in one line.
+LONGEST_LINE = 400
+
 
 class TrainsafeError(Exception):
-    """The base of every exception that pytest-trainsafe raises; its text is printable."""
+    """The base of every exception that pytest-trainsafe raises; its text is printable.
+
+    `line` is the finding in one line, which pytest's short summary and JUnit files show; "" if the
+    exception's text is short enough.
+    """
+
+    line = ""
 
     def __str__(self) -> str:
         return printable(super().__str__())
@@ -85,6 +94,14 @@ class ReplayMismatchError(ReplayError):
 
 class UnknownAxisError(TrainsafeError, AttributeError):
     """A Point has no axis of this name; the message lists its axes and how to give a default."""
+
+
+def in_one_line(error: BaseException) -> str:
+    """An exception in one printable line: its `line`, else its class and the start of its text."""
+    line = error.line if isinstance(error, TrainsafeError) else ""
+    start = str(error).lstrip().partition("\n")[0]
+    text = " ".join((line or f"{type(error).__name__}: {start}").split())
+    return printable(text if len(text) <= LONGEST_LINE else f"{text[: LONGEST_LINE - 3]}...")
 
 
 class TrainsafeWarning(UserWarning):

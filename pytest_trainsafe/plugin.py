@@ -18,6 +18,7 @@ from pytest_trainsafe import hooks
 from pytest_trainsafe.config.options import add_options, separate_sweep_words
 from pytest_trainsafe.config.read import read_settings, require_encodable_folders, sweep_words
 from pytest_trainsafe.config.settings import SETTINGS, WORKER_SWEEP
+from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.fixtures.core import (
     _trainsafe_cell,
     cache_folder,
@@ -30,7 +31,7 @@ from pytest_trainsafe.fixtures.core import (
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.report.run.end import conclude
 from pytest_trainsafe.runs import early_start, interrupt
-from pytest_trainsafe.sweep.signature import FUZZING, MARKER, SIGNATURE, param_marks
+from pytest_trainsafe.sweep.signature import FUZZING, HELP, MARKER, param_marks
 
 __all__ = [
     "_trainsafe_cell",
@@ -59,9 +60,17 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Registers the marker and reads the settings."""
-    config.addinivalue_line("markers", SIGNATURE)
+    config.addinivalue_line("markers", HELP)
     settings = config.stash[SETTINGS] = read_settings(config)
     config.pluginmanager.register(interrupt.Interrupt(config), interrupt.NAME)
+    if settings.init:
+        from pytest_trainsafe.init.hooks import Init
+
+        config.pluginmanager.register(Init(), "trainsafe_init")
+    if settings.debug is not None:
+        from pytest_trainsafe.runs.progress.terminal import lend_terminal
+
+        lend_terminal(config)
     if settings.plan or settings.shard is not None:
         from pytest_trainsafe.sweep.plan.select import register
 
@@ -70,11 +79,11 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_cmdline_main(config: pytest.Config) -> Generator[None, object, object]:
-    """Turns pytest-xdist off if `--trainsafe-plan` is given.
+    """Turns pytest-xdist off if `--trainsafe-plan` or `--trainsafe-init` is given.
 
-    One process then collects all tests and writes the plan of them, without running any test.
+    One process then writes the plan of all tests, or the first test of a program, and runs none.
     """
-    if config.getoption("trainsafe_plan"):
+    if config.getoption("trainsafe_plan") or config.getoption("trainsafe_init"):
         from pytest_trainsafe.sweep.plan.select import run_in_one_process
 
         run_in_one_process(config)
@@ -93,9 +102,10 @@ def pytest_configure_node(node: Any) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_node_collection_finished(node: Any) -> None:
-    """Starts to show the progress of the workers' Points, once a worker has trainsafe tests."""
-    from pytest_trainsafe.report.run.live_workers import start_for_workers
+    """Shows the network's risk and the progress of Points, once a worker has trainsafe tests."""
+    from pytest_trainsafe.report.run.live_workers import name_risk, start_for_workers
 
+    name_risk(node.config)
     start_for_workers(node.config)
 
 
@@ -190,14 +200,22 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[Any]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Stores the report of a marked test that fails, and tells an exception of ranks once."""
-    if call.excinfo is None or not _in_use(item.config):
+    """Says in one line why a test fails, adds the output of its ranks, and stores its report."""
+    error = call.excinfo.value if call.excinfo is not None else None
+    ours = error is not None and (_in_use(item.config) or isinstance(error, TrainsafeError))
+    folder = run_folder(item.config)
+    if not ours and folder is None:  # no ranks have been started
         return (yield)
-    from pytest_trainsafe.report.run.failing import store, tell_once
+    from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
+    from pytest_trainsafe.report.run.frames import hidden
+    from pytest_trainsafe.report.run.rank_output import add_output
 
     tell_once(item, call)
-    report = yield
-    store(item, report, run_folder(item.config))
+    with hidden(item.config, call.excinfo, in_test=call.when == "call"):
+        report = yield
+    add_output(item, call, report)
+    shorten_line(item, error, report)
+    store(item, report, folder)
     return report
 
 

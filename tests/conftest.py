@@ -111,8 +111,14 @@ def without_hypothesis(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_ADDOPTS", "-p no:hypothesispytest -p no:syrupy")
 
 
+@pytest.fixture(scope="session")
+def _torch() -> None:
+    """Import torch before `pytester`, which forgets imports of a test: a second import crashes."""
+    import torch  # noqa: F401
+
+
 @pytest.fixture
-def shared_fork_server(request, monkeypatch):
+def shared_fork_server(_torch, request, monkeypatch):
     """Let inner runs fork their ranks from the fork server of this run, which has already started.
 
     For tests that do not test the fork server.

@@ -48,14 +48,21 @@ def describe(layout: Layout) -> str:
 
 
 def _slices(placement: Slices) -> str:
-    """The slices of one rank: `rows 0:4, 6:8 of 16 in dimension 0 by slices over tp`."""
+    """The slices of one rank: `rows 0-3, 6-7 of 16 in dimension 0 by slices over tp`."""
     cut = []
     for dim, (ranges, length) in enumerate(zip(placement.ranges, placement.shape, strict=True)):
         if ranges != ((0, length, 1),):
-            spans = [f"{a}:{b}" + f":{step}" * (step > 1) for a, b, step in ranges]
+            spans = [_slice(*each) for each in ranges if each[0] < each[1]]
             cut.append(f"rows {first_few(spans) or 'none'} of {length} in dimension {dim}")
     over = ", ".join(placement.axes)
     return f"{' and '.join(cut) or 'all rows'} by slices over {over}"
+
+
+def _slice(start: int, stop: int, step: int) -> str:
+    if step == 1:
+        return _span(start, stop - start)
+    last = range(start, stop, step)[-1]
+    return f"{start}-{last} in steps of {step}" if last > start else str(start)
 
 
 def name_rows(arrays: Sequence[Indices], whole: Sequence[int]) -> str:

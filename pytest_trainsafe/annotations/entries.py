@@ -13,6 +13,10 @@ class AnnotationError(TrainsafeError, ValueError):
     """An annotation is wrong; the message names the file, the entry, and what is allowed."""
 
 
+class MissingFileError(AnnotationError):
+    """There is no annotation file at the path that a program gives; the message names the path."""
+
+
 #: Where a module's decision is: nowhere, in its output, or in a call of topk or argmax inside it.
 Decision = Literal["", "output", "topk"]
 

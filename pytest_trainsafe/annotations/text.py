@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pytest_trainsafe.annotations.entries import AnnotationError
+from pytest_trainsafe.annotations.entries import AnnotationError, MissingFileError
 from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.core.usage import excerpt, shown
 
@@ -59,6 +59,12 @@ def read_text(path: Path) -> str:
         if len(data) <= MAX_BYTES:
             # Normalises line ends to "\n", as `Path.read_text` does.
             return io.TextIOWrapper(io.BytesIO(data), encoding="utf-8").read()
+    except FileNotFoundError as error:
+        raise MissingFileError(
+            f"{excerpt(str(path.absolute()), 4096)}: annotations cannot be read: there is no such "
+            "file. Make an empty one, to which `pytest --trainsafe-annotate` adds what is missing; "
+            "for a file beside your program, use Path(__file__).with_name(...)"
+        ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, AnnotationError):
             raise

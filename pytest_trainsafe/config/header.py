@@ -6,6 +6,9 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.config.table import OPTIONS
 from pytest_trainsafe.core.usage import excerpt
 
+#: The network that has no risk to name.
+PRIVATE = "network private"
+
 #: Maximum number of characters of one value, and of the words of a sweep.
 _MOST, _MAX_OF_SWEEP = 200, 1000
 
@@ -40,7 +43,7 @@ def network(settings: Settings) -> str:
     from pytest_trainsafe.launch.resources.namespace import is_private, why_not
 
     if is_private(settings.network):
-        return "network private"
+        return PRIVATE
     reason = f" (private is not available: {why_not()})" if settings.network == "auto" else ""
     risk = "other users of this machine can change what ranks exchange, see SECURITY.md"
     return f"network host{reason}: {risk}"

@@ -15,10 +15,41 @@ if TYPE_CHECKING:
     import pytest
 
 
+#: The groups of options in `pytest --help`: name, description and options of each.
+_GROUPS = (
+    (
+        "trainsafe",
+        "trainsafe: points that run",
+        ("sweep", "cover", "max-world-size", "plan", "shard", "from-plan", "profile"),
+    ),
+    (
+        "trainsafe-ranks",
+        "trainsafe: ranks and machine",
+        ("launcher", "device", "network", "timeout", "slots"),
+    ),
+    (
+        "trainsafe-judging",
+        "trainsafe: what is recorded and judged",
+        ("dtype", "seed", "accept", "record", "record-kinds", "record-modules", "rng", "packs"),
+    ),
+    (
+        "trainsafe-failures",
+        "trainsafe: after a failure, and files that are written",
+        ("localize", "debug", "annotate", "init", "replay", "learn", "keep-traces", "github"),
+    ),
+    (
+        "trainsafe-references",
+        "trainsafe: references of earlier runs",
+        ("no-cache", "cache-size", "cache-inputs"),
+    ),
+)
+
+
 def add_options(parser: pytest.Parser) -> None:
-    """Adds the option group `trainsafe`, and for every option an ini key of the same meaning."""
-    group = parser.getgroup("trainsafe", "parallel training compared with a reference run")
+    """Adds the options in their groups, and for every option an ini key of the same meaning."""
     for option in OPTIONS:
+        title, what = next((t, w) for t, w, names in _GROUPS if option.name in names)
+        group = parser.getgroup(title, what)
         text, twin = option.full_help, f"{option.full_help} (see {option.flag})"
         if option.kind == "flag":
             group.addoption(option.flag, action="store_true", dest=option.key, help=option.help)

@@ -31,7 +31,7 @@ BUILT_IN = {
 }
 
 #: Options that a profile cannot set.
-_NOT_IN_PROFILES = frozenset({"profile", "plan", "shard", "from-plan"})
+_NOT_IN_PROFILES = frozenset({"profile", "plan", "shard", "from-plan", "debug"})
 
 #: Words that turn a flag on and off.
 _FLAG_VALUES = {"true": "true", "1": "true", "yes": "true", "on": "true"} | dict.fromkeys(

@@ -27,6 +27,9 @@ _Profile = tuple[str, Mapping[str, str]]
 
 _NO_PROFILE: _Profile = "", {}
 
+#: The options that take "on" or "off", for which TOML has true and false.
+_SWITCHES = ("cover", "github", "localize", "rng")
+
 
 def read_settings(config: pytest.Config) -> Settings:
     """The settings of this run, each value checked.
@@ -116,8 +119,21 @@ def _given(config: pytest.Config, option: Option, profile: _Profile) -> tuple[st
     source = f"{option.key} (ini)"
     if option.kind == "flag":
         return ("true", source) if _ini(config, option.key, "true or false") else None
-    written = _ini(config, option.key, "one line of text")
+    written = _as_text(option, _ini(config, option.key, "one line of text"))
     return None if written in ("", None) else _checked(written, source)
+
+
+def _as_text(option: Option, value: object) -> object:
+    """A native value of TOML as the text that the option takes; other values are returned as is."""
+    if isinstance(value, bool):
+        if option.name in _SWITCHES:
+            return "on" if value else "off"
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, list) and option.takes_list and all(isinstance(e, str) for e in value):
+        return ",".join(value)
+    return value
 
 
 def _checked(text: object, source: str) -> tuple[str, str]:
@@ -181,6 +197,7 @@ def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
     if "sweep" in values:
         return values["sweep"].split(), f"sweep of the profile {excerpt(name)}"
     words = _ini(config, "trainsafe_sweep", "words such as 'tp=1,2 cp=1,2'")
+    words = words.split() if isinstance(words, str) else words
     if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
         raise pytest.UsageError(
             f"trainsafe_sweep (ini) takes text such as 'tp=1,2 cp=1,2', not {shown(words)}"
@@ -189,7 +206,10 @@ def _sweep(config: pytest.Config, profile: _Profile) -> tuple[list[str], str]:
 
 
 def _ini(config: pytest.Config, key: str, allowed: str) -> object:
-    """A value of the ini file; raises UsageError if pytest cannot read it as the key's type."""
+    """A value of the ini file, as text or as a native value of TOML.
+
+    Raises UsageError if pytest cannot read it as the key's type and TOML has no such value.
+    """
     try:
         value: object = config.getini(key)
     except (
@@ -197,7 +217,28 @@ def _ini(config: pytest.Config, key: str, allowed: str) -> object:
         ValueError,
         pytest.UsageError,
     ) as error:  # which one depends on pytest's version
+        value = _native(config, key)
+        if isinstance(value, (str, bool, int, float, list)) and not _is_flag(key):
+            return value
         raise pytest.UsageError(
             f"{key} (ini) takes {allowed}; it cannot be read: {excerpt(str(error), 300)}"
         ) from error
     return value
+
+
+def _native(config: pytest.Config, key: str) -> object:
+    """The value of a key in pytest's TOML file, of the type that TOML gives it; None for none.
+
+    pytest checks native values against the one type of a key, and ours take text.
+    """
+    if config.inipath is None or config.inipath.suffix != ".toml":
+        return None
+    import tomllib  # only needed for a native value
+
+    data = tomllib.loads(config.inipath.read_text(encoding="utf-8"))
+    tables = data.get("tool", {}) if config.inipath.name == "pyproject.toml" else data
+    return tables.get("pytest", {}).get(key)
+
+
+def _is_flag(key: str) -> bool:
+    return any(option.key == key and option.kind == "flag" for option in OPTIONS)

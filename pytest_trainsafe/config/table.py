@@ -68,6 +68,11 @@ class Option:
         """The option as written on the command line."""
         return f"--trainsafe-{self.name}"
 
+    @property
+    def takes_list(self) -> bool:
+        """Whether the value is a list of words, which a comma separates on the command line."""
+        return isinstance(getattr(_DEFAULT, self.field), tuple) and self.text is None
+
     def shown(self, value: Any) -> str:
         """The text for a value: `120`, `float64,float32`; "" for an empty value."""
         if self.text is not None:
@@ -253,6 +258,15 @@ OPTIONS = (
         more="[how](replay.md#replaying-a-failing-test)",
     ),
     Option(
+        "debug",
+        "debug",
+        "RANK",
+        "Give this rank the terminal at a breakpoint(), while the others wait",
+        values.parse_rank,
+        text=lambda rank: "" if rank is None else str(rank),
+        more="[how](#print-and-debug-inside-a-rank)",
+    ),
+    Option(
         "localize",
         "localize",
         "SECONDS",
@@ -311,6 +325,15 @@ OPTIONS = (
         "read: a reference is run again when one changes",
         values.parse_list,
         more="patterns are relative to the root directory: `data/*.bin,$LAYERS`",
+    ),
+    Option(
+        "init",
+        "init",
+        "PROGRAM",
+        "Train package.module:function or a script once, list what it lacks, write a first test "
+        "beside it, and run no tests",
+        values.parse_program,
+        more="[the first test](#the-first-test)",
     ),
     Option(
         "plan",

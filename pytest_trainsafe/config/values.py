@@ -35,6 +35,13 @@ def parse_count(source: str, text: str) -> int:
     return int(text)
 
 
+def parse_rank(source: str, text: str) -> int:
+    """Parses the number of a rank, from 0 to MAX_RANKS."""
+    if not re.fullmatch(r"[0-9]{1,10}", text) or int(text) > MAX_RANKS:
+        raise SettingError(f"{source} takes the number of a rank, such as 1, not {shown(text)}")
+    return int(text)
+
+
 def parse_seed(source: str, text: str) -> int:
     """Parses a seed of 32 bits."""
     # torch takes more, but numpy's seeds end here.
@@ -86,6 +93,15 @@ def parse_file(source: str, text: str) -> str:
     """Parses the path of a file, which need not exist."""
     if any(len(os.fsencode(part)) > 255 for part in text.split(os.sep)) or len(text) > 3000:
         raise SettingError(f"{source} takes the path of a file, and {shown(text)} is too long")
+    return text
+
+
+def parse_program(source: str, text: str) -> str:
+    """Parses the name of a program, which is looked up later."""
+    if not text or len(text) > 3000:
+        raise SettingError(
+            f"{source} takes package.module:function or the path of a script, not {shown(text)}"
+        )
     return text
 
 

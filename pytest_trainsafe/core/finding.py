@@ -69,7 +69,9 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     `axis` is the mesh axis involved, or "".  `cause` is the likely cause, a clause that the report
     writes after the word "so".  `factor` is the wrong value divided by the right one if this is the
     same number for all elements, and 0.0 otherwise.  `equals` names the sizes that the factor
-    equals, such as "1/dp", perhaps by chance.
+    equals, such as "1/dp", perhaps by chance.  `short` has evidence and cause in a few words, for
+    reports of one line: "partial sums over dp, all-reduce missing"; "" if the finding's message
+    is short enough.
     """
 
     name: str
@@ -78,6 +80,7 @@ class Pattern(msgspec.Struct, frozen=True, omit_defaults=True):
     cause: str = ""
     factor: float = 0.0
     equals: tuple[str, ...] = ()
+    short: str = ""
 
 
 class Mismatch(msgspec.Struct, frozen=True, kw_only=True):

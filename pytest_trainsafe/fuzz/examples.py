@@ -27,7 +27,7 @@ from hypothesis import reject
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.usage import listing, shown
-from pytest_trainsafe.errors import SweepError, TrainsafeWarning
+from pytest_trainsafe.errors import SweepError, TrainsafeWarning, in_one_line
 from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure, FuzzInconclusive
 from pytest_trainsafe.fuzz.failures.ending import Ending, text_of
 from pytest_trainsafe.fuzz.failures.explain import Explainer
@@ -148,7 +148,7 @@ class Examples:
                 rerun_options(replace(case.settings, sweep=())),
             )
             findings = error.findings if isinstance(error, TrainsafeFailure) else ()
-            raise FuzzInconclusive(text, findings)
+            raise FuzzInconclusive(text, findings, self._no_verdict())
         reasons = {ending.reason for ending in self._endings.values() if ending.end == "skipped"}
         if reasons and all(ending.end == "skipped" for ending in self._endings.values()):
             pytest.skip(printable("; ".join(sorted(reasons))))
@@ -208,8 +208,8 @@ class Examples:
         try:
             first = explainer.explain(point, len(self._endings), self._test)
         except FlakyProgram as flaky:
-            text = str(flaky)
-            return lambda: FlakyProgram(text)
+            text, line = str(flaky), flaky.line
+            return lambda: FlakyProgram(text, line=line)
         failures = Failures(space, self._endings, explainer, first)
         failures.search(self._test, self._max_failures, hypothesis.settings().max_examples)
         self._first = first
@@ -244,7 +244,8 @@ class Examples:
         )
         findings = one.error.findings if isinstance(one.error, TrainsafeFailure) else ()
         text = "\n\n".join([text, *map(str, others or ())])
-        return FuzzFailure(text, findings, one.interaction, one.examples, others or ())
+        line = f"{one.interaction.point}: {in_one_line(one.error)}"
+        return FuzzFailure(text, findings, one.interaction, one.examples, others or (), line)
 
     def _no_verdict(self) -> str:
         """The Points that are inconclusive or refused, by their reasons."""

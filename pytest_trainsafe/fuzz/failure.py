@@ -25,8 +25,9 @@ class FuzzFailure(TrainsafeFailure):
         interaction: Interaction,
         examples: int,
         others: Sequence[FuzzFailure] = (),
+        line: str = "",
     ) -> None:
-        super().__init__(report, findings)
+        super().__init__(report, findings, line)
         self.interaction = interaction
         self.examples = examples
         self.others = tuple(others)

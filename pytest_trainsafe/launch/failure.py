@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 
-from pytest_trainsafe.core.code_files import is_installed, is_stdlib
+from pytest_trainsafe.core.code_files import is_installed, is_stdlib, relative
 from pytest_trainsafe.core.cut_text import MESSAGE_LIMIT, cut, cut_lines
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.errors import TrainsafeError
@@ -33,8 +33,10 @@ class GroupFailure(TrainsafeError):
 
     def __init__(self, result: GroupResult, what: str = "", told_by: str = "") -> None:
         super().__init__(short(result, what, told_by) if told_by else message(result, what))
+        self.line = in_one_line(result, what)
         self.result = result
         self.what = what
+        self.told_by = told_by
 
 
 def message(result: GroupResult, what: str = "") -> str:
@@ -60,6 +62,25 @@ def short(result: GroupResult, what: str, told_by: str) -> str:
     parts = [reason(result), *([f"this was {what}"] if what else [])]
     told = f"the same run ended {told_by}, whose report has the tracebacks of its ranks"
     return "\n".join([*parts, told, f"files: {result.folder}"])
+
+
+def in_one_line(result: GroupResult, what: str = "") -> str:
+    """What happened, with the line of the program first: a terminal cuts the end.
+
+    For example `rank 1 raised ValueError at train.py:20: no such file, in the reference, on a
+    single device, in float64`.
+    """
+    first = None if result.first_failed is None else result.ranks[result.first_failed]
+    text = headline(result).partition("\n")[0]
+    if first is not None and first.status == "raised" and not (result.mismatches or result.problem):
+        place = f" at {relative(at)}" if (at := raised_at(result)) else ""
+        error = first.error.partition("\n")[0]
+        text = f"rank {first.rank} raised {first.error_type}{place}{f': {error}' if error else ''}"
+    elif odd := [] if result.mismatches or first is not None else _odd(result):
+        waits = _places(result).get(odd[0])
+        text += f", {waits}" if waits is not None else ""
+    # The node id beside this line names the candidate.
+    return f"{text}, in {what}" if what and not what.startswith("the candidate") else text
 
 
 def headline(result: GroupResult) -> str:

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, NoReturn
 import msgspec
 
 from pytest_trainsafe.launch import data
+from pytest_trainsafe.launch.console import breakpoints
 from pytest_trainsafe.launch.files import (
     CANNOT_WRITE,
     OUTCOME_PREFIX,
@@ -90,8 +91,11 @@ def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] |
         if prepared is not None:
             prepared()
         value = data.encode(run_task(task), f"the value that rank {rank} returned")
+        breakpoints.end()
         ledger.finish()
-    except BaseException as error:
+    except BaseException as raised:
+        breakpoints.end()
+        error = breakpoints.explained(raised, rank)
         text = error_text(error)
         _print_error(files, text)
         outcome = Outcome(
@@ -133,6 +137,7 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     from pytest_trainsafe.launch.collectives import flight_save, ledger
     from pytest_trainsafe.launch.resources import temporary
 
+    breakpoints.install(task, files.rank, files.folder.parent)
     temporary.provide(files.temporary)
     # Before the program is imported, because it may bind the functions that these replace.
     installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)

@@ -45,6 +45,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     `arguments` holds the arguments as `data.encode` encoded them when the Task was made, so later
     changes do not reach the ranks.  `sys_path` and `cwd` are those of the process that made the
     Task.  `env` is added to the ranks' environment.  `threads` is OMP_NUM_THREADS of each rank.
+    `live` is the label of the ranks' lines that the console shows while they run ("" for no label),
+    None to show none.  `debug` is the rank that gets the terminal at a `breakpoint()`, which other
+    ranks ignore; -1 if all ranks ignore it, and None if it is an error.
     """
 
     target: Function | Script
@@ -55,6 +58,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     threads: int = 1
     sys_path: tuple[str, ...] = ()
     cwd: str = ""
+    live: str | None = None
+    debug: int | None = None
 
     @classmethod
     def of(

@@ -48,7 +48,8 @@ class Context:
         self.rank = int(os.environ.get("RANK", "0"))
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.coordinates = TrackedCoordinates(self.point, self.rank)
-        self.dtype = precision(spec.dtype).dtype
+        #: What the program used of its context: "dtype", "initialize", "group tp" and the like.
+        self.used: set[str] = set()
         self.device = _device(device)
         self.seed = spec.seed
         self._spec = spec
@@ -60,6 +61,12 @@ class Context:
         #: Implements `begin_step`, `end_step` and the like; encloses the whole program.
         self.marks = Marks(self.step, self.microbatch)
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype to train in: that of the rung."""
+        self.used.add("dtype")
+        return precision(self._spec.dtype).dtype
+
     # The position of the rank.
 
     @property
@@ -69,14 +76,8 @@ class Context:
         The mesh and its process groups are created on first use.  This initialises
         torch.distributed (gloo on CPU, NCCL and gloo on GPUs) unless the program has done so.
         """
-        if self._mesh is None:
-            _start_distributed(self.device)
-            from torch.distributed.device_mesh import init_device_mesh
-
-            names = self.point.mesh.axes
-            shape = tuple(self.point.size(axis) for axis in names)
-            self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
-        return self._mesh
+        self.used.add("mesh")
+        return self._device_mesh()
 
     def group(self, axis: str) -> dist.ProcessGroup:
         """The process group of this rank along one mesh axis, even if the axis has size 1.
@@ -87,8 +88,9 @@ class Context:
         for an unknown axis.
         """
         mesh = self.point.mesh
+        self.used.add(f"group {axis}")
         if axis in mesh.axes:
-            return self.mesh.get_group(axis)
+            return self._device_mesh().get_group(axis)
         if axis not in self.coordinates.derived:
             known = ", ".join(dict.fromkeys((*mesh.axes, *self.coordinates.derived)))
             raise ProgramError(
@@ -101,6 +103,16 @@ class Context:
             make: Any = dist.new_subgroups_by_enumeration
             self._groups[axis], _ = make(ranks_along(self.point.sizes, axis))
         return self._groups[axis]
+
+    def _device_mesh(self) -> DeviceMesh:
+        if self._mesh is None:
+            _start_distributed(self.device)
+            from torch.distributed.device_mesh import init_device_mesh
+
+            names = self.point.mesh.axes
+            shape = tuple(self.point.size(axis) for axis in names)
+            self._mesh = init_device_mesh(self.device.type, shape, mesh_dim_names=names)
+        return self._mesh
 
     # The same logical values at every Point.
 
@@ -121,6 +133,7 @@ class Context:
         torch.distributed is initialised by then (as by `ctx.group`); its ranks must make the same
         calls of this function.
         """
+        self.used.add("initialize")
         found = _annotations(annotations, self.rank)
         given = self.point, self.coordinates, self.seed, std, found
         self._filled |= fill(model, *given, self._exchange)
@@ -172,6 +185,7 @@ class Context:
         - a sequence of all numbers: rank r takes its r-th block;
         - a function of a dp rank and the number of dp ranks, which returns that rank's numbers.
         """
+        self.used.add("microbatches")
         self._recorder.clock.split = isinstance(order, str) and order == SPLIT
         numbers = numbers_of(total, self.coordinates["dp"], self.point.size("dp"), order)
         return permuted(numbers, total, self._spec.order)

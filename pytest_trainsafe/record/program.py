@@ -136,6 +136,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
         writer.add(NoteEvent("read_axis", axis))
+    for word in sorted(ctx.used):
+        writer.add(NoteEvent("used", word))
     writer.close()
     return seconds
 

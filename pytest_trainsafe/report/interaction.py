@@ -19,7 +19,7 @@ def interaction_text(interaction: Interaction) -> str:
         parts.append(f"independent of {', '.join(interaction.independent)}")
     if interaction.alone:
         axes = ", ".join(interaction.alone)
-        parts.append(f"not varied alone, as the candidate is the reference itself without: {axes}")
+        parts.append(f"not varied alone, because without it the candidate is the reference: {axes}")
     if interaction.undecided:
         fixed = ", ".join(interaction.undecided)
         why = ", as no other value is valid here" if interaction.complete else ""

@@ -172,11 +172,12 @@ def _size(finding: Finding) -> str:
     times = finding.error / finding.allowed
     return (
         f"error {finding.error:.1e}, rounding allows {finding.allowed:.1e}"
-        f"    ({_times(times)} times too large)"
+        f"    ({times_text(times)} times too large)"
     )
 
 
-def _times(times: float) -> str:
+def times_text(times: float) -> str:
+    """How many times too large an error is: `13`, `130 000`, `6e+11`."""
     if times < 100:
         return f"{times:.2g}"
     if times < 1e9:

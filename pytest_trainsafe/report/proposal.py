@@ -11,6 +11,7 @@ from pytest_trainsafe.judge.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judge.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judge.judgement import Advice
+from pytest_trainsafe.sweep.point_summary import plural
 
 #: A label, a text, and whether the text may be wrapped.
 Row = tuple[str, str, bool]
@@ -44,11 +45,11 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"a layout for {proposal.withheld} more tensors, which match as partial sums over "
-            "ranks: later tensors would still be wrong, so most likely a reduction is missing or "
-            "done twice"
+            f"{proposal.withheld} more tensors would match if they were declared as partial sums "
+            "over ranks, but later tensors would still be wrong: most likely a reduction is "
+            "missing or done twice"
         )
-        rows.append(("not offered", text, True))
+        rows.append(("partial sums", text, True))
     if proposal.unexplained:
         rows.append(("no layout", proposal.unexplained, True))
     return rows
@@ -77,9 +78,17 @@ def misaveraged_rows(wrong: Misaveraged) -> list[Row]:
         ("gradients", wrong.gradients, wrong.fitting_gradients),
         ("loss", wrong.loss, wrong.fitting_loss),
     )
-    said = " and ".join(_mean(name, said) for name, said, fits in pairs if said != fits)
+    said = " and ".join(_mean(name, own) for name, own, fits in pairs if own != fits)
     fits = " and ".join(_mean(name, fits) for name, said, fits in pairs if said != fits)
     count = wrong.tensors
+    if not any(said for _, said, fits in pairs if said != fits):
+        text = (
+            f"with {fits} in {where} every tensor matches its reference; without it, "
+            f"{plural(count, 'tensor')} differ{'' if count > 1 else 's'}, and the gradients after "
+            "the reduction match in both cases. So either this declaration is missing, or the "
+            "program divides each rank's loss by a wrong number"
+        )
+        return [("declared", text, True)]
     text = (
         f"{said}, in {where}, contradicts {count} tensor{'s' if count > 1 else ''}; with {fits} "
         "every tensor matches its reference, and the gradients after the reduction match in both "

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from pytest_trainsafe.launch.console.console import current
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.product import CELL_FIXTURE, Cell
 
@@ -55,7 +56,13 @@ NEXT: pytest.StashKey[NextTest | None] = pytest.StashKey()
 
 
 def look(item: pytest.Item, following: pytest.Item | None) -> None:
-    """Stores the test after `item` in the stash if its Runs may be launched during `item`."""
+    """Stores the test after `item` in the stash if its Runs may be launched during `item`.
+
+    No Runs are launched ahead if ranks write to the terminal, where their lines would be taken for
+    those of `item`.
+    """
+    if current() is not None:
+        return
     case = _case(item, following) if following is not None else None
     item.config.stash[NEXT] = NextTest(case, LaunchEnvironment.now()) if case is not None else None
 

@@ -31,8 +31,14 @@ def watch(config: pytest.Config) -> None:
 
 def collected(metafunc: pytest.Metafunc) -> None:
     """Starts the server if this marked test launches ranks."""
-    if _LAUNCHING.intersection(metafunc.fixturenames) and _is_used(metafunc.config):
-        _start(metafunc.config)
+    if _LAUNCHING.intersection(metafunc.fixturenames):
+        start(metafunc.config)
+
+
+def start(config: pytest.Config) -> None:
+    """Starts the server, if the launcher of this run uses one."""
+    if _is_used(config):
+        _start(config)
 
 
 def expect_imports() -> None:

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import pytest
+
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.launch import Task
+from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.task import device_of
+from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.sweep.case import Case
 
 if TYPE_CHECKING:
     from pytest_trainsafe.runs.session import Session
 
 
+#: The Group that a test received.
+GROUP: pytest.StashKey[Group] = pytest.StashKey()
+
+
 class Group:
-    """Runs functions in groups of ranks: `run(function, *args)` returns one value per rank."""
+    """Runs functions in groups of ranks: `run(function, *args)` returns one value per rank.
+
+    `last` is the result of the last group.
+    """
 
     def __init__(self, session: Session, case: Case | None) -> None:
         self._session = session
         self._case = case
+        self.last: GroupResult | None = None
 
     def run(
         self, function: Any, *args: Any, world_size: int | None = None, **kwargs: Any
@@ -38,7 +49,8 @@ class Group:
         settings = self._case.settings if self._case is not None else self._session.settings
         device = device_of(settings.device, world_size)
         task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
+        task = with_console(task, settings)
         workdir = self._session.directory("group")
-        result = self._session.launch(task, settings.timeout, workdir)
+        self.last = result = self._session.launch(task, settings.timeout, workdir)
         result.raise_for_failure()
         return list(result.values)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult
@@ -26,35 +27,45 @@ class Run:
     """A finished Run: its Trace, and seconds by stage (launch, train).
 
     `cache_key` is the cache key under which the Run was looked up, or "" if the cache was not used;
-    `reused` is whether the cache had the Run.
+    `reused` is whether the cache had the Run.  `notes` says what the program read; it is empty
+    unless this process made the Run and stored it in the cache.  `files` is the folder with the
+    files of the ranks, such as their output; None if they are unknown.
     """
 
     trace: Trace
     seconds: Mapping[str, float]
     cache_key: str = ""
     reused: bool = False
+    notes: Notes = field(default_factory=Notes)
+    files: Path | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Data on a Run besides its trace: seconds by stage, and what its program read."""
+    """Data on a Run besides its trace: seconds by stage, what its program read, and its folder.
+
+    The folder has the files of the Run's ranks.
+    """
 
     seconds: Mapping[str, float]
     notes: Notes
+    files: Path
 
     @classmethod
     def of(cls, result: GroupResult) -> Recorded:
         """The data that the ranks of a finished group return."""
         train = max(value["seconds"] for value in result.values)
         seconds = {"launch": result.seconds - train, "train": train}
-        return cls(seconds, checked(value.get("noted") for value in result.values))
+        notes = checked(value.get("noted") for value in result.values)
+        return cls(seconds, notes, result.folder)
 
 
 class RequestedRuns:
     """The Runs that a test requested for its reference or for its candidate, and their status.
 
     `specs` has the spec of every requested Run.  `reused` says for each cache key whether the
-    cache already had the Run.  `waited` says whether the test has waited for any Run.
+    cache already had the Run.  `waited` says whether the test has waited for any Run, and `last` is
+    the last timed Run that it got.
     `publish` is called with the Point's summary once the Point is judged; it is None if
     nothing takes the summary.
     """
@@ -64,6 +75,7 @@ class RequestedRuns:
         self.specs: set[RunSpec] = set()
         self.reused: dict[str, bool] = {}
         self.waited = False
+        self.last: Run | None = None
         self.publish: Callable[[PointSummary], None] | None = None
         self._seconds: dict[RunSpec, Mapping[str, float]] = {}
 
@@ -95,6 +107,7 @@ class RequestedRuns:
             self.reused[run.cache_key] = run.reused
         if timed:
             self._seconds[spec] = run.seconds
+            self.last = run
         return run
 
     @property

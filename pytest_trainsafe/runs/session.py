@@ -33,6 +33,7 @@ from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
+from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.runs.replay.replays import Replays
 from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
@@ -331,13 +332,12 @@ class Session:
         cache_key = self._cache_key(order, device)
         if self.cache is None or cache_key is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
-            return Run(Trace.open(workdir / "trace"), recorded.seconds)
-        seconds: dict[str, float] = {}
+            return Run(Trace.open(workdir / "trace"), recorded.seconds, files=recorded.files)
+        made: list[Recorded] = []
 
         def make(trace: Path) -> Notes:
-            recorded = self._record(order, device, workdir, trace)
-            seconds.update(recorded.seconds)
-            return recorded.notes
+            made.append(self._record(order, device, workdir, trace))
+            return made[-1].notes
 
         entry = self.cache.get(
             cache_key,
@@ -354,7 +354,10 @@ class Session:
             shutil.rmtree(workdir / CHECKPOINTS, ignore_errors=True)
         if self.settings.keep_traces and trace.path != workdir / "trace":
             trace = Trace.open(shutil.copytree(trace.path, workdir / "trace"))
-        return Run(trace, seconds, cache_key.digest, entry.reused)
+        if not made:
+            return Run(trace, {}, cache_key.digest, entry.reused)
+        own = made[-1]
+        return Run(trace, own.seconds, cache_key.digest, entry.reused, own.notes, own.files)
 
     def _replay(
         self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
@@ -428,6 +431,7 @@ class Session:
             device=device,
             launch_environment=order.launch_environment,
         )
+        task = with_console(task, self.settings, spec)
         order.enter(WAITING)
         for joined in order.behind:
             joined.wait()

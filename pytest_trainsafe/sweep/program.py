@@ -11,13 +11,14 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import sys
 import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.core.axes import Axis
-from pytest_trainsafe.core.usage import excerpt, shown
+from pytest_trainsafe.core.usage import excerpt, nearest, shown
 from pytest_trainsafe.errors import InvalidProgramError, SweepError
 from pytest_trainsafe.sweep.traits import Traits, traits_of
 from pytest_trainsafe.sweep.validity import Rule
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 _NO_DEFAULT = inspect.Parameter.empty
 _SWEPT_TYPES = (bool, int, float, str)
+#: The files of frames that import a module.
+_IMPORTING = ("<frozen importlib", importlib.__file__)
 #: The maximum length of an import path, and of the quoted message of a failed import.
 _LONGEST_PATH, _LONGEST_CAUSE = 255, 500
 #: The maximum length of a script's arguments; Linux limits each argument to 128 KiB.
@@ -190,6 +193,7 @@ def _import(path: str) -> Callable[..., Any]:
             if found is _NO_DEFAULT:
                 raise InvalidProgramError(
                     f"program {path!r}: module {module_name!r} has no {name!r}"
+                    f"{nearest(name, vars(sys.modules[module_name]))}"
                 )
     except InvalidProgramError:
         raise
@@ -206,16 +210,22 @@ def _import(path: str) -> Callable[..., Any]:
 
 
 def _cause(error: BaseException) -> str:
-    """One line on a failed import: an ImportError's message, or the class, message and place."""
+    """One line on a failed import: the message and the place, and the class if it is unusual.
+
+    The place is left out if the module itself is not found.
+    """
     try:
         words = str(error)
     except Exception:  # __str__ of a user's class may raise anything
         words = ""
+    frames = list(traceback.extract_tb(error.__traceback__))
     if isinstance(error, ImportError):
-        return excerpt(words, _LONGEST_CAUSE)
-    last = traceback.extract_tb(error.__traceback__)[-1]
-    text = ": ".join(filter(None, (type(error).__name__, words)))
-    return f"{excerpt(text, _LONGEST_CAUSE)} ({last.filename}:{last.lineno})"
+        frames = [f for f in frames[1:] if not f.filename.startswith(_IMPORTING)]
+        text = words
+    else:
+        text = ": ".join(filter(None, (type(error).__name__, words)))
+    place = f" ({frames[-1].filename}:{frames[-1].lineno})" if frames else ""
+    return f"{excerpt(text, _LONGEST_CAUSE)}{place}"
 
 
 def _unwrapped(function: Any) -> Any:
@@ -242,7 +252,9 @@ def _of_function(function: Callable[..., Any], path: str) -> Program:
     by_position = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.POSITIONAL_ONLY)
     if not parameters or parameters[0].kind not in by_position:
         raise InvalidProgramError(
-            f"program {path!r} takes no context; its first parameter must be the context"
+            f"program {path!r} takes no context; its first parameter must be the context: write "
+            f"def {function.__name__}(ctx), or give a script, Script(path), which gets ctx by "
+            "pytest_trainsafe.context()"
         )
     own = parameters[1:]
     for parameter in own:

@@ -31,17 +31,27 @@ _SETTINGS = ", ".join(
     if option.marker is not None
 )
 
+#: The marker as a test calls it.
 SIGNATURE = (
     f"{MARKER}(program, *, args={{}}, candidate_args={{}}, reference={{}}, "
-    f"{_SETTINGS}, mesh=None, expect=[], healthy=False, "
-    "**axes): compare the program's parallel training with a "
-    "reference run, at every point of the axes. The program is a function of a context, "
-    f"'package.module:function' or Script(path, args=[]). Axes: {listing(AXES)}, and the "
-    "program's own parameters, each with one value or a list of values. candidate_args go to "
-    "the candidate run only, and reference={'pp': 2} makes the reference run a pipeline, where one "
-    "device is too small. mesh=Mesh(...) gives a script mesh axes of its own, and "
-    "expect=[expect_rng(...)] adds expectations of random numbers. Invariants are learned from "
-    "tests with healthy=True"
+    f"{_SETTINGS}, mesh=None, expect=[], healthy=False, **axes)"
+)
+
+#: What `pytest --markers` prints: a line for each part, because pytest does not wrap them.
+HELP = "\n    ".join(
+    (
+        f"{MARKER}(program, **axes): compare the program's parallel training with a reference run,",
+        "at every point of the axes.",
+        "program: a function of a context, 'package.module:function', or Script(path, args=[])",
+        f"axes: {listing(AXES)},",
+        "  and the program's own parameters, each with one value or a list of values",
+        "args={}: arguments of the program; candidate_args={}: of the candidate run only",
+        "reference={}: axes of the reference run, such as {'pp': 2} where one device is too small",
+        f"{_SETTINGS}: as the options",
+        "mesh=None: Mesh(...) gives a script mesh axes of its own",
+        "expect=[]: expect_rng(...) adds expectations of random numbers",
+        "healthy=False: True lets --trainsafe-learn learn invariants from the test",
+    )
 )
 
 _ParameterSet = type(pytest.param())

@@ -119,6 +119,7 @@ NoteKey = Literal[
     "unmatched_pattern",
     "not_compared",
     "unused_annotation",
+    "used",
 ]
 
 
@@ -145,6 +146,8 @@ class NoteEvent(msgspec.Struct, frozen=True, tag="note"):
     unmatched_pattern     a pattern of modules to record that matches none on this rank
     not_compared          a sentence on something in the program that the trace does not have
     unused_annotation     an annotation that contradicts a stronger source of the layout
+    used                  what the program used of its context: "dtype", "initialize", "mesh",
+                          "microbatches", or "group" and an axis
     """
 
     key: NoteKey

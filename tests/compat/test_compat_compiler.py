@@ -144,4 +144,5 @@ def test_actions_run_when_the_compiler_is_imported_or_at_once_after_that() -> No
 def test_what_every_rank_imports_does_not_import_the_compiler(module: str) -> None:
     script = f"import pytest_trainsafe.{module}\nprint(json.dumps([imported()]))"
 
-    assert ran(script) == [False]
+    found: object = ran(script)
+    assert found == [False]

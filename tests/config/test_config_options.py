@@ -110,14 +110,6 @@ def test_the_header_shows_the_options_that_were_set(swept):
     result.stdout.fnmatch_lines(["trainsafe: device cpu, seed 3", "trainsafe sweep: tp=1,2 cp=1"])
 
 
-def test_the_options_are_one_group_of_the_help(pytester):
-    result = pytester.runpytest_inprocess("--help")
-
-    result.stdout.fnmatch_lines(
-        ["parallel training compared with a reference run:", "  --trainsafe-sweep=AXIS=VALUES"]
-    )
-
-
 def test_settings_are_plain_data():
     import pickle
 

@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.compare.rung import Rung
 from pytest_trainsafe.judge.known_axis import with_known_axis
 from pytest_trainsafe.trace.reader import Trace
 
-BY_CHANCE = "unless it equals dp by chance, a division by it is missing"
+BY_CHANCE = "if the size matches only by chance, another factor is wrong"
 
 
 def doubled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -116,6 +116,14 @@ FAULTS = [
         (r"rank 1 of 2 raised AssertionError: assert total == 0 at {file}:\d+$",),
     ),
     Fault(
+        "`breakpoint()` without `--trainsafe-debug`",
+        "debug",
+        (),
+        "rank 1 of 2 raised BreakpointError: rank 1 called breakpoint() at train.py:350; run "
+        "pytest with --trainsafe-debug 1 to debug this rank in the terminal, or remove the call",
+        (r"rank 1 of 2 raised BreakpointError: rank 1 called breakpoint\(\) at {file}:\d+; ",),
+    ),
+    Fault(
         "a hook of the backward pass raises",
         "fail_in_hook",
         (),

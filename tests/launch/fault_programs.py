@@ -342,3 +342,10 @@ def stop_and_continue() -> str:
         os.waitpid(child, 0)
     wait()
     return "done"
+
+
+def debug() -> None:
+    """Rank 1 stops at a breakpoint."""
+    if join() == 1:
+        breakpoint()
+    wait()

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import zipfile
 from collections.abc import Callable
+from email.message import Message
 from email.parser import Parser
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -75,17 +78,65 @@ def test_a_wheel_has_one_top_level_package(names: set[str]) -> None:
     assert {name for name in top if not name.endswith(".dist-info")} == {"pytest_trainsafe"}
 
 
+def metadata_of(wheel: Path) -> Message:
+    with zipfile.ZipFile(wheel) as archive:
+        [metadata] = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
+        return Parser().parsestr(archive.read(metadata).decode())
+
+
+def relative_or_broken(page: str, home: str, root: Path) -> list[str]:
+    """The links of a page that are not absolute, or name nothing in the repository."""
+    in_repository = re.compile(rf"{re.escape(home)}/(?:blob|raw)/v[\d.]+/([^#]+)")
+    return [
+        target
+        for target in re.findall(r"\]\(([^)]+)\)", page)
+        if not target.startswith(("https://", "#"))
+        or ((file := in_repository.match(target)) and not (root / file[1]).exists())
+    ]
+
+
+def test_the_page_on_pypi_has_absolute_links_to_files_of_this_version(
+    wheel: Path, root: Path, pyproject: dict[str, Any]
+) -> None:
+    described = metadata_of(wheel)
+    project = pyproject["project"]
+    home = project["urls"]["Homepage"]
+    page = str(described.get_payload())
+
+    assert described["Description-Content-Type"] == "text/markdown"
+    assert f"{home}/blob/v{project['version']}/docs/usage.md#supported-releases" in page
+    assert relative_or_broken(page, home, root) == []
+
+
+@pytest.mark.parametrize(
+    "target",
+    ["docs/usage.md", "https://h.org/p/blob/v1.0/docs/lost.md", "https://h.org/p/raw/v1/x"],
+)
+def test_a_relative_link_and_one_to_a_file_that_is_not_there_are_found(
+    root: Path, target: str
+) -> None:
+    page = f"[kept](https://h.org/p/blob/v1.0/docs/usage.md#a) ![x](https://a.org) [{0}]({target})"
+
+    assert relative_or_broken(page, "https://h.org/p", root) == [target]
+
+
+def test_a_wheel_names_the_pages_of_the_project(wheel: Path, pyproject: dict[str, Any]) -> None:
+    given = metadata_of(wheel).get_all("Project-URL") or []
+    urls = pyproject["project"]["urls"]
+
+    assert dict(line.split(", ") for line in given) == urls
+    assert set(urls) == {"Homepage", "Documentation", "Changelog", "Issues"}
+    assert all(url.startswith(urls["Homepage"]) for url in urls.values())
+
+
 def test_a_wheel_registers_the_plugin_and_contains_its_licence(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         [entry_points] = (n for n in archive.namelist() if n.endswith("/entry_points.txt"))
-        [metadata] = (n for n in archive.namelist() if n.endswith(".dist-info/METADATA"))
         assert any(name.endswith("/licenses/LICENSE") for name in archive.namelist())
         registered = archive.read(entry_points).decode()
-        described = Parser().parsestr(archive.read(metadata).decode())
 
     assert registered.split() == [*("[pytest11]", "trainsafe", "=", "pytest_trainsafe.plugin")]
-    assert described["License-Expression"] == "Apache-2.0"
-    assert described["Description-Content-Type"] == "text/markdown"
+    assert metadata_of(wheel)["License-Expression"] == "Apache-2.0"
 
 
 def test_every_package_is_imported_from_the_installed_wheel(

@@ -68,6 +68,26 @@ def test_the_header_and_the_summary_of_points_name_the_network(swept, network):
     assert str(result.stdout).count(RISK) == (network == "host")
 
 
+@pytest.mark.parametrize("network", ["private", "host"])
+def test_the_controller_of_workers_names_the_risk_of_the_host_network_once(swept, network):
+    pytest.importorskip("xdist")
+    if network == "private" and namespace.why_not():
+        pytest.skip(f"no private network here: {namespace.why_not()}")
+
+    result = swept.runpytest_subprocess("-n", "2", f"--trainsafe-network={network}")
+
+    assert str(result.stdout).count(f"trainsafe: network host: {RISK}") == (network == "host")
+
+
+def test_workers_without_trainsafe_tests_print_nothing_about_networks(pytester):
+    pytest.importorskip("xdist")
+    pytester.makepyfile("def test_other(): pass")
+
+    result = pytester.runpytest_subprocess("-n", "2", "--trainsafe-network=host")
+
+    assert RISK not in str(result.stdout)
+
+
 def test_both_launchers_of_a_session_get_the_network(tmp_path):
     session = Session(Settings(network="host"), tmp_path)
     launchers: list[Any] = [

@@ -46,10 +46,12 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
     "learn": ("learned", "trainsafe: learn learned"),
+    "init": ("pretrain:train", "trainsafe: init pretrain:train"),
     "plan": ("json", "trainsafe: plan json"),
     "shard": ((2, 4), "trainsafe: shard 2/4"),
     "from_plan": ("plan.json", "trainsafe: from-plan plan.json"),
     "github": ("off", "trainsafe: github off"),
+    "debug": (0, "trainsafe: debug 0"),
     "replay": (("/t/run", 3), "trainsafe: replay /t/run@3"),
 }
 
@@ -102,3 +104,23 @@ def test_every_help_text_starts_with_a_capital_and_has_no_full_stop() -> None:
     for option in table.OPTIONS:
         assert option.help[0].isupper(), option.name
         assert not option.full_help.endswith("."), option.name
+
+
+def test_the_help_lists_every_option_in_a_group_of_ours(pytester: pytest.Pytester) -> None:
+    lines = pytester.runpytest_inprocess("--help").outlines
+
+    group, found = "", set()
+    for line in lines:
+        group = line if line and not line.startswith(" ") else group
+        if line.startswith("  --trainsafe-"):
+            found.add(line.split("=")[0].split()[0])
+            assert group.startswith("trainsafe: "), line
+    assert found == {option.flag for option in table.OPTIONS}
+
+
+def test_the_help_of_the_marker_has_short_lines(pytester: pytest.Pytester) -> None:
+    text = pytester.runpytest_inprocess("--markers").stdout.str()
+
+    ours = text.partition("@pytest.mark.trainsafe(")[2].partition("\n\n")[0]
+    assert "expect_rng(...)" in ours
+    assert max(map(len, ours.splitlines())) <= 100

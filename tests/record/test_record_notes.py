@@ -28,6 +28,24 @@ def train_model(model: nn.Module, optimizer: Any = None, **annotations: Any) -> 
     return train
 
 
+def test_what_a_program_uses_of_its_context_is_noted(record: Any) -> None:
+    def train(ctx: Context) -> None:
+        model = nn.Linear(3, 2).to(ctx.dtype)
+        ctx.initialize(model)
+        ctx.watch(model)
+        ctx.group("tp")
+        with ctx.step():
+            for index in ctx.microbatches(1):
+                with ctx.microbatch(index):
+                    model(X.to(ctx.dtype)).sum().backward()
+
+    used = record(train).rank.note("used")
+    bare = record(train_model(nn.Linear(3, 2))).rank.note("used")
+
+    assert used == ["dtype", "group tp", "initialize", "microbatches"]
+    assert bare == []
+
+
 def test_autocast_is_recorded_once_with_its_dtype(record: Any) -> None:
     model = nn.Linear(3, 2)
 

@@ -94,7 +94,7 @@ def test_an_exception_of_ranks_is_one_cause_at_the_line_that_raised_it(
     result.assert_outcomes(failed=4)
     (line,) = [line for line in result.outlines if line.startswith("::error")]
     assert line.startswith("::error file=model.py,line=6,title=trainsafe%3A model.train%3A rank ")
-    assert "raised ValueError%3A no samples are left" in line
+    assert "raised ValueError at model.py%3A6%3A no samples are left::" in line
     assert "::exception: rank " in line
     assert "%0A4 points: dtype=float64 with dp=2 layers=1; dp=2 layers=2; dp=3 layers=1" in line
     result.stdout.fnmatch_lines(

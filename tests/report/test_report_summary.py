@@ -57,8 +57,30 @@ def test_the_summary_includes_points_of_xdist_workers(judging):
     judging.runpytest_subprocess("-n", "2").stdout.fnmatch_lines(EXPECTED, consecutive=True)
 
 
-def test_quiet_runs_have_no_summary(judging):
-    judging.runpytest_inprocess("-q").stdout.no_fnmatch_line("*judged: *")
+def test_quiet_runs_have_the_summary_and_very_quiet_ones_none(judging):
+    quiet = judging.runpytest_inprocess("-q", "-W", "default")
+    quiet.stdout.fnmatch_lines(EXPECTED, consecutive=True)
+    judging.runpytest_inprocess("-qq").stdout.no_fnmatch_line("*judged: *")
+
+
+def test_quiet_runs_name_the_causes(judging):
+    first = {"judge": "compare", "check": "norm", "where": "w · update · step 0", "pattern": ""}
+    failing = {**JUDGED, "verdict": "fail", "first": {**first, "tensor": "w · update"}}
+    judging.makepyfile(
+        f"""
+        import pytest
+        from pytest_trainsafe.sweep.point_summary import attach_summary
+
+        @pytest.mark.trainsafe("program:train", tp=[2])
+        def test_judged(request):
+            attach_summary(request.node, {failing!r})
+            raise AssertionError
+        """
+    )
+
+    judging.runpytest_inprocess("-q").stdout.fnmatch_lines(
+        ["1 failed; 1 cause", "1. *: w · update", "   points    1: tp=2"]
+    )
 
 
 def test_junit_files_keep_the_summary_as_json(judging):

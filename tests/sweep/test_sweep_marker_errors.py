@@ -12,7 +12,10 @@ import pytest
         ("'program:train', tp=[2, 2]", "axis 'tp' has duplicate values: 2, 2"),
         ("'program:train', tp=1, args={'head': 1}", "args has 'head', which program *"),
         ("'program:train', tp=[3]", "no point of this sweep is valid:"),
-        ("'program:tarin', tp=1", "program 'program:tarin': module 'program' has no 'tarin'"),
+        (
+            "'program:tarin', tp=1",
+            "program 'program:tarin': module 'program' has no 'tarin'; did you mean 'train'?",
+        ),
         ("'porgram:train', tp=1", "program 'porgram:train' cannot be imported: *"),
         ("tp=[1]", "the marker takes one program, then keywords, but has no program: *"),
     ],

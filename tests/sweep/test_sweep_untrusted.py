@@ -116,7 +116,9 @@ def test_a_function_behind_a_decorator_is_a_program():
     assert read_marker((f"{__name__}:cached",), {"layers": 1}).program.file == __file__
 
 
-@pytest.mark.parametrize("raised", ["1 / 0", "raise SystemExit(3)", "int('9' * 5000)"])
+@pytest.mark.parametrize(
+    "raised", ["1 / 0", "raise SystemExit(3)", "int('9' * 5000)", "import not_there_at_all"]
+)
 def test_a_module_that_fails_to_import_is_named_with_its_error_and_line(
     tmp_path, monkeypatch, raised
 ):

@@ -139,7 +139,8 @@ class Explainer:
             if candidate is not None:
                 cause = cause_text(replace(candidate, case=case))
         text = text_of(failed.error)
-        return FlakyProgram(flaky_message(case.program.name, point, why, cause, text))
+        report = flaky_message(case.program.name, point, why, cause, text)
+        return FlakyProgram(report, line=f"flaky at {point}: {why}")
 
 
 def _alike(one: Ending, first: Ending) -> bool:

@@ -222,7 +222,7 @@ class ModelInputs:
 
 
 def _differs(text: str) -> InputJudgement:
-    return InputJudgement("differs", Pattern("data", text, cause=CAUSE))
+    return InputJudgement("differs", Pattern("data", text, cause=CAUSE, short=text))
 
 
 def _first(trace: Trace, id: TensorId) -> torch.Tensor | None:

@@ -44,6 +44,8 @@ from pytest_trainsafe.judge.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 
+_ROOT = "the root module"
+
 #: The report lists at most so many names per group of faults, and so many groups per failure.
 MAX_NAMES = 3
 MAX_GROUPS = 3
@@ -243,7 +245,7 @@ class _Description:
                 f"the loss that {self.program} differentiates is wrong, outside of the model: "
                 "the gradient that reaches the model's output differs"
             )
-        names = [f.target or "the root module" for f in group]
+        names = [f.target or _ROOT for f in group]
         of = name_list(names, "module")
         if fault.condition:
             return f"the forward of {of}: {condition_text(fault.condition, len(group) == 1)}"
@@ -261,10 +263,15 @@ class _Description:
         if fault.uncalled:
             return f"{named} {are} called less often than in the reference"
         if fault.between:
-            calls = "it calls" if one else "they call"
+            of_root = names == [_ROOT]
+            code = f"the forward of {named}"
+            if cls and not around and "," not in cls:  # its own forward, not a replacement
+                code = f"{cls}.forward{'' if of_root else f' of {of}'}"
+            if fault.phase == "backward":
+                code = f"the backward of {code.removeprefix('the forward of ')}"
             return (
-                f"the {fault.phase} of {named}: given equal outputs of the modules that {calls}, "
-                f"{its} own code, or what it holds, computes something else"
+                f"{code}, outside {its} submodules: given equal outputs of these, {its} own code "
+                "or parameters give another result"
             )
         if fault.phase == "forward":
             differs = f"the forward of {named}: {its} output differs"
@@ -379,6 +386,12 @@ class _Description:
                     return apart(f"; {name} is made at {relative(line)}", line, source)
         return ""
 
+    def agreed_loss(self) -> str:
+        """The line that reports the loss to the context, if its values agree; else ""."""
+        wrong = any(each.where is not None and each.where.kind == "loss" for each in self.found())
+        sites = self.places.sites
+        return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
+
     def other_class(self, group: Sequence[Fault], source: str) -> str:
         """The clause of `leading_to` on another class that has parameters of the group."""
         for fault in group:
@@ -395,7 +408,7 @@ class _Description:
             targets = [] if fault.target == PROGRAM else [each.target for each in group]
             if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
                 start = self.places.of_phase("backward", self.comparison)
-                line, what = of_loss(self.rung.candidate, start)
+                line, what = of_loss(self.rung.candidate, start, self.agreed_loss())
                 return line, what + collectives_of_loss(self.rung.candidate)
             return self.places.of_phase(fault.phase, self.comparison, targets)
         if fault.condition:

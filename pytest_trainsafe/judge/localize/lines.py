@@ -60,20 +60,23 @@ def calls(candidate: Trace, module: str, source: str) -> str:
     return ""
 
 
-def of_loss(candidate: Trace, start: Place) -> Place:
+def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:
     """The user's line that makes the loss, and what it does; `start` if it is not known.
 
     `start` is the line that starts the backward.  If that line itself also computes the loss,
     such as `(loss * scale).backward()`, it is the line before that, and the description has both.
+    But if the loss that the line `agreed` records agrees, it is the first line after that one.
     """
     backward, _ = start
     events = (each for rank in candidate.ranks for each in rank.events_of(Made))
     found = next((each for each in events if each.what == "loss"), None)
     lines = [] if found is None else [line for line in (found.at, *found.of) if own(line)]
-    before = [line for line in lines if line != backward]
     if not lines:
         return start
-    line, *others = before or lines
+    if later := [line for line in lines if _follows(line, agreed)]:
+        line, others = later[-1], [line for line in lines if line != later[-1]]
+    else:
+        line, *others = [line for line in lines if line != backward] or lines
     what = "makes the loss"
     if others:
         names = " and ".join(map(relative, others[:_MOST_OF_LOSS]))
@@ -81,6 +84,12 @@ def of_loss(candidate: Trace, start: Place) -> Place:
     if line == backward:
         return line, f"{what} and starts the backward"
     return line, f"{what}; the backward starts at {relative(backward)}"
+
+
+def _follows(line: str, other: str) -> bool:
+    """Whether a line stands below another one in the same file."""
+    file, _, number = line.rpartition(":")
+    return file == other.rpartition(":")[0] and int(number) > int(other.rpartition(":")[2])
 
 
 def called_by(stepper: Site, sites: Iterable[Site]) -> str:

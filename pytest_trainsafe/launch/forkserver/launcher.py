@@ -18,6 +18,7 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.errors import TrainsafeWarning
+from pytest_trainsafe.launch.console.attend import attend
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 from pytest_trainsafe.launch.forkserver import early
 from pytest_trainsafe.launch.forkserver.start import WarmServer, connect, teach
@@ -94,7 +95,7 @@ class WarmLauncher:
                 why = f"there is no fork server: {_given_up(self.address) or error}"
                 break
             folder = processes.folder
-            with Group(processes, folder, task.world_size) as group:
+            with Group(processes, folder, task.world_size, attend(task, folder)) as group:
                 group.wait(
                     timeout=timeout,
                     startup_timeout=self.startup_timeout,

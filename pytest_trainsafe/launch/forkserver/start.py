@@ -8,12 +8,13 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.launch.resources import scratch
 from pytest_trainsafe.launch.resources.scratch import Scratch
+from pytest_trainsafe.launch.resources.short_path import short_path
 
 _LISTENING, _LEARNING = "ranks", "learn"
 
@@ -63,7 +64,7 @@ class WarmServer:
                 stack.enter_context(socket.socket(socket.AF_UNIX, kind))
                 for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM)
             ]
-            with _short(address) as folder:
+            with short_path(address) as folder:
                 for each, name in zip(sockets, (_LISTENING, _LEARNING), strict=True):
                     each.bind(f"{folder}/{name}")
             sockets[0].listen(128)
@@ -104,7 +105,7 @@ def connect(address: str) -> socket.socket:
         )
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        with _short(address) as folder:
+        with short_path(address) as folder:
             connection.connect(f"{folder}/{_LISTENING}")
     except BaseException:
         connection.close()
@@ -116,7 +117,7 @@ def teach(address: str, names: Sequence[str]) -> None:
     """Sends the server names of modules to preload; errors are ignored."""
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         sender.setblocking(False)
-        with _short(address) as folder:
+        with short_path(address) as folder:
             for start in range(0, len(names), 500):
                 chunk = json.dumps(names[start : start + 500]).encode()
                 sender.sendto(chunk, f"{folder}/{_LEARNING}")
@@ -138,13 +139,3 @@ def status(address: str) -> dict[str, Any]:
             if "status" in message:
                 return dict(message["status"])
     raise ConnectionError("the fork server ended before it answered")
-
-
-@contextlib.contextmanager
-def _short(address: str) -> Iterator[str]:
-    """Yields a short path of the directory, since a socket's path has at most 107 characters."""
-    fd = os.open(address, os.O_PATH | os.O_DIRECTORY)
-    try:
-        yield f"/proc/self/fd/{fd}"
-    finally:
-        os.close(fd)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.launch.console.attend import attend
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.outcome import group_result
 from pytest_trainsafe.launch.result import GroupResult
@@ -49,7 +50,7 @@ def run_command(
     task_file = folder / "task.msgpack"
     write_whole(task_file, msgspec.msgpack.encode(task))
     processes = ReapedCommand(command(task_file), environ, task.cwd or os.getcwd())
-    with Group(processes, folder, task.world_size) as group:
+    with Group(processes, folder, task.world_size, attend(task, folder)) as group:
         group.wait(
             timeout=timeout,
             startup_timeout=startup_timeout,

@@ -21,6 +21,7 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.console.attend import Attendance
 from pytest_trainsafe.launch.files import OUTCOME_PREFIX, Outcome, RankFiles
 from pytest_trainsafe.launch.resources import temporary
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN_STATE, WaitState, read_wait_state
@@ -83,9 +84,18 @@ class Supervision:
 
 
 class Group:
-    """A running group.  Leaving the `with` block ends all its processes."""
+    """A running group.  Leaving the `with` block ends all its processes.
 
-    def __init__(self, processes: Processes, folder: Path, world: int) -> None:
+    `attendance` shows the ranks' output, and lets one of them debug; None for neither.
+    """
+
+    def __init__(
+        self,
+        processes: Processes,
+        folder: Path,
+        world: int,
+        attendance: Attendance | None = None,
+    ) -> None:
         self.state = Supervision(time.monotonic())
         self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
         self._log_path = folder / "launcher.log"
@@ -94,6 +104,7 @@ class Group:
         self._left_alone = False
         self._silent = False
         self._processes = processes
+        self._attendance = attendance
         self._control = processes.control
         self._control.setblocking(False)
         os.set_blocking(processes.output, False)
@@ -108,6 +119,8 @@ class Group:
         trace: TracebackType | None,
     ) -> None:
         self._sweep()
+        if self._attendance is not None:
+            self._attendance.end()
         for rank in self.state.ranks:
             if rank.pidfd is not None:
                 os.close(rank.pidfd)
@@ -124,15 +137,22 @@ class Group:
         All times are in seconds.  After a first failure, the other ranks have `grace` seconds to
         fail on their own, or less if they are all idle.  Waiting also ends early if idle ranks
         disagree on a collective or are stuck in calls that cannot complete, or if a signal has
-        suspended a rank.  Ranks that still run then write their stacks.
+        suspended a rank.  Ranks that still run then write their stacks.  While a rank is in its
+        debugger, only the end of the ranks and `stop` count.
         """
         state = self.state
         limit, begun = time.monotonic() + startup_timeout, False
         failed_at: float | None = None
         idle, suspended = Idle(), Suspended()
+        now = time.monotonic()
         while not state.reason:
             self._update()
-            now = time.monotonic()
+            before, now = now, time.monotonic()
+            debugs = self._attendance is not None and self._attendance.in_debugger()
+            if debugs:
+                limit += now - before
+                failed_at = None if failed_at is None else failed_at + now - before
+                idle, suspended = Idle(), Suspended()
             if not begun and all(rank.pid for rank in state.ranks):
                 limit, begun = now + timeout, True
             running = [rank for rank in state.ranks if rank.running]
@@ -156,6 +176,8 @@ class Group:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
                 state.reason = "failed" if failed and not self._left_alone else "launcher"
+            elif debugs and not stop.is_set():
+                self._sleep()
             elif failed_at is not None and (now > failed_at + grace or idle.seconds > _IDLE):
                 state.reason = "failed"
             elif stop.is_set():

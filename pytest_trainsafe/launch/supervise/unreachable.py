@@ -18,6 +18,11 @@ _UNREACHABLE = re.compile(
     r"|Temporary failure in name resolution|Name or service not known"
     r"|No address associated with hostname|[Cc]ould not resolve host|Failed to resolve"
     r"|ConnectionRefusedError|Unable to find (interface|address) for|[Nn]o socket interface found"
+    # requests, urllib3, httpx and aiohttp; huggingface_hub and transformers, whose exceptions may
+    # be all that is left of a longer chain
+    r"|Max retries exceeded with url|httpx\.Connect(Error|Timeout)|ClientConnectorError"
+    r"|requests\.exceptions\.Connection(Error|Timeout)|<urlopen error"
+    r"|LocalEntryNotFoundError|[Cc]ouldn't connect to|[Pp]lease check your (internet )?connection"
 )
 
 #: torch looks up the name of the loopback address, and warns if no name server answers.

@@ -57,15 +57,20 @@ class Noise:
         """Returns a module's output with noise on every tensor and on every tensor's gradient.
 
         `name` is the module's name, `value` its output, and `given` its inputs.  Usually a tensor
-        is replaced by a noisy copy.  There are two exceptions.  An input that the module returns
+        is replaced by a noisy copy.  There are three exceptions.  An input that the module returns
         next to other outputs is not perturbed, because the program may use the input or the
-        output, and gradients must reach both.  An output from which another output is computed
-        is perturbed in place.  For example, a router returns logits, and weights computed from
-        the logits.  The gradient of the weights reaches the logits, but would not reach a copy.
+        output, and gradients must reach both.  An input that it returns alone, as `nn.Identity`
+        does, is perturbed in place for the same reason: in a residual block, the gradient that
+        reaches a copy is that of the shortcut alone.  An output from which another output is
+        computed is perturbed in place too.  For example, a router returns logits, and weights
+        computed from the logits.  The gradient of the weights reaches the logits, but would not
+        reach a copy.
         """
         behind = _behind(value, given)
         inputs = {id(tensor) for _, tensor in tensors_in(given)}
-        if all(id(tensor) in inputs for _, tensor in tensors_in(value)):
+        returned = [tensor for _, tensor in tensors_in(value)]
+        if all(id(tensor) in inputs for tensor in returned):
+            behind |= {id(tensor) for tensor in returned if tensor.grad_fn is not None}
             inputs.clear()
 
         def perturbed(key_path: str, tensor: torch.Tensor) -> torch.Tensor:

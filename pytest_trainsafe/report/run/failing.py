@@ -1,4 +1,4 @@
-"""A marked test that fails: its report is stored at once, and an exception of ranks is told once.
+"""A test that fails: one line says why, its report is stored, and ranks' exceptions are told once.
 
 Called by the plugin around pytest's report of each test.  A run that is killed keeps the reports of
 the failures before, and tests that share a Run do not repeat the tracebacks of its ranks.
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_trainsafe.core.cut_text import cut
+from pytest_trainsafe.errors import TrainsafeError, in_one_line
 from pytest_trainsafe.sweep.point_summary import LONGEST, PROPERTY
 from pytest_trainsafe.sweep.signature import MARKER
 
@@ -46,6 +47,22 @@ def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
         short = GroupFailure(failure.result, failure.what, first).with_traceback(call.excinfo.tb)
         short.__suppress_context__ = True
         call.excinfo = pytest.ExceptionInfo.from_exception(short)
+
+
+def shorten_line(item: pytest.Item, error: BaseException | None, report: pytest.TestReport) -> None:
+    """Puts the finding of one of our exceptions into the line that pytest prints of a failure.
+
+    pytest shows it in its short summary and in JUnit files.  It would be the class, with its
+    module, and the first line of the report, which names what the node id names already.
+    """
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if crash is None or not isinstance(error, TrainsafeError):
+        return
+    crash.message = in_one_line(error)
+    if item.get_closest_marker(MARKER) is not None:
+        entry = (f"{PROPERTY}_line", crash.message)
+        item.user_properties.append(entry)
+        report.user_properties.append(entry)
 
 
 def store(item: pytest.Item, report: pytest.TestReport, folder: Path | None) -> None:

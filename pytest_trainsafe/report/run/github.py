@@ -92,7 +92,7 @@ def error_commands(
 def _annotation(family: Family, root: Path, workspace: Path, options: str) -> str:
     lead = family.lead
     first = lead.first
-    title = cut(f"trainsafe: {lead.program or lead.test}: {what(lead)}", 250)
+    title = cut(f"trainsafe: {lead.program or lead.test}: {lead.line or what(lead)}", 250)
     message = [
         (_label(first), first.where or first.message),
         ("error", size(lead)),

@@ -17,6 +17,7 @@ from typing import TextIO
 
 import pytest
 
+from pytest_trainsafe.config.settings import SETTINGS
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.runs.progress.board import TRAINING, Board, Status
 
@@ -210,6 +211,7 @@ def live_of(
         reporter is None
         or config.get_verbosity() < 0
         or config.getoption("capture") == "no"
+        or config.stash[SETTINGS].debug is not None
         or config.getoption("log_cli_level") is not None
         or config.getini("log_cli")
     ):

@@ -14,12 +14,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.report.rows import write_lines
 from pytest_trainsafe.runs.progress.shared import forget, shared_folder
 
 if TYPE_CHECKING:
     from pytest_trainsafe.report.run.live import Live
 
 _PLUGIN = "trainsafe_live"
+
+#: Whether the network's risk has been printed.
+_NAMED: pytest.StashKey[bool] = pytest.StashKey()
 
 
 class WorkersLive:
@@ -72,6 +77,24 @@ class WorkersLive:
     def pytest_unconfigure(self) -> None:
         """Closes the file to which the lines are written."""
         self._live.pytest_unconfigure()
+
+
+def name_risk(config: pytest.Config) -> None:
+    """Prints once, on the controller of workers with trainsafe tests, the risk of a host network.
+
+    In a run without workers, the line that counts the Points names it.
+    """
+    folder, reporter = shared_folder(config), config.pluginmanager.getplugin("terminalreporter")
+    quiet = reporter is None or config.get_verbosity() < 0
+    if quiet or folder is None or _NAMED in config.stash or not _announced(folder):
+        return
+    config.stash[_NAMED] = True
+    from pytest_trainsafe.config.header import PRIVATE, network
+
+    text = network(config.stash[SETTINGS])
+    if text != PRIVATE:
+        reporter.ensure_newline()
+        write_lines(reporter, [f"trainsafe: {text}"])
 
 
 def start_for_workers(config: pytest.Config) -> None:

@@ -64,7 +64,8 @@ class Outcome:
     has the axis values of the Point as text, and `point` is the text of the whole Point. `tensors`
     has, for each judged dtype, the number of compared tensors. `worst` is the largest ratio of an
     error to its allowance, None if nothing was compared; `worst_name` names the tensor with this
-    ratio. `location` is the "file:line" of the test, relative to the root directory.
+    ratio. `location` is the "file:line" of the test, relative to the root directory. `line` is what
+    pytest's short summary says of a failed test, "" if it is not known.
     """
 
     nodeid: str
@@ -80,6 +81,7 @@ class Outcome:
     reason: str = ""
     first: FirstDifference = FirstDifference()
     location: str = ""
+    line: str = ""
 
     @property
     def test(self) -> str:
@@ -162,6 +164,7 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
         axes=tuple(_split(point)),
         seconds=test.seconds,
         location=test.location,
+        line=_line(test),
     )
     raised = test.values.get(f"{PROPERTY}_error", "")[:MAX_TEXT]
     message = raised or test.message
@@ -169,6 +172,10 @@ def _error(nodeid: str, test: _Test, judged: Outcome | None) -> Outcome:
     check = "exception" if raised else "error"
     first = FirstDifference(check=check, message=message, source=source)
     return replace(judged or plain, verdict="error", reason=message, first=first)
+
+
+def _line(test: _Test) -> str:
+    return test.values.get(f"{PROPERTY}_line", "")[:MAX_TEXT] if test.failed else ""
 
 
 def _split(point: str) -> list[tuple[str, str]]:
@@ -202,6 +209,7 @@ def _judged(nodeid: str, test: _Test, summary: dict[str, object]) -> Outcome:
         reason=_text(summary, "reason"),
         first=_first(summary),
         location=test.location,
+        line=_line(test),
     )
 
 

@@ -40,12 +40,12 @@ def write_summary(
     found: Sequence[Outcome],
     causes: Sequence[Family],
 ) -> None:
-    """Writes the summary section; nothing if no test has a verdict, or with `-q`."""
+    """Writes the summary section; nothing if no test has a verdict, or with `-qq`."""
     judged = [outcome for outcome in found if outcome.verdict != "skipped"]
     # With pytest-xdist the workers' collection output is not shown, so skips are reported here.
     counted_before = not reporter.config.pluginmanager.hasplugin("dsession")
     verbosity = reporter.config.get_verbosity()
-    if verbosity < 0 or not (judged or (found and not counted_before)):
+    if verbosity < -1 or not (judged or (found and not counted_before)):
         return
     reporter.write_sep("=", "trainsafe")
     write_lines(reporter, table_lines(tables(judged), detailed=verbosity > 0))

@@ -120,7 +120,7 @@ def register(config: pytest.Config, folder: Path | None) -> None:
 
 
 def run_in_one_process(config: pytest.Config) -> None:
-    """Turns pytest-xdist off: a plan is made from the tests that this process collects."""
+    """Turns pytest-xdist off: this process does all, such as the plan of what it collects."""
     for name, value in (("numprocesses", 0), ("maxprocesses", None), ("dist", "no"), ("tx", [])):
         if hasattr(config.option, name):
             setattr(config.option, name, value)

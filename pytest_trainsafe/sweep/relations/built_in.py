@@ -299,7 +299,8 @@ class LossScale(Relation):
 
         text = f"the value is {pattern.factor:.4g} times the reference"
         cause = "the loss scale is still in it, or was divided out twice"
-        return Pattern(pattern.name, text, cause=cause)
+        short = f"{pattern.factor:.4g} times the reference, the loss scale is still in it"
+        return Pattern(pattern.name, text, cause=cause, short=short)
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,14 @@ def test_a_declared_mean_of_gradients_that_are_sums_is_reported(bench: Bench) ->
     assert "with no mean of gradients every tensor matches" in misaveraged_rows(wrong)[0][1]
 
 
+def test_a_mean_of_the_loss_that_nothing_declares_is_said_to_be_missing() -> None:
+    missing = Misaveraged(("dp",), (), ("dp",), ("dp",), tensors=2, file="")
+    text = misaveraged_rows(missing)[0][1]
+    assert text.startswith("with loss: {mean: [dp]} in annotations= of ctx.watch every tensor")
+    assert "without it, 2 tensors differ" in text
+    assert "either this declaration is missing, or the program divides" in text
+
+
 def test_a_correctly_declared_mean_passes(bench: Bench) -> None:
     rung = declaring(bench.rung(POINT, averaging(2.0), "float64"), "dp")
     assert not compare(rung).failed

@@ -114,6 +114,24 @@ def test_a_loss_that_is_scaled_where_its_backward_starts_is_named_where_it_is_co
     assert (alone.source, alone.what) == ("/me/fit.py:31", "makes the loss and starts the backward")
 
 
+def test_a_loss_that_agrees_is_scaled_on_a_line_below_the_one_that_reports_it(
+    tmp_path: Path,
+) -> None:
+    doubled = only("activation_grad", "fc2.output", lambda r, at, part: part * 2)
+    wrong = calling(rung(tmp_path, TP, doubled), norm="", fc1="")
+    reported = Site("loss", "/me/fit.py:30")
+    made = Made("loss", "", "/me/fit.py:31", ("/me/fit.py:29", "/me/loss.py:24"))
+    found = located_faults(noting(wrong, BACKWARD, reported, made))
+    assert found.source == "/me/fit.py:31"
+    assert found.what == (
+        "makes the loss from what is computed at /me/fit.py:29 and /me/loss.py:24 and starts the "
+        "backward"
+    )
+    # The nearest line below, where a package's own loop scales the loss once more.
+    again = Made("loss", "", "/me/fit.py:50", ("/me/fit.py:33", "/me/fit.py:29"))
+    assert located_faults(noting(wrong, BACKWARD, reported, again)).source == "/me/fit.py:33"
+
+
 def test_a_module_is_named_with_the_users_line_in_the_constructor_around_it(of_norm: Rung) -> None:
     inside = SetUp("norm", "/env/site-packages/framework/loop.py:5", "/me/stage.py:12")
     assert look_at(of_norm, inside) == "module class Norm; norm is set up at /me/stage.py:12"

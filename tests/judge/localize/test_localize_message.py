@@ -26,9 +26,7 @@ def failure(candidate, reference):
 def test_the_report_names_module_axis_and_line(candidate_trace, reference_trace, request):
     text = failure(candidate_trace, reference_trace)
 
-    assert (
-        "faulty the forward of blocks.1 (class Block): given equal outputs of the modules" in text
-    )
+    assert "faulty Block.forward of blocks.1, outside its submodules: given equal outputs" in text
     assert "axis tp: at tp=1 the fault is gone" in text
     assert "stack_program.py:" in text.partition("look at")[2]
     summary = json.loads(dict(request.node.user_properties)["trainsafe"])
@@ -70,7 +68,7 @@ def test_a_second_failure_of_a_family_refers_to_the_first_localisation(
 
     assert f"localised in {spent:.1f} s" in first
     assert "localised not repeated: " in again
-    known = "starts at the same tensor; found there: the forward of blocks.1 (class Block)"
+    known = "starts at the same tensor; found there: Block.forward of blocks.1, outside its"
     assert known in again
     assert "as in that test" in again
     assert localizing.spent == spent

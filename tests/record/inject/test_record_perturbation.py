@@ -123,6 +123,31 @@ def test_noise_has_the_size_of_one_rounding_error(record: Any, dtype: str) -> No
         assert 0.2 <= size <= 1.2, size
 
 
+def test_noise_keeps_the_gradient_of_an_input_that_a_module_returns(record: Any) -> None:
+    """The shortcut of a residual block: its output is the tensor that the block computes with."""
+
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.shortcut = nn.Linear(12, 12), nn.Identity()
+            self.fc = nn.Linear(12, 12)
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = self.first(x)
+            kept = self.shortcut(x)
+            return self.fc(x) + kept
+
+    size = 2.0**-20
+    model = Block()
+    models = {0.0: model, size: copy.deepcopy(model)}
+    clean, noisy = (
+        record(lambda ctx, m=m: steps(m, ctx), perturbation=eps) for eps, m in models.items()
+    )
+    for kind in ("activation", "activation_grad"):
+        one, other = (run.get(kind, "shortcut.output") for run in (clean, noisy))
+        assert 0 < float((one - other).norm() / one.norm()) < 100 * size, kind
+
+
 def test_noise_is_a_function_of_the_seed_the_place_and_the_values() -> None:
     values = torch.linspace(1, 2, 50)
     noise = Noise(2.0**-10, seed=0)

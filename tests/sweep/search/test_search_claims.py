@@ -55,7 +55,7 @@ def test_an_axis_without_which_only_the_reference_is_left_is_not_reported_as_nee
 
     assert found.needs == ()
     assert interaction_text(found).endswith(
-        "not varied alone, as the candidate is the reference itself without: tp"
+        "not varied alone, because without it the candidate is the reference: tp"
     )
 
 

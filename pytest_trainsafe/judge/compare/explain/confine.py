@@ -21,13 +21,15 @@ def confined(wrong: WrongTensor) -> Pattern | None:
         inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
     if not wrong.settles(norm(difference.masked_fill(inside, 0))):
         return None
-    return Pattern("confined", f"wrong only in {words}", axis)
+    text = f"wrong only in {words}"
+    return Pattern("confined", text, axis, short=text)
 
 
 def non_finite(wrong: WrongTensor) -> Pattern | None:
     """Matches if all values that are not finite are within some rows."""
     words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
-    return Pattern("confined", f"not finite only in {words}", axis) if words else None
+    text = f"not finite only in {words}"
+    return Pattern("confined", text, axis, short=text) if words else None
 
 
 def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:

@@ -28,6 +28,7 @@ ROUNDED_APART = Pattern(
     "rounded apart",
     "every replica agrees with the reference up to rounding",
     cause="the ranks compute this in different orders, and their replicas drift apart in training",
+    short="replicas drift apart by rounding",
 )
 
 

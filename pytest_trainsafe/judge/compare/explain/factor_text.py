@@ -83,14 +83,15 @@ def factor_text(factor: Factor) -> str:
     if not factor.clips:
         return text
     return (
-        f"{text}: clipping scales every gradient by one norm, so one wrong gradient changes all "
-        "others. The patterns of the gradients above apply after division by this factor"
+        f"{text}: clipping scales all gradients by one norm, so one wrong gradient changes all "
+        "others. The patterns above describe the gradients after division by this factor"
     )
 
 
 def factor_pattern(factor: Factor) -> Pattern:
     """The pattern for the first tensor of a report if nothing but a common factor is wrong."""
-    return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor))
+    short = f"all {len(factor.scaled)} main gradients are {factor.description}"
+    return Pattern("clip factor", factor_text(factor), cause=factor_cause(factor), short=short)
 
 
 def factor_cause(factor: Factor) -> str:

@@ -163,7 +163,9 @@ def _of_same_data(
         f"the program does not divide its data over {over}: check the sampler and how a batch is "
         "divided among the ranks, not the model"
     )
-    return Pattern("same data", text, apart[0] if len(apart) == 1 else over, cause)
+    axis = apart[0] if len(apart) == 1 else over
+    short = f"ranks {ranks[0]} and {ranks[1]} of {over} see the same data"
+    return Pattern("same data", text, axis, cause, short=short)
 
 
 def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
@@ -176,9 +178,10 @@ def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
             if why.startswith(f"step {where.step}, ") and why not in expected:
                 text = f"the candidate skipped an optimizer step, unlike the reference: {why}"
                 cause = (
-                    "what decides to skip a step, a gradient scaler or an engine, decides "
-                    "otherwise than in the reference: check its test for gradients that are not "
-                    "finite and its scale, not the optimizer"
+                    "the gradient scaler or engine that decides whether to skip a step decides "
+                    "otherwise than in the reference: check its scale and its test for gradients "
+                    "that are not finite, not the optimizer"
                 )
-                return Pattern("skipped step", text, cause=cause)
+                short = f"the optimizer skips step {where.step}"
+                return Pattern("skipped step", text, cause=cause, short=short)
     return None

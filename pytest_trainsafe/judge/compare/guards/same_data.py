@@ -63,7 +63,7 @@ def _pattern(here: RankTrace, there: RankTrace, over: str, by_inputs: bool) -> P
         f"check how the program divides its data over {over}: the sampler, or the numbers and "
         "seeds from which a rank makes its data"
     )
-    return Pattern("same data", text, over, cause)
+    return Pattern("same data", text, over, cause, short=f"{ranks} see the same data")
 
 
 def _same_inputs(rung: Rung, here: RankTrace, there: RankTrace, step: int) -> bool:

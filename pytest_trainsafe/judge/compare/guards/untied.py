@@ -44,7 +44,7 @@ def untied(rung: Rung, finding: Finding) -> Pattern | None:
             f"{_have(own)} no counterpart in the reference"
         )
         cause = f"the model does not share {where.path} with {names}, as the reference does"
-        return Pattern("untied", text, cause=cause)
+        return Pattern("untied", text, cause=cause, short=f"not shared with {names}")
     vague = finding.pattern is None or finding.pattern.name == "confined"
     own = [id for id in extra_parameters(rung) if id.module == where.module]
     if where.kind != "activation" or not vague or not own:
@@ -55,7 +55,7 @@ def untied(rung: Rung, finding: Finding) -> Pattern | None:
         f"the model does not share {names} with a parameter of another module, as the reference "
         "does, or gives it another name"
     )
-    return Pattern("untied", text, cause=cause)
+    return Pattern("untied", text, cause=cause, short=f"{names} not shared with another module")
 
 
 def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:

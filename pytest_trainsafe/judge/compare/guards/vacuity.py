@@ -401,8 +401,8 @@ def _sensitive(comparison: Comparison) -> Guard:
         blind = [id for id in comparison.insensitive if id.kind == kind]
         if len(blind) > MAX_INSENSITIVE * compared:
             text = (
-                f"{len(blind)} of {compared} tensors of kind {kind} are allowed an error as "
-                f"large as themselves, such as {blind[0].path}: rounding hides any bug there"
+                f"rounding may change {len(blind)} of {compared} tensors of kind {kind}, such as "
+                f"{blind[0].path}, by as much as their own size, so a bug would not show there"
             )
             yield f"sensitive:{kind}", text
 

@@ -39,7 +39,7 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
         "micro-batches: use per_example_dropout, with one seed on all ranks and each example's own "
         "index; or seed it in each micro-batch, or switch it off"
     )
-    return Pattern("other mask", text, cause=cause)
+    return Pattern("other mask", text, cause=cause, short="zeros at other places")
 
 
 def _chosen(kept: torch.Tensor, due: torch.Tensor) -> int:
@@ -67,4 +67,5 @@ def _other_choice(other: torch.Tensor, few: int) -> Pattern:
         "topk` (or `decision: true` if it returns the chosen indices), so that its scores are "
         "judged"
     )
-    return Pattern("other choice", text, cause=cause)
+    short = f"other choices in {int(rows.sum())} of {rows.numel()} rows, as of a router's top-k"
+    return Pattern("other choice", text, cause=cause, short=short)

@@ -87,7 +87,8 @@ def other_weights(wrong: WrongTensor) -> Pattern | None:
         listed = ", ".join(f"micro-batch {i}: {r:.3g}" for i, r in named.items() if i not in right)
         text = f"some micro-batches have a wrong weight in the sum ({listed} times the right one)"
         cause = "a micro-batch is counted again, or weighted by the wrong number of tokens"
-        return Pattern("other micro-batches", text, cause=cause)
+        short = f"{listed} times the right weight"
+        return Pattern("other micro-batches", text, cause=cause, short=short)
     return None
 
 
@@ -114,9 +115,11 @@ def _missing(wrong: WrongTensor, missing: Sequence[int], count: int) -> Pattern:
             "these ranks"
         )
         axis = owners.axes[0] if len(owners.axes) == 1 else owners.along
-        return Pattern("other micro-batches", text, axis, cause)
+        short = f"the gradients of {ranks} are not added over {owners.along}"
+        return Pattern("other micro-batches", text, axis, cause, short=short)
     text = f"{batches} (counted from 0) {are} missing from the sum"
-    return Pattern("other micro-batches", text, cause=LOST)
+    short = f"{batches} missing from the sum"
+    return Pattern("other micro-batches", text, cause=LOST, short=short)
 
 
 def _own(wrong: WrongTensor, owners: Owners, weights: Mapping[int, Mapping[int, float]]) -> Pattern:
@@ -137,7 +140,8 @@ def _own(wrong: WrongTensor, owners: Owners, weights: Mapping[int, Mapping[int, 
     missing = "a reduce-scatter" if sharded else "an all-reduce"
     cause = f"{missing} over {owners.along} is missing for this gradient"
     axis = owners.axes[0] if len(owners.axes) == 1 else owners.along
-    return Pattern("partial sum", text, axis, cause)
+    short = f"partial sums over {owners.along}, {missing.split()[1]} missing"
+    return Pattern("partial sum", text, axis, cause, short=short)
 
 
 def _is_own(weights: Mapping[int, float], own: frozenset[int]) -> bool:

@@ -37,6 +37,7 @@ def narrower(wrong: WrongTensor) -> Pattern | None:
             "narrower dtype",
             f"every value fits {name} exactly, and the error is that of rounding to it",
             cause=f"the value is computed in {name}, or converted to {name} and back",
+            short=f"rounded to {name}",
         )
     return None
 

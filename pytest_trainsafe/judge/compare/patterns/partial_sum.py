@@ -63,7 +63,8 @@ def _with_bias(wrong: WrongTensor, axes: tuple[str, ...]) -> Pattern:
         "plus the same row everywhere, such as a bias that every rank adds"
     )
     cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
-    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause)
+    short = f"partial sums over {along}, all-reduce missing"
+    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause, short=short)
 
 
 def _sets(wrong: WrongTensor) -> Iterator[tuple[str, ...]]:
@@ -119,7 +120,10 @@ def _pattern(
     else:
         text = f"the ranks of {along} hold partial sums: {terms} equals the reference"
         cause = f"an all-reduce over {along} is missing for this {noun}"
-    return Pattern("partial sum", f"{text} {close}", axes[0] if len(axes) == 1 else along, cause)
+    axis = axes[0] if len(axes) == 1 else along
+    missing = "average" if divided == axes else "all-reduce"
+    short = f"partial sums over {along}, {missing} missing"
+    return Pattern("partial sum", f"{text} {close}", axis, cause, short=short)
 
 
 def _terms(parts: list[Part], axes: Sequence[str]) -> str:

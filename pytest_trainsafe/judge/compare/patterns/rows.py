@@ -36,7 +36,8 @@ def shifted(wrong: WrongTensor) -> Pattern | None:
                         f"{max(by, 0)} holds the values of the reference's row {max(-by, 0)}"
                     )
                     cause = f"an index or an offset along dimension {dim} is off by {size}"
-                    return Pattern("shifted", text, cause=cause)
+                    short = f"shifted {where} by {rows} along dimension {dim}"
+                    return Pattern("shifted", text, cause=cause, short=short)
     return None
 
 
@@ -74,9 +75,11 @@ def permuted(wrong: WrongTensor) -> Pattern | None:
         where = f"row {first} holds the values of the reference's row {source}"
         if sorted(sources.tolist()) == rows.tolist():
             cause = f"parts are gathered or reordered wrongly along dimension {dim}"
-            return Pattern("permuted rows", f"{what} are in another order: {where}", cause=cause)
+            short = f"{what} are in another order"
+            return Pattern("permuted rows", f"{short}: {where}", cause=cause, short=short)
         cause = f"rows are gathered or copied from the wrong places along dimension {dim}"
-        return Pattern("misplaced rows", f"{what} are copies of other rows: {where}", cause=cause)
+        short = f"{what} are copies of other rows"
+        return Pattern("misplaced rows", f"{short}: {where}", cause=cause, short=short)
     return None
 
 

@@ -34,6 +34,9 @@ MAX_NAMES = 3
 _SOME_FACTOR = "a factor is wrong, missing, or applied twice"
 _BY_CHANCE = "by chance"
 
+#: The start of every text here.
+_IS = "the value is "
+
 
 def scaled(wrong: WrongTensor) -> Pattern | None:
     """Matches if the value is a multiple of the reference.
@@ -55,12 +58,13 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
         return None
     if not wrong.explains(wrong.value, wrong.reference * factor):
         return None
-    text = f"the value is {_digits(factor, wrong)} times the reference"
+    text = f"{_IS}{_digits(factor, wrong)} times the reference"
     if factor > 0:
         cause = _SOME_FACTOR
     else:
         cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
-    return Pattern("scaled", text, cause=cause, factor=factor)
+    short = text.removeprefix(_IS)
+    return Pattern("scaled", text, cause=cause, factor=factor, short=short)
 
 
 def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
@@ -69,7 +73,7 @@ def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
     A size is named as the cause only if candidate and reference differ in nothing else, and if no
     other size fits: code for one axis may as well forget to divide by the micro-batches.
     """
-    text = f"the value is {_digits(factor, wrong)} times the reference"
+    text = f"{_IS}{_digits(factor, wrong)} times the reference"
     cause = ""
     if wrong.kind in _STEPPED:
         cause = (
@@ -92,7 +96,8 @@ def of_axis(pattern: Pattern, axis: str) -> Pattern:
     name = next(name for name in pattern.equals if _plain(name) == axis)
     text = f"{_start(pattern)}, a factor of {name}"
     cause = _cause(pattern.factor, axis) if _BY_CHANCE in pattern.cause else pattern.cause
-    return Pattern("scaled", text, axis, cause, pattern.factor, (name,))
+    short = f"{_start(pattern).removeprefix(_IS)}, a factor of {name}"
+    return Pattern("scaled", text, axis, cause, pattern.factor, (name,), short)
 
 
 def without_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
@@ -111,7 +116,8 @@ def without_axes(pattern: Pattern, axes: Collection[str]) -> Pattern:
         f"{_start(pattern)}, which equals {_or(chance)} by chance: the fault occurs without {them} "
         "too"
     )
-    return Pattern("scaled", text, cause=cause or _SOME_FACTOR, factor=pattern.factor)
+    short = _start(pattern).removeprefix(_IS)
+    return Pattern("scaled", text, cause=cause or _SOME_FACTOR, factor=pattern.factor, short=short)
 
 
 def _possible(pattern: Pattern) -> Pattern:
@@ -119,13 +125,14 @@ def _possible(pattern: Pattern) -> Pattern:
 
     The text of `pattern` names no size.
     """
-    sizes = _or(list(equal_axes(pattern)))
-    it = "it" if len(pattern.equals) == 1 else "one of these"
-    cause = f"{_SOME_FACTOR}; unless it equals {sizes} {_BY_CHANCE}, {_cause(pattern.factor, it)}"
+    sizes = equal_axes(pattern)
+    likely = _cause(pattern.factor, _or(list(sizes)), "" if len(sizes) == 1 else "one of them")
+    cause = f"{likely}; if the size matches only {_BY_CHANCE}, another factor is wrong"
     return msgspec.structs.replace(
         pattern,
         text=f"{pattern.text}, which equals {_or(list(pattern.equals))}",
         cause=pattern.cause or cause,
+        short=f"{pattern.text.removeprefix(_IS)} ({_or(list(pattern.equals))})",
     )
 
 
@@ -133,10 +140,12 @@ def _start(pattern: Pattern) -> str:
     return pattern.text.partition(", which equals ")[0]
 
 
-def _cause(factor: float, size: str) -> str:
+def _cause(factor: float, size: str, again: str = "") -> str:
+    """What makes a factor of `size`, which the second clause calls `again` if that is given."""
+    number = size.replace("micro-batches", "the number of micro-batches")
     if factor > 1:
-        return f"a division by {size} is missing, or a sum over {size} counts replicas"
-    return f"it is divided by {size} once too often, or a sum over {size} is missing"
+        return f"a division by {number} is missing, or a sum over {again or size} counts replicas"
+    return f"it is divided by {number} once too often, or a sum over {again or size} is missing"
 
 
 def _plain(name: str) -> str:

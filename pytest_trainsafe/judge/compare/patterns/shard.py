@@ -30,7 +30,8 @@ def other_shard(wrong: WrongTensor) -> Pattern | None:
             if len(moved) > 1:
                 text += f", and {len(moved) - 1} more ranks hold another rank's part"
             cause = f"the order or the offset of the parts along {axis} is wrong"
-            return Pattern("another shard", text, axis, cause)
+            short = f"ranks hold each other's parts along {axis}"
+            return Pattern("another shard", text, axis, cause, short=short)
     return None
 
 

@@ -23,6 +23,7 @@ def stale(wrong: WrongTensor) -> Pattern | None:
                 "stale",
                 f"the value equals the reference's value {when}",
                 cause="a buffer, a copy or an input is not updated in time",
+                short=f"stale, the value {when}",
             )
     return None
 
@@ -49,5 +50,6 @@ def uncleared(wrong: WrongTensor) -> Pattern | None:
                 "uncleared",
                 f"the value is the reference plus {often}the gradient of the previous step",
                 cause="the gradients are not set to zero between the two steps",
+                short="the gradient of the previous step is added to it",
             )
     return None

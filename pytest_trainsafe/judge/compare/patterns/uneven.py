@@ -75,7 +75,8 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
                 f"{axis} rank {scaled} only: clipping acts on this rank, but not on the replicas "
                 f"of the other ranks of {axis}"
             )
-            return Pattern("uneven", text, axis, cause)
+            short = f"the gradient is scaled down on {axis} rank {scaled} only, as by clipping"
+            return Pattern("uneven", text, axis, cause, short=short)
     return None
 
 

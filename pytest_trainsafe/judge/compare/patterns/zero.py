@@ -15,9 +15,9 @@ def zero(wrong: WrongTensor) -> Pattern | None:
         return None
     if wrong.kind == "update":
         cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
-        return Pattern("zero", "the parameter did not move", cause=cause)
+        return Pattern("zero", "the parameter did not move", cause=cause, short="did not move")
     cause = "no value reaches this tensor: it is detached, masked, or cleared before it is used"
-    return Pattern("zero", "every value is zero", cause=cause)
+    return Pattern("zero", "every value is zero", cause=cause, short="every value is zero")
 
 
 def zero_in_part(wrong: WrongTensor) -> Pattern | None:
@@ -31,13 +31,14 @@ def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     region = region_of(cleared)
     words, axis = name_region(region, wrong)
     if words and not bool(_within(wrong.value, region).any()):
-        text = f"zero in {words}, and right elsewhere"
+        text, short = f"zero in {words}, and right elsewhere", f"zero in {words}"
         cause = "no value reaches this part: it is masked, not gathered or not copied"
     else:
         count = int(cleared.sum())
-        text = f"{count} of {cleared.numel()} values are zero, and the others are right"
+        short = f"{count} of {cleared.numel()} values are zero"
+        text = f"{short}, and the others are right"
         axis, cause = "", "more is masked or dropped here than in the reference"
-    return Pattern("zero in part", text, axis, cause)
+    return Pattern("zero in part", text, axis, cause, short=short)
 
 
 def _within(tensor: torch.Tensor, region: list[torch.Tensor]) -> torch.Tensor:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.judge.contract import FindingsJudgement
-from pytest_trainsafe.judge.replay.determinism.cause import Cause, cause_of_draws, find_cause
+from pytest_trainsafe.judge.replay.determinism.cause import Cause, Code, cause_of_draws, find_cause
 from pytest_trainsafe.judge.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judge.replay.determinism.variation import not_varied, variables
 from pytest_trainsafe.runs.traces import Traces
@@ -27,6 +27,17 @@ _HOW = {
     "order": "is recorded in another order, with the same values",
     "inputs": "the model receives different inputs",
     "steps": "the optimizer steps in only one of the Runs",
+}
+
+#: What follows from each cause, in a few words.
+_SHORT: dict[Code, str] = {
+    "order": "depends on the order of a set or of hashes",
+    "uninitialised": "depends on uninitialised memory",
+    "unseeded": "depends on a generator without a fixed seed",
+    "time": "depends on the time",
+    "process": "depends on the process",
+    "operator": "depends on a nondeterministic operator",
+    "unknown": "differs between equal Runs",
 }
 
 
@@ -109,7 +120,7 @@ def finding(first: Trace, found: Divergence, cause: Cause, number: int, repeats:
         evidence=tuple(evidence),
         dtype=first.manifest.dtype,
         order=found.order,
-        pattern=Pattern(check, text, "", cause.text),
+        pattern=Pattern(check, text, "", cause.text, short=_SHORT[cause.code]),
         module_class="" if event is None else event.cls,
         source=cause.source,
     )

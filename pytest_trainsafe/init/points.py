@@ -1,0 +1,197 @@
+"""Tries a program on two ranks along each axis, and writes the layouts that are missing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import pytest
+
+from pytest_trainsafe.annotations.extend import render
+from pytest_trainsafe.annotations.write import write_annotations
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.init.axes import Axes
+from pytest_trainsafe.init.checklist import Check
+from pytest_trainsafe.init.files import beside, create
+from pytest_trainsafe.init.program import Found
+from pytest_trainsafe.init.trial import LAYOUTS, Trial
+from pytest_trainsafe.judge.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judge.joint import JointJudgement, judge_case
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import reason
+from pytest_trainsafe.report.proposal import advice_rows
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.product import cell_of
+from pytest_trainsafe.trace.facts import Annotations
+
+#: How often layouts are written and the Point tried again: those of parameters come first.
+ROUNDS = 4
+
+PAGE = "docs/layouts.md#annotations-are-proposed"
+
+PASS_THEM = (
+    'LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
+    "ctx.initialize and ctx.watch"
+)
+
+
+@dataclass(slots=True)
+class LayoutFile:
+    """The annotation file of a program, which only grows if this option made it.
+
+    `path` is the file that the program reads, or the one that it should read.  `read` is whether
+    the program reads it, and `own` whether it was made in this run.  `wanted` has the text of
+    entries that an existing file lacks.
+    """
+
+    path: Path
+    read: bool
+    own: bool = False
+    wanted: list[str] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, trial: Trial, found: Found, folder: Path) -> LayoutFile:
+        """The file that the program of a Trial reads; else layouts.yaml beside the test."""
+        facts = trial.trace.ranks[0].events_of(Annotations)
+        file = next((fact.file for fact in facts if fact.file), "")
+        if file:
+            return cls(Path(file), True, trial.made is not None)
+        return cls(beside(found, folder) / "layouts.yaml", False)
+
+    @property
+    def name(self) -> str:
+        """The path from the working directory."""
+        return os.path.relpath(self.path)
+
+    def add(self, proposal: Proposal) -> bool:
+        """Adds the proposed entries; returns whether the program reads a file with new ones."""
+        wanted = proposal.wanted
+        if not wanted:
+            return False
+        if not self.own and not self.read:
+            self.own = not create(self.path, LAYOUTS)
+        if not self.own:
+            entries = {"models": {proposal.model: wanted}} if proposal.model else wanted
+            self.wanted += [render(entries)]
+            return False
+        before = self.path.read_bytes()
+        write_annotations(wanted, str(self.path), "", "", proposal.model)
+        return self.read and self.path.read_bytes() != before
+
+
+def tried(
+    session: Session,
+    found: Found,
+    trial: Trial,
+    axes: Axes,
+    config: pytest.Config,
+    layouts: LayoutFile,
+) -> Iterator[Check]:
+    """A row for each axis that the program asks for, in the order of the sweep."""
+    program = found.declaration.program
+
+    def project_rule(point: Point, arguments: Mapping[str, object]) -> str | None:
+        why: str | None = config.hook.pytest_trainsafe_valid_point(
+            point=point, arguments=dict(arguments), config=config
+        )
+        return why
+
+    rules = (*program.rules, project_rule)
+    for axis in axes.asked:
+        point = Point(((axis, 2),), program.traits.mesh)
+        cell = cell_of(found.declaration, point, session.settings, rules)
+        unavailable = program.traits.unavailable
+        why = cell.invalid or (unavailable(cell.case) if unavailable is not None else "")
+        if why:
+            yield Check("note", f"{axis}=2", f"not tried: {why}")
+        else:
+            yield _tried(session, cell.case, trial, f"{axis}=2", layouts)
+
+
+def _tried(session: Session, case: Case, trial: Trial, label: str, layouts: LayoutFile) -> Check:
+    grown = False
+    for number in range(ROUNDS):
+        try:
+            joint = _judged(session, case, trial, number)
+        except GroupFailure as failure:
+            return _ended(label, failure)
+        proposal = _proposal(joint)
+        if proposal is None or not layouts.add(proposal):
+            return _compared(label, joint, proposal, layouts, grown)
+        grown = True
+    return _compared(label, joint, proposal, layouts, grown)
+
+
+def _judged(session: Session, case: Case, trial: Trial, number: int) -> JointJudgement:
+    """Compares the Point with one device; `number` counts how often, as its files change."""
+    candidate = replace(session.candidate(case), repeat=trial.repeat + number)
+    reference = replace(session.reference(case), repeat=trial.repeat)
+    try:
+        return judge_case(candidate, reference)
+    finally:
+        session.discard(candidate)
+
+
+def _proposal(joint: JointJudgement) -> Proposal | None:
+    ladder = joint.comparison
+    return ladder.rungs[-1].missing if ladder is not None and ladder.rungs else None
+
+
+def _compared(
+    label: str,
+    joint: JointJudgement,
+    proposal: Proposal | None,
+    layouts: LayoutFile,
+    grown: bool,
+) -> Check:
+    with_them = f", with the layouts that {layouts.name} now has" if grown else ""
+    if joint.verdict == "pass":
+        return Check("ok", label, f"trains like one device{with_them}")
+    if proposal is None:
+        text = f"{_difference(joint)}{with_them}"
+        declared = _declared(joint)
+        if declared:
+            return Check("lacks", label, text, declared, "docs/layouts.md#losses-and-gradients")
+        write = "run the test, whose report names the code at fault"
+        return Check("lacks", label, text, write, "docs/usage.md#finding-the-code-at-fault")
+    names = [name for _, name in proposal.lacking if name]
+    text = proposal.headline + (f": {', '.join(names)}" if names else "")
+    if layouts.own and not layouts.read:
+        return Check("lacks", label, f"{text}; {layouts.name} has them", PASS_THEM, PAGE)
+    if layouts.own:
+        return Check("lacks", label, text, "run the test with --trainsafe-annotate", PAGE)
+    where = f"the entries below into {layouts.name}"
+    also = "" if layouts.read else f", {PASS_THEM}"
+    annotate = ", or run the test with --trainsafe-annotate" if layouts.read else ""
+    return Check("lacks", label, text, f"{where}{also}{annotate}", PAGE)
+
+
+def _declared(joint: JointJudgement) -> str:
+    """What another declaration of means over ranks, or of layouts, would explain; "" for none."""
+    ladder = joint.comparison
+    advice = ladder.rungs[-1].advice if ladder is not None and ladder.rungs else None
+    if advice is None or (advice.misaveraged is None and advice.misdeclared is None):
+        return ""
+    return " ".join(text for _, text, _ in advice_rows(replace(advice, proposal=None)))
+
+
+def _difference(joint: JointJudgement) -> str:
+    """What differs, or cannot be decided, in one line."""
+    ladder = joint.comparison
+    first = ladder.summary.get("first") if ladder is not None else None
+    if first is not None and first.get("tensor"):
+        because = first.get("cause") or first.get("pattern") or first.get("message", "")
+        return f"differs from one device: {first['tensor']}" + (f"; {because}" if because else "")
+    finding = next(iter(joint.findings), None)
+    word = "differs from one device" if joint.verdict == "fail" else "is inconclusive"
+    return f"{word}: {finding.message.splitlines()[0]}" if finding is not None else word
+
+
+def _ended(label: str, failure: GroupFailure) -> Check:
+    write = "run the test, whose report has the tracebacks of the ranks"
+    return Check(
+        "lacks", label, f"did not finish: {reason(failure.result)}", write, "docs/faults.md"
+    )

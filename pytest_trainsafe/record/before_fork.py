@@ -1,0 +1,8 @@
+"""Does, at its import, what every rank would do before it trains.  The fork server imports it."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.record.rng.operators import let_others_through, why_not
+
+if not why_not():
+    let_others_through()

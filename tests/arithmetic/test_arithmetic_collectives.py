@@ -24,6 +24,7 @@ def collectives(mode):
     from torch.distributed import _functional_collectives as functional_collectives
 
     rank, group = dist.get_rank(), dist.group.WORLD
+    assert group is not None
     inputs = [mode.enter(reals(seed, 4)) for seed in range(2)]
     mine = inputs[rank]
     part = slice(2 * rank, 2 * rank + 2)
@@ -58,9 +59,9 @@ def collectives(mode):
         x = mine.clone()
         dist.broadcast(x, 1)
         results["broadcast"] = x, inputs[1]
-        for op, right in (("sum", total), ("avg", total / 2)):
-            x = functional_collectives.all_reduce(mine, op, group)
-            results[f"functional all_reduce {op}"] = x * 1, right
+        for kind, right in (("sum", total), ("avg", total / 2)):
+            x = functional_collectives.all_reduce(mine, kind, group)
+            results[f"functional all_reduce {kind}"] = x * 1, right
         x = functional_collectives.reduce_scatter_tensor(mine, "sum", 0, group)
         results["functional reduce_scatter"] = x * 1, total[part]
         x = functional_collectives.all_gather_tensor(mine, 0, group)

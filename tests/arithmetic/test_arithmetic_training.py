@@ -1,6 +1,7 @@
 """Training steps, computed in two ways: equal if they are the same, else with an exact factor."""
 
 import math
+from collections import defaultdict
 from fractions import Fraction
 
 import pytest
@@ -126,15 +127,19 @@ def trained(make, clip=None):
 def by_hand(parameters, lr=0.01, decay=0.01):
     """AdamW as its paper writes it: corrected moments, root of the corrected second moment."""
 
-    class Hand(torch.optim.Optimizer):
+    class Hand:
         def __init__(self, parameters):
-            super().__init__(parameters, {})
-            self.steps = 0
+            self.parameters, self.steps = list(parameters), 0
+            self.state: dict = defaultdict(dict)
+
+        def zero_grad(self):
+            for each in self.parameters:
+                each.grad = None
 
         @torch.no_grad()
         def step(self):
             self.steps += 1
-            for each in self.param_groups[0]["params"]:
+            for each in self.parameters:
                 state = self.state[each]
                 m = state["m"] = 0.9 * state.get("m", 0) + (1 - 0.9) * each.grad
                 v = state["v"] = 0.999 * state.get("v", 0) + (1 - 0.999) * each.grad**2
@@ -260,7 +265,7 @@ def parallel(rescale=True, scale=1.0):
         parts = model.logits(x, online(q, k, v, rescale)).chunk(2, -1)
         largest = torch.maximum(*(each.amax(-1, keepdim=True) for each in parts)).detach()
         parts = [each - largest for each in parts]
-        total = sum(torch.exp(each).sum(-1) for each in parts)
+        total = torch.stack([torch.exp(each).sum(-1) for each in parts]).sum(0)
         chosen = torch.cat(parts, -1).gather(1, targets[:, None])[:, 0]
         loss = (torch.log(total) - chosen).mean()
         (loss * scale).backward()
@@ -332,7 +337,7 @@ def test_a_recurrent_network_is_the_same_written_out():
 
     def written_out(model, x):
         hidden = cell = torch.zeros(2, 3, dtype=torch.float64)
-        total = 0
+        total = torch.zeros((), dtype=torch.float64)
         for row in x:
             gates = row @ model.weight_ih_l0.t() + model.bias_ih_l0
             gates = gates + hidden @ model.weight_hh_l0.t() + model.bias_hh_l0

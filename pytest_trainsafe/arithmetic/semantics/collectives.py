@@ -171,7 +171,8 @@ def reduce_scatter(
 def _named(group: Any) -> Group:
     from torch._C._distributed_c10d import _resolve_process_group
 
-    return _resolve_process_group(group) if isinstance(group, str) else group
+    resolve: Any = _resolve_process_group
+    return resolve(group) if isinstance(group, str) else group
 
 
 @semantics_of("_c10d_functional.all_reduce", examples=none)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import torch
 
@@ -151,7 +152,7 @@ def avg_pool2d_backward(
     return padded(result, padding, back=True)
 
 
-def _bins(shape: Sizes, outputs: Sizes) -> Iterator[tuple[Window, Window]]:
+def _bins(shape: Sizes, outputs: Sizes) -> Iterator[tuple[Any, Any]]:
     """For each element of an adaptive average, its place and the window that it is of."""
     for row in range(outputs[0]):
         for column in range(outputs[1]):
@@ -159,7 +160,7 @@ def _bins(shape: Sizes, outputs: Sizes) -> Iterator[tuple[Window, Window]]:
                 slice(index * size // count, -(-(index + 1) * size // count))
                 for index, size, count in zip((row, column), shape[-2:], outputs, strict=True)
             )
-            yield (..., row, column), (..., *window)  # type: ignore[misc]
+            yield (..., row, column), (..., *window)
 
 
 @semantics_of(

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_leaves
 
@@ -67,6 +68,8 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
+        if _without_data(types, args, kwargs):
+            return func(*args, **kwargs)
         if any(each not in _PLAIN for each in types):
             return NotImplemented  # DTensor and its like unpack themselves first.
         name = operator_name(func)
@@ -115,6 +118,16 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                     "operator of this run made, such as one of torch.from_numpy or of a model "
                     "that was built before; pass it through `enter` or `enter_` of the mode"
                 )
+
+
+def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
+    if any(issubclass(each, FakeTensor) for each in types):
+        return True
+    if torch.device(kwargs.get("device") or "cpu").type == "meta":
+        return True
+    leaves = tree_leaves((args, kwargs))
+    return any(isinstance(each, torch.Tensor) and each.is_meta for each in leaves)
 
 
 def _floats(tree: Any) -> list[torch.Tensor]:

@@ -1,4 +1,4 @@
-"""Collectives of exact numbers between real ranks: c10d, functional, DistributedDataParallel."""
+"""Exact numbers between real ranks: collectives, and torch's own ways to train in parallel."""
 
 import torch
 from torch import nn
@@ -96,21 +96,77 @@ def data_parallel(mode, synchronous=True):
     return all(bool((a == b).all()) for a, b in zip(found, right, strict=True))
 
 
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.norm, self.up, self.down = nn.LayerNorm(4), nn.Linear(4, 8), nn.Linear(8, 4)
+        self.double()
+
+    def forward(self, x):
+        return x + self.down(functional.gelu(self.up(self.norm(x))))
+
+
+def trained(mode, kind, clip):
+    """Parameters after two steps of AdamW: of one device, of FSDP2, or of a tensor parallel."""
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.fsdp import fully_shard
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        parallelize_module,
+    )
+
+    torch.manual_seed(0)
+    model = Block()
+    mode.enter_(*model.parameters())
+    x = mode.enter(reals(0, 4, 4))
+    with mode:
+        if kind.startswith("fsdp"):
+            mesh = init_device_mesh("cpu", (2,))
+            fully_shard(model.up, mesh=mesh)
+            fully_shard(model, mesh=mesh)
+            rank = 0 if kind == "fsdp with the same data" else dist.get_rank()
+            x = x[2 * rank : 2 * rank + 2]
+        elif kind == "tensor parallel":
+            plan = {"up": ColwiseParallel(), "down": RowwiseParallel()}
+            parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        for _ in range(2):
+            optimizer.zero_grad()
+            (model(x) ** 2).mean().backward()
+            if clip:
+                nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+            optimizer.step()
+        whole = [getattr(each, "full_tensor", lambda e=each: e)() for each in model.parameters()]
+    return [each.detach() for each in whole]
+
+
+def same(kind, clip):
+    """Whether both sides train the same; each takes the decisions of its own real run."""
+    one, other = (twice(lambda mode, k=k: trained(mode, k, clip)) for k in ("one device", kind))
+    return all(bool((a == b).all()) for a, b in zip(one, other, strict=True))
+
+
 def on_rank():
     import torch.distributed as dist
 
     torch.set_num_threads(1)
+    torch.set_default_dtype(torch.float64)
     dist.init_process_group("gloo")
     try:
         results = twice(collectives)
         results["DistributedDataParallel"] = twice(data_parallel)
         results["no_sync is noticed"] = not twice(lambda mode: data_parallel(mode, False))
+        results["fully_shard"] = same("fsdp", True)
+        results["the same data is noticed"] = not same("fsdp with the same data", True)
+        results["tensor parallel"] = same("tensor parallel", False)
     finally:
         dist.destroy_process_group()
     return results
 
 
-def test_reductions_over_ranks_are_sums_in_the_field(torchrun_group):
+def test_collectives_and_torchs_own_parallel_training_are_exact(torchrun_group):
     ranks = torchrun_group.run(on_rank, world_size=2)
     assert [[name for name, right in each.items() if not right] for each in ranks] == [[], []]
-    assert len(ranks[0]) == 15
+    assert len(ranks[0]) == 18

@@ -36,6 +36,7 @@ moves(
             "wait_tensor", "_wrap_tensor_autograd",
         )
     ),
+    *(f"fsdp.{name}" for name in ("all_gather_copy_in", "chunk_cat", "split_with_sizes_copy")),
     examples=none,
 )  # fmt: skip
 

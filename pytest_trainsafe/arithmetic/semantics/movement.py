@@ -54,6 +54,7 @@ _each(
     unsafe_split_with_sizes=lambda draw: (draw(4, 3), [1, 3]),
     unbind=lambda draw: (draw(2, 3), 1),
     cat=lambda draw: ([draw(2, 3), draw(1, 3)],),
+    _chunk_cat=lambda draw: ([draw(4, 3), draw(2, 3)], 0, 2),
     stack=lambda draw: ([draw(2, 3), draw(2, 3)], 1),
     repeat=lambda draw: (draw(2, 3), [2, 1]),
     flip=lambda draw: (draw(2, 3), [1]),

@@ -10,43 +10,59 @@ from __future__ import annotations
 
 import torch
 
+Run = tuple[torch.Tensor, torch.Tensor]
+
 
 class Images:
-    """A table from packed numbers to packed numbers; an entry, once made, is kept."""
+    """A table from packed numbers to packed numbers; an entry, once made, is kept.
+
+    Zero is not noted: what is known of it needs no table, and most tensors have zeros.
+    Entries are in sorted runs, oldest first, each at least twice as long as the next, so a table
+    of n entries is sorted about log(n) times.
+    """
 
     def __init__(self) -> None:
-        self._keys = torch.empty(0, dtype=torch.int64)
-        self._values = torch.empty(0, dtype=torch.int64)
-        self._new: list[tuple[torch.Tensor, torch.Tensor]] = []
+        self._runs: list[Run] = []
 
     def __bool__(self) -> bool:
-        return bool(self._new) or self._keys.numel() > 0
+        return bool(self._runs)
 
     def note(self, numbers: torch.Tensor, images: torch.Tensor) -> None:
         """Let each of `numbers` have the image at the same place, unless it has one."""
         keys = numbers.reshape(-1).view(torch.int64)
-        if keys.numel():
-            self._new.append((keys.clone(), images.reshape(-1).view(torch.int64).clone()))
+        values = images.reshape(-1).view(torch.int64)
+        kept = keys != 0
+        keys, values = keys[kept], values[kept]
+        if not keys.numel():
+            return
+        run = _sorted(keys, values)
+        while self._runs and len(self._runs[-1][0]) < 2 * len(run[0]):
+            older = self._runs.pop()
+            run = _sorted(torch.cat((older[0], run[0])), torch.cat((older[1], run[1])))
+        self._runs.append(run)
 
     def find(self, numbers: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor] | None:
         """Which of `numbers` have an image, and the images; None if none has."""
-        self._sort()
-        if not self._keys.numel() or not numbers.numel():
+        if not self._runs or not numbers.numel():
             return None
         wanted = numbers.contiguous().view(torch.int64)
-        places = torch.searchsorted(self._keys, wanted).clamp_(max=self._keys.numel() - 1)
-        found = self._keys[places] == wanted
-        if not bool(found.any()):
-            return None
-        return found, self._values[places].view(torch.float64)
+        known: tuple[torch.Tensor, torch.Tensor] | None = None
+        for keys, values in reversed(self._runs):
+            places = torch.searchsorted(keys, wanted).clamp_(max=len(keys) - 1)
+            found = keys[places] == wanted
+            if not bool(found.any()):
+                continue
+            images = values[places].view(torch.float64)
+            if known is None:
+                known = found, images
+            else:
+                known = known[0] | found, torch.where(found, images, known[1])
+        return known
 
-    def _sort(self) -> None:
-        if not self._new:
-            return
-        keys = torch.cat([self._keys, *(each for each, _ in self._new)])
-        values = torch.cat([self._values, *(each for _, each in self._new)])
-        self._new.clear()
-        keys, order = torch.sort(keys, stable=True)
-        first = torch.ones_like(keys, dtype=torch.bool)
-        first[1:] = keys[1:] != keys[:-1]
-        self._keys, self._values = keys[first], values[order][first]
+
+def _sorted(keys: torch.Tensor, values: torch.Tensor) -> Run:
+    """Entries by key, the first of those with equal keys."""
+    keys, order = torch.sort(keys, stable=True)
+    first = torch.ones_like(keys, dtype=torch.bool)
+    first[1:] = keys[1:] != keys[:-1]
+    return keys[first], values[order][first]

@@ -28,8 +28,13 @@ class Residues(Numbers):
     - sqrt(x * y) = sqrt(x) * sqrt(y), sqrt(1 / x) = 1 / sqrt(x), and sqrt(x) ** 2 = x;
     - a random number stands for pi.
 
-    Not known: that log(x * y) = log(x) + log(y), so log-sum-exp with another shift than the
-    maximum is another number (its exp is the same).
+    Not known, so equal programs may be found different:
+
+    - log(x * y) = log(x) + log(y): log-sum-exp with another shift than the maximum is another
+      number (its exp is the same);
+    - exp(c * (x - m)) = exp(c * x) / exp(c * m): scores must be scaled before the shift;
+    - the sign of an infinity that comes from a residue: x / 0 is a NaN;
+    - sqrt(x) ** 2 = x where another process took the root.
     """
 
     def __init__(self, seed: int = 0, decisions: DecisionSource | None = None) -> None:

@@ -62,8 +62,9 @@ def read_text(path: Path) -> str:
     except FileNotFoundError as error:
         raise MissingFileError(
             f"{excerpt(str(path.absolute()), 4096)}: annotations cannot be read: there is no such "
-            "file. Make an empty one, to which `pytest --trainsafe-annotate` adds what is missing; "
-            "for a file beside your program, use Path(__file__).with_name(...)"
+            "file. A relative path begins at the working directory; for a file beside your "
+            "program, use Path(__file__).with_name(...). If there is none yet, make an empty one, "
+            "to which `pytest --trainsafe-annotate` adds what is missing"
         ) from error
     except (OSError, ValueError) as error:
         if isinstance(error, AnnotationError):

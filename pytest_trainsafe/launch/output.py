@@ -6,12 +6,23 @@ Called for the sections of pytest's reports (`report/run/rank_output.py`).
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 
 from pytest_trainsafe.core.untrusted import BadFileError, open_file
 
 #: The most bytes that are kept of the start and of the end of a stream.
 HEAD, TAIL = 2_000, 6_000
+
+#: A warning of torch in each process of a group whose network has no name server; it means nothing.
+_NO_NAME = re.compile(
+    r"\[W[^\]\n]*\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=-3\n?"
+)
+
+
+def without_known(text: str) -> str:
+    """The output of a rank without the lines that every rank of a private network writes."""
+    return _NO_NAME.sub("", text)
 
 
 def read_ends(
@@ -31,7 +42,7 @@ def read_ends(
             if ignored and _read(file.fileno(), size - len(ignored), len(ignored)) == ignored:
                 size -= len(ignored)
             if size <= head + tail:
-                return _read(file.fileno(), 0, size).decode("utf-8", "replace")
+                return without_known(_read(file.fileno(), 0, size).decode("utf-8", "replace"))
             start = _read(file.fileno(), 0, head)
             end = _read(file.fileno(), size - tail, tail)
     except BadFileError as error:
@@ -42,7 +53,8 @@ def read_ends(
     end = end[end.find(b"\n") + 1 :] or end
     cut = size - len(start) - len(end)
     between = f"[... {cut:,} of {size:,} bytes are left out; {path} has all of them{note} ...]\n"
-    return start.decode("utf-8", "replace") + between + end.decode("utf-8", "replace")
+    first, last = (without_known(each.decode("utf-8", "replace")) for each in (start, end))
+    return first + between + last
 
 
 def _read(descriptor: int, offset: int, length: int) -> bytes:

@@ -94,6 +94,7 @@ def _axis(program: Program, name: str, given: object) -> tuple[Axis, tuple[AxisV
     else:
         raise SweepError(
             f"axis {shown(name)} takes a value or a list of values, not {shown(given)}"
+            f"{nearest(name, SETTING_WORDS)}"
         )
     mesh = program.traits.mesh
     axis = mesh_axis(mesh, name)

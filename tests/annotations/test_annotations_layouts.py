@@ -186,7 +186,7 @@ def test_an_invalid_file_is_refused_with_the_file_name_and_the_reason(
 
 
 def test_an_absent_file_is_refused_and_an_empty_file_is_accepted(tmp_path: Path) -> None:
-    absent = f"{tmp_path}/absent.yaml: annotations cannot be read: there is no such file. Make an"
+    absent = f"{tmp_path}/absent.yaml: annotations cannot be read: there is no such file. A rel"
     with pytest.raises(AnnotationError, match=re.escape(absent)):
         Annotations.read(tmp_path / "absent.yaml")
     (tmp_path / "empty.yaml").write_text("# nothing yet\n")

@@ -79,3 +79,13 @@ def test_a_link_is_not_followed(path: Path, tmp_path: Path) -> None:
     assert read_ends(path) == (
         "(stdout.txt cannot be read: it is a symbolic link, not a regular file)"
     )
+
+
+def test_the_warning_of_a_network_without_names_is_left_out(path: Path) -> None:
+    warning = (
+        "[W1128 15:47:02.123456789 socket.cpp:207] [c10d] The hostname of the client socket cannot "
+        "be retrieved. err=-3\n"
+    )
+    path.write_text(f"one\n{warning}two\n{warning.replace('err=-3', 'err=-2')}")
+
+    assert read_ends(path) == f"one\ntwo\n{warning.replace('err=-3', 'err=-2')}"

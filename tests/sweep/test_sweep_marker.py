@@ -61,6 +61,7 @@ def test_the_type_of_a_parameter_is_that_of_its_default_annotation_or_values():
         ({"tp": [1, 1]}, "axis 'tp' has duplicate values"),
         ({"tp": ["2"]}, "axis 'tp' takes an integer >= 1, not '2'"),
         ({"tp": {1}}, "axis 'tp' takes a value or a list of values, not {1}"),
+        ({"arg": {"layers": 3}}, "not {'layers': 3}; did you mean 'args'?"),
         ({"layers": [True]}, "axis 'layers' takes an integer, not True"),
         ({"rate": ["x"]}, "axis 'rate' takes a number, not 'x'"),
         ({"rate": [float("nan")]}, "axis 'rate' takes a number, not nan"),

@@ -153,6 +153,7 @@ FAULTS: dict[str, Fault] = {
     "sign": Fault(lambda r, at: -r, "scaled"),
     "factor": Fault(lambda r, at: 1.37 * r, "scaled"),
     "times tp, as an activation": Fault(lambda r, at: 4 * r, "scaled", "tp", kind="activation"),
+    "a bias twice": Fault(lambda r, at: r + like("bias", r)[:1], "same term", kind="activation"),
     "another shard": Fault(neighbour, "another shard", "tp", ROWS_OVER_TP),
     "two shards exchanged": Fault(
         lambda r, at: shuffled(r, [*range(6, 12), *range(6), *range(12, 24)]),

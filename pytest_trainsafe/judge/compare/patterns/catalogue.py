@@ -19,6 +19,7 @@ from pytest_trainsafe.judge.compare.patterns.microbatches import other_weights, 
 from pytest_trainsafe.judge.compare.patterns.narrow import narrower
 from pytest_trainsafe.judge.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judge.compare.patterns.rows import permuted, shifted
+from pytest_trainsafe.judge.compare.patterns.same_term import same_term
 from pytest_trainsafe.judge.compare.patterns.scale import scaled
 from pytest_trainsafe.judge.compare.patterns.shard import other_shard
 from pytest_trainsafe.judge.compare.patterns.stale import stale, uncleared
@@ -35,6 +36,7 @@ PATTERNS: tuple[Callable[[WrongTensor], Pattern | None], ...] = (
     other_shard,
     stale,
     uncleared,
+    same_term,
     zero_in_part,
     shifted,
     permuted,

@@ -14,16 +14,17 @@ from pytest_trainsafe.arithmetic.numbers import Number, Numbers
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
 
-def _drawing(name: str, function: str) -> None:
-    @semantics_of(f"aten.{name}", examples=lambda draw: [call(draw(2, 3))])
-    def fill(n: Numbers, x: torch.Tensor, *args: Any, **options: Any) -> torch.Tensor:
+def _drawing(name: str, *options: int) -> None:
+    @semantics_of(f"aten.{name}", examples=lambda draw: [call(draw(2, 3), *options)])
+    def fill(n: Numbers, x: torch.Tensor, *args: Any, **keywords: Any) -> torch.Tensor:
         drawn = torch.empty_like(x)
-        getattr(drawn, function)(*args, **options)
+        getattr(drawn, name + "_")(*args, **keywords)
         return n.enter(drawn)
 
 
-for _name in ("uniform", "exponential", "log_normal", "random"):
-    _drawing(_name, _name + "_")
+for _name in ("uniform", "exponential", "log_normal"):
+    _drawing(_name)
+_drawing("random", 0, 10)
 
 
 def _normals(draw: Draw) -> Iterable[Call]:

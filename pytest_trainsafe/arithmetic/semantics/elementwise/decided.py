@@ -75,7 +75,11 @@ def abs(n: Numbers, x: torch.Tensor) -> torch.Tensor:
     return n.where(n.positive(x), x, n.negate(x))
 
 
-@semantics_of("aten.sign", "aten.sgn", examples=one)
+@semantics_of(
+    "aten.sign",
+    "aten.sgn",
+    examples=lambda draw: [call(draw.positive(3) * torch.tensor([1, -1, 0]))],
+)
 def sign(n: Numbers, x: torch.Tensor) -> torch.Tensor:
     return _rounded(n, "sign", x)
 
@@ -145,7 +149,9 @@ def minimum(n: Numbers, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
     return n.where(n.decide("le", torch.le, x, other), x, other)
 
 
-@semantics_of("aten.logical_not", examples=one)
+@semantics_of(
+    "aten.logical_not", examples=lambda draw: [call(draw(2, 3) * torch.tensor([0, 1, 0]))]
+)
 def logical_not(n: Numbers, x: torch.Tensor) -> Any:
     return n.decide("eq", torch.eq, x, 0)
 

@@ -1,0 +1,138 @@
+"""Runs a program on numbers of one kind: every operator is computed by its semantics."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+import torch
+from torch._ops import OpOverload
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._pytree import tree_leaves
+
+from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
+from pytest_trainsafe.arithmetic.numbers import Numbers
+from pytest_trainsafe.arithmetic.origins import Origins
+from pytest_trainsafe.arithmetic.table import Semantics, table
+from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
+class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """While it is active, float64 tensors carry `numbers`, and operators compute by semantics.
+
+    Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for
+    the parameters of a model.  Tensors of narrower dtypes become float64 tensors, because the cast
+    to the dtype that a recipe trains in is the identity here.  `met` counts the operators on
+    numbers.  Raises MissingSemanticsError for an operator that `semantics` lacks, and
+    UnseenNumberError for a float tensor of unknown origin.
+    """
+
+    def __init__(self, numbers: Numbers, semantics: Mapping[str, Semantics] | None = None) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.numbers = numbers
+        self.semantics = table() if semantics is None else semantics
+        self.met: Counter[str] = Counter()
+        self._origins = Origins()
+
+    def enter(self, values: torch.Tensor) -> torch.Tensor:
+        """Real values as numbers; tensors that are not float are returned as they are."""
+        if not values.is_floating_point():
+            return values
+        with _disable_current_modes(), torch.no_grad():
+            entered = self.numbers.enter(values.detach().clone())
+        self._origins.note(entered)
+        return entered
+
+    def enter_(self, *tensors: torch.Tensor) -> None:
+        """Overwrite real float64 tensors, such as parameters and buffers, by their numbers."""
+        with _disable_current_modes():
+            for each in tensors:
+                if each.is_floating_point():
+                    each.detach().copy_(self.numbers.enter(each.detach()))
+                    self._origins.note(each)
+
+    def note(self, *tensors: torch.Tensor) -> None:
+        """Accept tensors that hold packed numbers already."""
+        for each in tensors:
+            self._origins.note(each)
+
+    def __torch_dispatch__(
+        self,
+        func: OpOverload,
+        types: Iterable[type],
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if _without_data(types, args, kwargs):
+            return func(*args, **kwargs)
+        if any(each not in _PLAIN for each in types):
+            return NotImplemented  # DTensor and its like unpack themselves first.
+        name = operator_name(func)
+        if name.startswith("aten." + FOREACH):
+            return foreach(func, args, kwargs, self._run)
+        semantics = find(self.semantics, name)
+        given = _floats((args, kwargs))
+        if not given and not (semantics and semantics.factory):
+            result = func(*args, **kwargs)
+            if not _floats(result):
+                return result
+            # Integers become numbers: the result of the operator is in the wrong arithmetic.
+        if semantics is None:
+            return self._decomposed(name, func, args, kwargs)
+        if not name.endswith("lift_fresh"):
+            self._check(name, given)
+        self.met[name] += 1
+        if semantics.rule is None:
+            result = func(*args, **kwargs)
+        else:
+            result = computed(semantics, self.numbers, func, args, kwargs)
+        for each in _floats(result):
+            if type(each) in _PLAIN:
+                self._origins.note(each)
+        return result
+
+    def _decomposed(
+        self, name: str, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> Any:
+        """An operator that torch defines by others, which reaches the mode in inference mode."""
+        with self:
+            result = func.decompose(*args, **kwargs)
+        if result is NotImplemented:
+            raise MissingSemanticsError(name)
+        return result
+
+    def _run(self, packet: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        with self:
+            return packet(*args, **kwargs)
+
+    def _check(self, name: str, tensors: Iterable[torch.Tensor]) -> None:
+        for each in tensors:
+            if each.dtype is not torch.float64 or not self._origins.knows(each):
+                raise UnseenNumberError(
+                    f"{name} is given a {each.dtype} tensor of shape {list(each.shape)} that no "
+                    "operator of this run made, such as one of torch.from_numpy or of a model "
+                    "that was built before; pass it through `enter` or `enter_` of the mode"
+                )
+
+
+def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> bool:
+    """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
+    if any(issubclass(each, FakeTensor) for each in types):
+        return True
+    if torch.device(kwargs.get("device") or "cpu").type == "meta":
+        return True
+    leaves = tree_leaves((args, kwargs))
+    return any(isinstance(each, torch.Tensor) and each.is_meta for each in leaves)
+
+
+def _floats(tree: Any) -> list[torch.Tensor]:
+    return [
+        each
+        for each in tree_leaves(tree)
+        if isinstance(each, torch.Tensor) and each.is_floating_point()
+    ]

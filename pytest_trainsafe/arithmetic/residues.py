@@ -1,0 +1,262 @@
+"""Exact numbers: the version of `Numbers` that proves, with what is known of exp, log and roots."""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pytest_trainsafe.arithmetic import field
+from pytest_trainsafe.arithmetic.constants import meaning
+from pytest_trainsafe.arithmetic.decisions import DecisionSource, Undecided
+from pytest_trainsafe.arithmetic.hashing import Hashes
+from pytest_trainsafe.arithmetic.images import Images
+from pytest_trainsafe.arithmetic.numbers import Numbers, Parity, Value
+from pytest_trainsafe.arithmetic.packing import PRIMES, pack, packed, special, unpack
+
+
+class Residues(Numbers):
+    """Exact numbers of one seed; `decisions` answers what needs the order of real numbers.
+
+    What is known beside field arithmetic:
+
+    - exp(0) = 1, exp(-x) = 1 / exp(x), exp(log(x)) = x, and exp(x - m) = exp(x) / exp(m) where m
+      is a `shift` or a logarithm, as in softmax, log-sum-exp and their online forms;
+    - sqrt(x * y) = sqrt(x) * sqrt(y), sqrt(1 / x) = 1 / sqrt(x), and sqrt(x) ** 2 = x;
+    - a random number stands for pi.
+
+    Not known, so equal programs may be found different:
+
+    - log(x * y) = log(x) + log(y): log-sum-exp with another shift than the maximum is another
+      number (its exp is the same);
+    - exp(c * (x - m)) = exp(c * x) / exp(c * m): scores must be scaled before the shift;
+    - the sign of an infinity that comes from a residue: x / 0 is a NaN;
+    - sqrt(x) ** 2 = x where another process took the root.
+    """
+
+    def __init__(self, seed: int = 0, decisions: DecisionSource | None = None) -> None:
+        self.seed = seed
+        self.decisions: DecisionSource = decisions or Undecided()
+        self.hashes = Hashes(seed)
+        self._powers = Images()  # the exponential of a number
+        self._squares = Images()  # the square of a root
+        self._constants: dict[float, torch.Tensor] = {}
+        # A square, so that the root of two over pi has a square.
+        self._pi = field.multiply(*(self.hashes("pi", packed(1)),) * 2)
+
+    def lift(self, value: Value) -> torch.Tensor:
+        if not isinstance(value, torch.Tensor):
+            return self._constant(value)
+        if value.dtype is torch.float64:
+            return value
+        assert not value.is_floating_point(), value.dtype
+        whole = value.to(torch.int64)
+        return pack(whole % PRIMES[0], whole % PRIMES[1])
+
+    def _constant(self, value: float) -> torch.Tensor:
+        if isinstance(value, int):
+            return packed(int(value))
+        if not math.isfinite(value):
+            return torch.tensor(value, dtype=torch.float64)
+        if value not in self._constants:
+            meant = meaning(value)
+            number = packed(meant.fraction)
+            for _ in range(abs(meant.pi)):
+                number = field.multiply(
+                    number, self._pi if meant.pi > 0 else field.inverse(self._pi)
+                )
+            for _ in range(meant.roots):
+                number = self.sqrt(number)
+            self._constants[value] = number if meant.sign > 0 else field.negate(number)
+        return self._constants[value].clone()
+
+    def enter(self, values: torch.Tensor) -> torch.Tensor:
+        """Multiples of 1/1024 below 1024 as themselves; of other finite values, a hash of the bits.
+
+        So zeros, ones, masks and one-hot rows keep their meaning, and all other values are
+        random numbers that depend on nothing but the value.
+        """
+        values = values.to(torch.float64)
+        scaled = values * 1024
+        simple = (scaled == scaled.round()) & (values.abs() < 1024)
+        whole = torch.where(simple, scaled, 0).to(torch.int64)
+        exact = field.multiply(self.lift(whole), field.inverse(packed(1024)))
+        entered = torch.where(simple, exact, self.hashes("entered", values))
+        return torch.where(values.isfinite(), entered, values)
+
+    def add(self, x: Value, y: Value) -> torch.Tensor:
+        x, y = self.lift(x), self.lift(y)
+        if _strange(x, y):
+            return _with_infinities(torch.add, self._add, (x, y))
+        return self._add(x, y)
+
+    def _add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        """The sum of residues, with exp(x + y) = exp(x) * exp(y) where one of them is noted."""
+        total = field.add(x, y)
+        if self._powers:
+            self._note_sum(x, y, total)
+        return total
+
+    def _note_sum(self, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> None:
+        found = [each[0] for each in map(self._powers.find, (x, y)) if each is not None]
+        if not found:
+            return
+        known = found[0].expand(total.shape)
+        for mask in found[1:]:
+            known = known | mask
+        left, right = (self.exp(each.expand(total.shape)[known]) for each in (x, y))
+        self._powers.note(total[known], field.multiply(left, right))
+
+    def negate(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        if _strange(x):
+            return _with_infinities(torch.neg, self.negate, (x,))
+        result = field.negate(x)
+        if (known := self._powers.find(x)) is not None:
+            self._powers.note(result[known[0]], field.inverse(known[1][known[0]]))
+        return result
+
+    def multiply(self, x: Value, y: Value) -> torch.Tensor:
+        if x is y:
+            return self.square(x)
+        x, y = self.lift(x), self.lift(y)
+        if _strange(x, y):
+            return _with_infinities(torch.mul, field.multiply, (x, y), signs=False)
+        product = field.multiply(x, y)
+        if x.shape == y.shape and self._squares and bool((same := x == y).any()):
+            return torch.where(same, self.square(x), product)
+        return product
+
+    def square(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        if _strange(x):
+            return _with_infinities(torch.square, self.square, (x,))
+        product = field.multiply(x, x)
+        known = self._squares.find(x)
+        return product if known is None else torch.where(known[0], known[1], product)
+
+    def inverse(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        strange = special(x)
+        zero = x == 0 if strange is None else (x == 0) | strange
+        if not bool(zero.any()):
+            result = field.inverse(x)
+            known = self._squares.find(x)
+            if known is not None:
+                self._squares.note(result[known[0]], field.inverse(known[1][known[0]]))
+            return result
+        result = field.inverse(torch.where(zero, packed(1), x))
+        return torch.where(zero, x.reciprocal(), result)
+
+    def linear(self, function: Callable[..., torch.Tensor], *xs: Value) -> torch.Tensor:
+        lifted = tuple(map(self.lift, xs))
+        if _strange(*lifted):
+            return _with_infinities(function, lambda *each: field.linear(function, *each), lifted)
+        return field.linear(function, *lifted)
+
+    def matmul(self, x: Value, y: Value) -> torch.Tensor:
+        x, y = self.lift(x), self.lift(y)
+        if _strange(x, y):
+            return _with_infinities(torch.matmul, field.matmul, (x, y), signs=False)
+        return field.matmul(x, y)
+
+    def exp(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        if _strange(x):
+            return _with_infinities(torch.exp, self.exp, (x,))
+        upper = unpack(x)[0] > PRIMES[0] // 2
+        result = self.hashes("exp", torch.where(upper, field.negate(x), x))
+        result = torch.where(upper, field.inverse(_not_zero(result)), result)
+        result = torch.where(x == 0, packed(1), result)
+        known = self._powers.find(x)
+        return result if known is None else torch.where(known[0], known[1], result)
+
+    def log(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        if _strange(x):
+            return _with_infinities(torch.log, self.log, (x,), neutral=1.0)
+        result = torch.where(x == packed(1), packed(0), self.hashes("log", x))
+        result = torch.where(x == 0, -math.inf, result)
+        self._powers.note(result[x != 0], x[x != 0])
+        return result
+
+    def sqrt(self, x: Value) -> torch.Tensor:
+        x = self.lift(x)
+        if _strange(x):
+            return _with_infinities(torch.sqrt, self.sqrt, (x,))
+        result = field.root(x)
+        wrong = field.multiply(result, result) != x
+        if bool(wrong.any()):
+            self._squares.note(result[wrong], x[wrong])
+        return result
+
+    def function(
+        self,
+        name: str,
+        real: Callable[..., torch.Tensor],
+        *xs: Value,
+        parity: Parity | None = None,
+        at_zero: int | None = None,
+    ) -> torch.Tensor:
+        lifted = tuple(map(self.lift, xs))
+        if _strange(*lifted):
+            return _with_infinities(
+                lambda *each: functools.reduce(torch.add, each),
+                lambda *each: self.function(name, real, *each, parity=parity, at_zero=at_zero),
+                lifted,
+                signs=False,
+            )
+        first, *others = lifted
+        upper = unpack(first)[0] > PRIMES[0] // 2
+        if parity is not None:
+            first = torch.where(upper, field.negate(first), first)
+        result = self.hashes(name, first, *others)
+        if parity == "odd":
+            result = torch.where(upper, field.negate(result), result)
+        return result if at_zero is None else torch.where(first == 0, packed(at_zero), result)
+
+    def decide(self, name: str, real: Callable[..., Any], *xs: Value) -> Any:
+        return self.decisions.take(name, [self.lift(each) for each in xs])
+
+    def bounded(self, x: torch.Tensor, dim: int) -> torch.Tensor:
+        return x
+
+    def shift(self, x: torch.Tensor) -> torch.Tensor:
+        strange = special(x)
+        finite = x if strange is None else x[~strange]
+        self._powers.note(finite, self.exp(finite))
+        return x
+
+
+def _not_zero(x: torch.Tensor) -> torch.Tensor:
+    """`x` with ones for zeros, which a hash is with probability 2**-30 in each residue."""
+    first, second = unpack(x)
+    return pack(torch.where(first == 0, 1, first), torch.where(second == 0, 1, second))
+
+
+def _with_infinities(
+    real: Callable[..., torch.Tensor],
+    exact: Callable[..., torch.Tensor],
+    xs: tuple[torch.Tensor, ...],
+    neutral: float = 0.0,
+    signs: bool = True,
+) -> torch.Tensor:
+    """`exact` of the finite elements, and `real` wherever an infinity or a NaN takes part.
+
+    Finite elements count as `neutral` for `real`, which must hand on a NaN; the other elements
+    count as zero for `exact`.  With `signs` false, what an infinity touches is a NaN, because its
+    sign would depend on the sign of a residue, which is not known.
+    """
+    masks = [x.view(torch.int64) >> 62 != 0 for x in xs]
+    nans = [torch.where(mask, math.nan, neutral) for mask in masks]
+    touched = real(*nans).isnan()
+    outcome = real(*(x.where(mask, neutral) for x, mask in zip(xs, masks, strict=True)))
+    finite = exact(*(x.where(~mask, 0.0) for x, mask in zip(xs, masks, strict=True)))
+    return torch.where(touched, outcome if signs else math.nan, finite)
+
+
+def _strange(*xs: torch.Tensor) -> bool:
+    return any(special(x) is not None for x in xs)

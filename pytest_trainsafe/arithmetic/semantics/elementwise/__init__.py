@@ -1,0 +1,1 @@
+"""Operators by elements: arithmetic, what the order of numbers decides, activation functions."""

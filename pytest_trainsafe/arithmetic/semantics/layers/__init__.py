@@ -1,0 +1,1 @@
+"""Operators of layers: losses, norms, convolution, pooling, embedding bags, attention."""

@@ -1,0 +1,179 @@
+"""The dispatch mode: what it refuses, what enters, and own semantics of a project."""
+
+import sys
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+
+from pytest_trainsafe.arithmetic import (
+    Doubles,
+    ExactMode,
+    MissingSemanticsError,
+    NarrowCastError,
+    Residues,
+    UnseenNumberError,
+    call,
+    check_semantics,
+    rational,
+    semantics_of,
+    table,
+)
+from pytest_trainsafe.errors import ArgumentError
+
+
+def values(*shape):
+    return torch.randn(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+
+def test_a_removed_entry_is_named_with_the_recipe():
+    entries = table()
+    del entries["aten.mul"]
+    mode = ExactMode(Residues(), entries)
+    x = mode.enter(values(2))
+    with mode, pytest.raises(MissingSemanticsError, match=r"aten\.mul .*semantics_of") as raised:
+        x * x
+    assert raised.value.operator == "aten.mul"
+    assert check_semantics("aten.mul", entries) == ["aten.mul has no semantics"]
+
+
+def test_an_operator_without_semantics_is_named():
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2))
+    with mode, pytest.raises(MissingSemanticsError, match=r"aten\.digamma"):
+        torch.digamma(x)
+
+
+@pytest.mark.parametrize(
+    "unseen",
+    [
+        lambda: torch.from_numpy(np.array([0.5, 0.25])),
+        lambda: torch.frombuffer(bytearray(16), dtype=torch.float64),
+        lambda: torch.zeros(2, dtype=torch.float32),
+    ],
+)
+def test_a_real_number_that_enters_unseen_is_noticed(unseen):
+    number = unseen()
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2))
+    with mode, pytest.raises(UnseenNumberError, match="enter"):
+        x * number
+
+
+def test_the_same_numbers_are_taken_when_they_are_entered():
+    mode = ExactMode(Residues())
+    x = mode.enter(torch.from_numpy(np.array([0.5, 0.25])))
+    with mode:
+        result = x * 3
+    assert [rational(each) for each in result] == [1.5, 0.75]
+
+
+def test_python_numbers_become_what_they_mean():
+    with ExactMode(Residues()):
+        numbers = torch.tensor([0.1, -2, 1e-6], dtype=torch.float32)
+        assert numbers.dtype is torch.float64
+        tenth = numbers * torch.full((3,), 10) + torch.ones(3) * torch.arange(3)
+    assert [rational(each) for each in tenth] == [1, -19, 2 + Fraction(1, 10**5)]
+
+
+def test_integers_become_numbers_by_division():
+    with ExactMode(Residues()):
+        third = torch.tensor(1) / torch.tensor(3)
+    assert rational(third) == Fraction(1, 3)
+
+
+def test_memory_that_nobody_wrote_differs_in_each_run():
+    results = []
+    for _run in range(2):
+        with ExactMode(Residues()):
+            results.append(torch.empty(4) * 1)
+    assert not results[0].equal(results[1])
+
+
+def test_random_draws_are_those_of_the_generator():
+    results = []
+    for _run in range(2):
+        torch.manual_seed(3)
+        with ExactMode(Residues()):
+            results.append(torch.randn(4) + torch.nn.functional.dropout(torch.ones(4), 0.5))
+    assert results[0].equal(results[1])
+
+
+def test_a_cast_without_semantics_is_refused():
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2))
+    with mode, pytest.raises(NarrowCastError, match="complex64"):
+        x.to(torch.complex64)
+
+
+def test_views_and_writes_through_them_work_on_packed_numbers():
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2, 3))
+    with mode:
+        x[:, 1].mul_(2)
+        x.t()[2] += 1
+        x[0, 0] = 5
+    assert rational(x[0, 0]) == 5
+
+
+def test_index_put_in_place_adds_up():
+    mode = ExactMode(Residues())
+    x, added = mode.enter(torch.ones(3)), mode.enter(torch.ones(2))
+    with mode:
+        x.index_put_((torch.tensor([1, 1]),), added, accumulate=True)
+    assert [rational(each) for each in x] == [1, 3, 1]
+
+
+def test_the_table_refuses_a_second_entry_and_a_name_without_namespace():
+    with pytest.raises(ArgumentError, match=r"aten\.mul"):
+        semantics_of("aten.mul", examples=lambda draw: [])(lambda n, x, y: x)
+    with pytest.raises(ArgumentError, match="mylib"):
+        semantics_of("mul", examples=lambda draw: [])(lambda n, x, y: x)
+
+
+@torch.library.custom_op("trainsafe_tests::twice", mutates_args=())
+def twice(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
+@pytest.fixture
+def own_entries(monkeypatch):
+    entries = table()
+    monkeypatch.setattr(sys.modules[table.__module__], "_TABLE", entries)
+    return semantics_of
+
+
+def test_a_project_states_and_checks_the_semantics_of_its_own_kernel(own_entries):
+    own_entries("trainsafe_tests.twice", examples=lambda draw: [call(draw(2, 3))])(
+        lambda n, x: n.multiply(2, x)
+    )
+    assert check_semantics("trainsafe_tests.twice") == []
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2))
+    with mode:
+        results = twice(x), x + x
+    assert results[0].equal(results[1])
+
+
+def test_a_wrong_semantics_of_an_own_kernel_fails_its_check(own_entries):
+    own_entries("trainsafe_tests.twice", examples=lambda draw: [call(draw(2, 3))])(
+        lambda n, x: n.multiply(3, x)
+    )
+    assert check_semantics("trainsafe_tests.twice")
+
+
+def test_operators_that_torch_defines_by_others_run_in_inference_mode():
+    mode = ExactMode(Residues())
+    x = mode.enter(values(2, 3))
+    with mode, torch.inference_mode():
+        results = torch.square(x).reshape(3, 2), (x * x).view(3, 2)
+    assert results[0].equal(results[1])
+
+
+def test_the_mode_counts_the_operators_that_met_numbers():
+    mode = ExactMode(Doubles())
+    x = mode.enter(values(2))
+    with mode:
+        x * x + x
+    assert mode.met == {"aten.mul": 1, "aten.add": 1}

@@ -20,7 +20,10 @@ from typing import Literal
 from pytest_trainsafe.core.links import unlinked
 
 #: The folders of this package whose code runs in the ranks.
-RANK_SIDE = ("align", "annotations", "core", "frameworks", "launch", "record", "sweep", "trace")
+RANK_SIDE = (
+    *("align", "annotations", "arithmetic", "compat", "core", "frameworks"),
+    *("launch", "record", "sweep", "trace"),
+)
 
 #: This package's own folder.
 PACKAGE = Path(__file__).parents[1]

@@ -1,6 +1,7 @@
 """A file is known to be the project's, this package's, torch's, a package's, or Python's."""
 
 import contextlib
+import subprocess
 import sys
 import threading
 
@@ -8,7 +9,13 @@ import pytest
 import torch
 
 from pytest_trainsafe.core import code_files
-from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
+from pytest_trainsafe.core.code_files import (
+    RANK_SIDE,
+    calling_frames,
+    calling_lines,
+    line_of,
+    owner_of,
+)
 from pytest_trainsafe.fixtures import loop_marks
 
 
@@ -76,3 +83,22 @@ def test_a_stack_without_a_caller_gives_its_outermost_line(monkeypatch):
     while outermost.f_back is not None:
         outermost = outermost.f_back
     assert calling_lines() == (line_of(outermost), "")
+
+
+def test_every_folder_whose_code_runs_in_ranks_is_known():
+    """Else a report names a line of this package as the user's."""
+    script = """
+import sys
+import pytest_trainsafe.launch.forkserver.group
+import pytest_trainsafe.record.program
+
+folders = [name for name, module in sys.modules.items() if hasattr(module, "__path__")]
+print(*{name.split(".")[1] for name in folders if name.startswith("pytest_trainsafe.")})
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
+    )
+
+    found = set(done.stdout.split())
+    assert "compat" in found
+    assert found <= set(RANK_SIDE)

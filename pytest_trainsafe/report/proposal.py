@@ -45,9 +45,9 @@ def proposal_rows(proposal: Proposal, written: str = "", watched: str = "") -> l
         rows.append(("which says", _of_means(proposal.means), True))
     if proposal.withheld:
         text = (
-            f"{proposal.withheld} more tensors would match if they were declared as partial sums "
-            "over ranks, but later tensors would still be wrong: most likely a reduction is "
-            "missing or done twice"
+            f"declare no layout for these {proposal.withheld} tensors: they match as partial sums "
+            "over ranks, but the tensors after them are wrong, so a reduction is missing or done "
+            "twice"
         )
         rows.append(("partial sums", text, True))
     if proposal.unexplained:

@@ -147,7 +147,7 @@ class _Description:
         count, total = len(self.updated_alone), len(trained)
         which = f"all {total}" if count == total else f"{count} of the {total}"
         return (
-            "the optimizer's step: from gradients that were generated, equal in both Runs, it "
+            "the optimizer's step: given equal generated gradients in both Runs, it "
             f"updates {which} trained parameters as in the reference"
         )
 

@@ -114,7 +114,7 @@ def test_a_wrong_reduction_of_a_tied_embedding_is_localised_with_its_collectives
 
     assert "the gradient reduction of embedding.word_embeddings.weight is wrong" in text
     # Each rank of dp updates flat shares of the parameters.
-    assert "agrees the optimizer's step: from gradients that were generated" in text
+    assert "agrees the optimizer's step: given equal generated gradients" in text
     assert "reduced by reduce_scatter_tensor(SUM) over dp at" in text
     assert "all_reduce(SUM) over pp at" in text
     assert ", called at" in text.partition("all_reduce(SUM) over pp at")[2].partition("axis")[0]

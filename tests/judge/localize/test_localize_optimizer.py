@@ -23,9 +23,7 @@ from pytest_trainsafe.judge.localize.description import located
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
 
-AGREES = (
-    "from gradients that were generated, equal in both Runs, it updates all 11 trained parameters"
-)
+AGREES = "given equal generated gradients in both Runs, it updates all 11 trained parameters"
 
 
 @pytest.mark.trainsafe(

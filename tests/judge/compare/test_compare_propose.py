@@ -115,7 +115,7 @@ def test_a_missing_reduction_is_not_proposed_as_a_layout(bench: Bench) -> None:
     assert found.withheld == 1
     assert found.left is not None
     text = " ".join(text for _, text, _ in proposal_rows(found))
-    assert "most likely a reduction is missing" in text
+    assert "so a reduction is missing" in text
     assert f"{found.left.where} is still wrong" in text
 
 

@@ -174,8 +174,7 @@ def _step_without_break() -> None:
 
 def _without_break(step: Callable[..., Any]) -> Callable[..., Any]:
     """What torch's decorator of `step` does, which is called again once there is a compiler."""
-    within: Any = step
-    within = within.__wrapped__
+    within: Callable[..., Any] = vars(step)["__wrapped__"]
 
     def plain(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         with torch.set_grad_enabled(optimizer.defaults["differentiable"]):

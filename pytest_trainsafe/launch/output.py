@@ -14,15 +14,20 @@ from pytest_trainsafe.core.untrusted import BadFileError, open_file
 #: The most bytes that are kept of the start and of the end of a stream.
 HEAD, TAIL = 2_000, 6_000
 
-#: A warning of torch in each process of a group whose network has no name server; it means nothing.
-_NO_NAME = re.compile(
-    r"\[W[^\]\n]*\] \[c10d\] The hostname of the client socket cannot be retrieved\. err=-3\n?"
+#: torch looks up the name of the loopback address, and warns if no name server answers.
+_NAMELESS = (
+    r"^\[W[^\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved"
 )
+_ANY_ERROR = re.compile(rf"{_NAMELESS}[^\n]*\n", re.MULTILINE)
+_NO_SERVER = re.compile(rf"{_NAMELESS}\. err=-3(\n|\Z)", re.MULTILINE)
 
 
-def without_known(text: str) -> str:
-    """The output of a rank without the lines that every rank of a private network writes."""
-    return _NO_NAME.sub("", text)
+def without_nameless(text: str, *, any_error: bool = False) -> str:
+    """The output of a rank without torch's warning that no name server answers.
+
+    With `any_error`, also without the same warning for any other reason.
+    """
+    return (_ANY_ERROR if any_error else _NO_SERVER).sub("", text)
 
 
 def read_ends(
@@ -42,7 +47,7 @@ def read_ends(
             if ignored and _read(file.fileno(), size - len(ignored), len(ignored)) == ignored:
                 size -= len(ignored)
             if size <= head + tail:
-                return without_known(_read(file.fileno(), 0, size).decode("utf-8", "replace"))
+                return without_nameless(_read(file.fileno(), 0, size).decode("utf-8", "replace"))
             start = _read(file.fileno(), 0, head)
             end = _read(file.fileno(), size - tail, tail)
     except BadFileError as error:
@@ -53,7 +58,7 @@ def read_ends(
     end = end[end.find(b"\n") + 1 :] or end
     cut = size - len(start) - len(end)
     between = f"[... {cut:,} of {size:,} bytes are left out; {path} has all of them{note} ...]\n"
-    first, last = (without_known(each.decode("utf-8", "replace")) for each in (start, end))
+    first, last = (without_nameless(each.decode("utf-8", "replace")) for each in (start, end))
     return first + between + last
 
 

@@ -85,7 +85,7 @@ class RequestedRuns:
         Raises InvalidProgramError if the ranks would import another file than the tests have.
         """
         __tracebackhide__ = True
-        if not spec.script:
+        if spec not in self.specs and not spec.script:
             refuse_other_file_in_ranks(spec.program)
         self.specs.add(spec)
         return self.session.run(spec)

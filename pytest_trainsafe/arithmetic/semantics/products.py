@@ -45,18 +45,6 @@ def _with_matrix(draw: Draw) -> Iterable[Call]:
     ]
 
 
-@semantics_of("aten.addmm", examples=_with_matrix)
-def addmm(
-    n: Numbers,
-    x: torch.Tensor,
-    left: torch.Tensor,
-    right: torch.Tensor,
-    beta: Value = 1,
-    alpha: Value = 1,
-) -> Value:
-    return _sum(n, x, n.matmul(left, right), beta, alpha)
-
-
 def _with_batches(draw: Draw) -> Iterable[Call]:
     return [
         call(draw(2, 2, 4), draw(2, 2, 3), draw(2, 3, 4)),
@@ -65,8 +53,9 @@ def _with_batches(draw: Draw) -> Iterable[Call]:
     ]
 
 
+@semantics_of("aten.addmm", examples=_with_matrix)
 @semantics_of("aten.baddbmm", examples=_with_batches)
-def baddbmm(
+def addmm(
     n: Numbers,
     x: torch.Tensor,
     left: torch.Tensor,

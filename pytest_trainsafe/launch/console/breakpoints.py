@@ -11,10 +11,9 @@ import os
 import sys
 import traceback
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.code_files import is_stdlib
+from pytest_trainsafe.core.code_files import is_stdlib, line_of
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.task import Task
 
@@ -43,7 +42,7 @@ def install(task: Task, rank: int, group: Path) -> None:
             return
         frame = sys._getframe(1)
         if task.debug is None:
-            raise BreakpointError(_advice(f"rank {rank} called breakpoint()", place(frame), rank))
+            raise BreakpointError(_advice(f"rank {rank} called breakpoint()", line_of(frame), rank))
         if task.debug == rank:
             _the_debugger(rank, task.world_size, group).stop_at(frame, header)
 
@@ -74,11 +73,6 @@ def explained(error: BaseException, rank: int) -> BaseException:
     where = f"{own[-1].filename}:{own[-1].lineno}" if own else "an unknown line"
     text = _advice(f"rank {rank} started a debugger without a terminal", where, rank)
     return BreakpointError(text).with_traceback(error.__traceback__)
-
-
-def place(frame: FrameType) -> str:
-    """The file:line that a frame executes."""
-    return f"{frame.f_code.co_filename}:{frame.f_lineno}"
 
 
 def _advice(what: str, where: str, rank: int) -> str:

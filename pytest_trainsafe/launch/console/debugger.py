@@ -16,7 +16,8 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, TextIO
 
-from pytest_trainsafe.launch.console.breakpoints import BreakpointError, place
+from pytest_trainsafe.core.code_files import line_of
+from pytest_trainsafe.launch.console.breakpoints import BreakpointError
 from pytest_trainsafe.launch.console.loan import SOCKET
 from pytest_trainsafe.launch.resources.short_path import short_path
 
@@ -113,7 +114,7 @@ class Debugger(pdb.Pdb):
         try:
             return super().trace_dispatch(frame, event, arg)
         except bdb.BdbQuit:
-            where = place(frame)
+            where = line_of(frame)
         raise BreakpointError(f"the user ended the debugger of {self._title} (q) at {where}")
 
 

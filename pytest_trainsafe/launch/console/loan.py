@@ -11,10 +11,10 @@ import contextlib
 import os
 import select
 import socket
-import struct
 from pathlib import Path
 
 from pytest_trainsafe.launch.console.console import Console
+from pytest_trainsafe.launch.resources.peer import peer
 from pytest_trainsafe.launch.resources.short_path import short_path
 
 #: The name of the socket in the folder of a group.
@@ -54,7 +54,7 @@ class Loan:
         """Takes the terminal back from a rank that returns it or ended; lends it to the next."""
         if self._borrower is not None and _returned(*self._borrower):
             self._take_back()
-        if self._borrower is None and self._asking and self._console.lend(_peer(self._asking[0])):
+        if self._borrower is None and self._asking and self._console.lend(peer(self._asking[0])[0]):
             connection = self._asking.pop(0)
             borrower = self._console.borrower
             try:
@@ -86,10 +86,3 @@ class Loan:
 def _returned(connection: socket.socket, process: int) -> bool:
     # Not the connection alone: a child of the rank may hold its other end.
     return bool(select.select([connection.fileno(), process], [], [], 0)[0])
-
-
-def _peer(connection: socket.socket) -> int:
-    """The id of the process that made the connection."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid: int = struct.unpack("3i", found)[0]
-    return pid

@@ -14,7 +14,7 @@ from pathlib import Path
 from pytest_trainsafe.core.untrusted import open_file
 from pytest_trainsafe.launch.console.console import Console
 from pytest_trainsafe.launch.files import RankFiles
-from pytest_trainsafe.launch.output import without_known
+from pytest_trainsafe.launch.output import without_nameless
 from pytest_trainsafe.printable import printable
 
 #: Seconds between two looks at the files.
@@ -101,10 +101,7 @@ class _Stream:
             os.close(self._descriptor)
 
     def _prefixed(self, lines: bytes) -> bytes:
-        text = without_known(lines.decode("utf-8", "replace") + "\n").removesuffix("\n")
-        if not text and lines:
-            return b""
-        text = printable(text)
+        text = printable(without_nameless(lines.decode("utf-8", "replace") + "\n"))
         return b"".join(
-            self._prefix + line.encode("utf-8", "replace") + b"\n" for line in text.split("\n")
+            self._prefix + line.encode("utf-8", "replace") + b"\n" for line in text.split("\n")[:-1]
         )

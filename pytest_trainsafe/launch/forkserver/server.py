@@ -18,7 +18,6 @@ import os
 import select
 import signal
 import socket
-import struct
 import sys
 import weakref
 from pathlib import Path
@@ -30,6 +29,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.launch.files import write_whole
 from pytest_trainsafe.launch.forkserver.keeper import UNSAFE
 from pytest_trainsafe.launch.forkserver.preload import SAFE, Trial, start_trial, unsafe
+from pytest_trainsafe.launch.resources.peer import peer
 from pytest_trainsafe.launch.supervise import reaper
 
 #: Importing these imports exactly the modules that a rank has when it installs the ledger.
@@ -123,7 +123,7 @@ class Server:
             connection, _ = self.listening.accept()
         except OSError:  # the client has gone
             return
-        pid, uid = _peer(connection)
+        pid, uid = peer(connection)
         with connection:
             if uid != os.getuid():
                 return
@@ -256,13 +256,6 @@ class Server:
         self.learned = []
         self._remember()
         os._exit(UNSAFE)
-
-
-def _peer(connection: socket.socket) -> tuple[int, int]:
-    """The process id and user id of the process at the other end of the connection."""
-    found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-    pid, uid, _ = struct.unpack("3i", found)
-    return pid, uid
 
 
 def main(arguments: list[str]) -> NoReturn:

@@ -1,1 +1,1 @@
-"""Shares a machine among groups: leases, file locks, GPUs, private networks, temporary folders."""
+"""Shares a machine among groups: leases, locks, GPUs, private networks, folders and sockets."""

@@ -9,6 +9,7 @@ import re
 
 import msgspec
 
+from pytest_trainsafe.launch.output import without_nameless
 from pytest_trainsafe.launch.result import GroupResult, RankResult
 
 #: Errors of Python, the C library, torch, gloo and NCCL for names, addresses, devices and services
@@ -25,13 +26,6 @@ _UNREACHABLE = re.compile(
     r"|LocalEntryNotFoundError|[Cc]ouldn't connect to|[Pp]lease check your (internet )?connection"
 )
 
-#: torch looks up the name of the loopback address, and warns if no name server answers.
-_NAMELESS = re.compile(
-    r"^\[W[^\n]*socket\.cpp:\d+\] \[c10d\] The hostname of the client socket cannot be retrieved"
-    r"[^\n]*\n",
-    re.MULTILINE,
-)
-
 _HINT = (
     "the ranks ran in a private network, in which they can reach only each other: if the program "
     "needs another service or network device, run with --trainsafe-network host"
@@ -45,11 +39,11 @@ def in_private_network(result: GroupResult) -> GroupResult:
     removes torch's warning that there is no name server.
     """
     ranks = tuple(
-        msgspec.structs.replace(rank, stderr=_NAMELESS.sub("", rank.stderr))
+        msgspec.structs.replace(rank, stderr=without_nameless(rank.stderr, any_error=True))
         for rank in result.ranks
     )
     hint = _HINT if not result.ok and any(map(_wanted_more, ranks)) else ""
-    log = _NAMELESS.sub("", result.launcher_log)
+    log = without_nameless(result.launcher_log, any_error=True)
     return msgspec.structs.replace(result, ranks=ranks, launcher_log=log, hint=hint)
 
 

@@ -13,6 +13,7 @@ from torch import nn
 from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.compiler import skipped
 from pytest_trainsafe.record.clock import in_backward
 from pytest_trainsafe.record.observe.binding import Binder
 from pytest_trainsafe.record.observe.describe import Describer
@@ -124,7 +125,7 @@ class Observer:
         plainly: Any = torch.compiler.disable
         self._enter_plainly: Callable[..., _Frame | None] = plainly(self._enter)
         self._leave_plainly: Callable[..., None] = plainly(self._leave)
-        never_compiled()
+        skipped(Observer.run)
 
     # Calls.
 
@@ -436,10 +437,3 @@ def _repeats(outer: _Frame, api: str, thing: object, target: Target) -> bool:
     if isinstance(thing, nn.Module):
         return outer.method == target.method and isinstance(outer.thing, nn.Module)
     return outer.api == api and outer.thing is thing
-
-
-def never_compiled() -> None:
-    """Keep torch.compile from compiling `Observer.run`."""
-    import torch._dynamo.eval_frame as frames  # the compiler: a second that only observation needs
-
-    frames.skip_code(Observer.run.__code__)

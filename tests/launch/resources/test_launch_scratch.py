@@ -77,7 +77,7 @@ def test_a_folder_stays_while_one_of_its_users_lives(below: Path) -> None:
 
 
 def test_a_process_that_the_owner_forked_does_not_keep_its_folder(below: Path) -> None:
-    owner, folder = start(below, then="child = os.fork()\nprint(child, flush=True)")
+    owner, folder = start(below, then="child = os.fork()\nos.write(1, b'%d\\n' % child)")
     assert owner.stdout is not None
     # Both processes have printed, so the child has let go of what it inherited.
     child = max(int(owner.stdout.readline()) for _ in range(2))

@@ -70,6 +70,12 @@ def _settings(settings: Settings) -> Settings:
     )
 
 
+def _testpaths(config: pytest.Config) -> list[Path]:
+    """The folders from which pytest collects if none is given; empty for the working directory."""
+    folders: list[str] = config.getini("testpaths")
+    return [config.rootpath / folder for folder in folders]
+
+
 class _Contact:
     """One call of the option, and the terminal that it writes to."""
 
@@ -99,7 +105,7 @@ class _Contact:
         for row in tried(self.session, self.found, trial, axes, self.config, layouts):
             self._rows([row])
             rows.append(row)
-        path = path_of_test(self.found, self.folder)
+        path = path_of_test(self.found, self.folder, _testpaths(self.config))
         text = text_of_test(self.found, axes, path)
         written = self._write(path, text, layouts)
         lacking = [row for row in rows if row.mark == "lacks"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from pytest_trainsafe.init.axes import Axes
@@ -28,10 +29,20 @@ def beside(found: Found, folder: Path) -> Path:
     return found.file.parent if is_own(found.file) and not ours else folder
 
 
-def path_of_test(found: Found, folder: Path) -> Path:
-    """The path of the test of a program: `test_train.py` beside `train.py`."""
+def path_of_test(found: Found, folder: Path, testpaths: Sequence[Path] = ()) -> Path:
+    """The path of the test of a program: `test_train.py` beside `train.py`.
+
+    Where pytest collects from `testpaths` alone, it is in the first of them that exists, if the
+    program can be imported from there.
+    """
     name = re.sub(r"\W", "_", found.file.stem, flags=re.ASCII)
-    return beside(found, folder) / f"test_{name}.py"
+    near = beside(found, folder) / f"test_{name}.py"
+    tests = next((path for path in testpaths if path.is_dir()), None)
+    if tests is None or any(near.is_relative_to(path) for path in testpaths):
+        return near
+    away = tests / near.name
+    script = found.declaration.program.script is not None
+    return near if script or not _reaches(found, away, _typed(found)) else away
 
 
 def text_of_test(found: Found, axes: Axes, path: Path) -> str:
@@ -72,18 +83,33 @@ def _module(found: Found, path: Path) -> str:
     pytest makes modules importable from the first folder above a test without `__init__.py`.  Where
     the name that the user typed is not found from there, the name relative to that folder is.
     """
-    typed = found.declaration.program.path.partition(":")[0]
-    top = path.parent
-    while (top / "__init__.py").exists() and top.parent != top:
-        top = top.parent
-    file = found.file.with_suffix("") if found.file.stem != "__init__" else found.file.parent
-    parts = typed.split(".")
-    if any(
-        Path(folder or os.curdir).absolute().joinpath(*parts) == file
-        for folder in (str(top), *found.importable)
-    ):
-        return typed
-    if not file.is_relative_to(top):
+    typed, top, file = _typed(found), _top(path), _module_path(found)
+    if _reaches(found, path, typed) or not file.is_relative_to(top):
         return typed
     near = file.relative_to(top).parts
     return ".".join(near) if near and all(map(str.isidentifier, near)) else typed
+
+
+def _typed(found: Found) -> str:
+    return found.declaration.program.path.partition(":")[0]
+
+
+def _module_path(found: Found) -> Path:
+    return found.file.with_suffix("") if found.file.stem != "__init__" else found.file.parent
+
+
+def _top(path: Path) -> Path:
+    """The folder that pytest makes importable for a test."""
+    top = path.parent
+    while (top / "__init__.py").exists() and top.parent != top:
+        top = top.parent
+    return top
+
+
+def _reaches(found: Found, path: Path, module: str) -> bool:
+    """Whether a test at `path` that imports `module` imports the program's file."""
+    wanted, parts = _module_path(found), module.split(".")
+    return any(
+        Path(folder or os.curdir).absolute().joinpath(*parts) == wanted
+        for folder in (str(_top(path)), *found.importable)
+    )

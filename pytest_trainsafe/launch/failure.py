@@ -141,12 +141,12 @@ def _what_happened(result: GroupResult) -> str:
     if result.stuck:
         text = f"{len(hung)} of {world} ranks were stuck in calls that cannot complete"
     odd = _odd(result)
-    return (
-        f"{text}; {name_ranks(odd)} "
-        f"{'is the odd one out' if len(odd) == 1 else 'are the odd ones out'}"
-        if odd
-        else text
-    )
+    if not odd:
+        return text
+    if world == 2:  # where neither of two is the odd one
+        return f"{text}; rank {1 - odd[0]} waits for rank {odd[0]}"
+    are = "is the odd one out" if len(odd) == 1 else "are the odd ones out"
+    return f"{text}; {name_ranks(odd)} {are}"
 
 
 def _sentence(rank: RankResult, world: int) -> str:
@@ -225,13 +225,14 @@ def _stacks(result: GroupResult) -> list[str]:
         return []
     lines = []
     odd = _odd(result)
+    told = "the odd one out" if len(result.ranks) > 2 else "the other rank waits for it"
     for place, ranks in group_places(places):
         verb = "waits" if place is not None and place.waits_in else "is"
         verb = {"waits": "wait", "is": "are"}[verb] if len(ranks) > 1 else verb
         where = "at an unknown place: no stack was recorded" if place is None else str(place)
         if place is None and all(result.ranks[rank].suspended for rank in ranks):
             where = "suspended"
-        mark = "   <- the odd one out" if ranks == odd else ""
+        mark = f"   <- {told}" if ranks == odd else ""
         lines.append(f"{name_ranks(ranks)} of {len(result.ranks)} {verb} {where}{mark}")
     for _, ranks in group_places(places):
         rank = result.ranks[ranks[0]]

@@ -88,3 +88,20 @@ def test_the_test_of_an_installed_program_is_written_where_pytest_is_started(
 
     assert path_of_test(program, tmp_path / "here") == tmp_path / "here" / "test_lib.py"
     assert "from lib import train" in text_of_test(program, AXES, tmp_path / "here" / "test_lib.py")
+
+
+def test_a_test_is_written_where_pytest_collects_if_it_can_import_its_program_there(
+    tmp_path: Path,
+) -> None:
+    tests = tmp_path / "tests"
+    tests.mkdir()
+    reached = found(tmp_path / "src" / "run.py", "run:train", tmp_path / "src")
+    unreached = found(tmp_path / "src" / "run.py", "run:train")
+    among = found(tests / "run.py", "run:train")
+    paths = [tmp_path / "absent", tests]
+
+    assert path_of_test(reached, tmp_path, paths) == tests / "test_run.py"
+    assert path_of_test(unreached, tmp_path, paths) == tmp_path / "src" / "test_run.py"
+    assert path_of_test(among, tmp_path, paths) == tests / "test_run.py"
+    assert path_of_test(reached, tmp_path, [tmp_path / "absent"]) == tmp_path / "src" / "test_run.py"
+    assert "from run import train" in text_of_test(reached, AXES, tests / "test_run.py")

@@ -22,19 +22,23 @@ import torch
 from _measure import ROOT
 from _observed_runs import APIS, observed_error, observed_healthy, of_ranks
 
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.events.events import Listener
+from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.events.table import Table, replay
+from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.reference_models import healthy, silent_errors
 from pytest_trainsafe.reference_models.healthy import Healthy
 from pytest_trainsafe.reference_models.silent_errors import SilentError
 from pytest_trainsafe.runs.session import Session
-from pytest_trainsafe.trace.observed.events import Listener
-from pytest_trainsafe.trace.observed.file import TableWriter, read_table
-from pytest_trainsafe.trace.observed.table import Table, replay
 
 #: The sources that every run depends on.  Of the folders in _PROGRAMS, a run depends only on its
 #: own program.
 _SOURCES = (
-    *("pytest_trainsafe/record", "pytest_trainsafe/trace/observed", "pytest_trainsafe/frameworks"),
+    *(
+        "pytest_trainsafe/record",
+        "pytest_trainsafe/judges/learn/events",
+        "pytest_trainsafe/frameworks",
+    ),
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
 _PROGRAMS = ("healthy", "silent_errors")

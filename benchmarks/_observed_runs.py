@@ -13,9 +13,10 @@ import msgspec
 import torch
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.events.file import FILE, read_table
+from pytest_trainsafe.judges.learn.instrument.observation import observe
+from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.record.observe.observation import observe
 from pytest_trainsafe.reference_models import healthy, silent_errors, toolkit
 from pytest_trainsafe.reference_models.healthy import Healthy
 from pytest_trainsafe.reference_models.silent_errors import SilentError
@@ -23,7 +24,6 @@ from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.specs import spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
-from pytest_trainsafe.trace.observed.file import FILE, read_table
 from pytest_trainsafe.trace.run_spec import Observe
 
 #: The packages that are observed: PyTorch, and the library that the programs share.

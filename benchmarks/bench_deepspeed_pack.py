@@ -24,11 +24,11 @@ from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.invariants.recipes import DEEPSPEED_APIS
-from pytest_trainsafe.judge.learn.check.cluster import clusters
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.judge.learn.use.deploy import load_packs
+from pytest_trainsafe.judges.learn.check.cluster import clusters
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.use.deploy import load_packs
 from pytest_trainsafe.reference_models import deepspeed_gpt, deepspeed_resumed, healthy
 from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS
 from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small, tensor_parallel

@@ -31,14 +31,14 @@ from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.invariants.recipes import RECIPES
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.check.verifier import CONFIDENCE
-from pytest_trainsafe.judge.learn.inference.learn import learn
-from pytest_trainsafe.judge.learn.inference.select import confidence
-from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.judge.learn.use.deploy import load_packs
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.check.verifier import CONFIDENCE
+from pytest_trainsafe.judges.learn.inference.learn import learn
+from pytest_trainsafe.judges.learn.inference.select import confidence
+from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.use.deploy import load_packs
 from pytest_trainsafe.reference_models.healthy import FAMILIES, PROGRAMS, Healthy
 
 #: Numbers of input programs, how many sets of them are drawn for each, and the seeds of runs.

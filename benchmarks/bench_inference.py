@@ -15,12 +15,12 @@ from typing import Any
 
 from _measure import ROOT, finish, machine, peak_memory, quick, show
 
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.inference.learn import learn
-from pytest_trainsafe.judge.learn.packs.pack import pack_of
-from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.inference.learn import learn
+from pytest_trainsafe.judges.learn.packs.pack import pack_of
+from pytest_trainsafe.judges.learn.registry import relations
 
-sys.path.insert(0, str(ROOT / "tests/judge/learn"))
+sys.path.insert(0, str(ROOT / "tests/judges/learn"))
 
 from training_loops import Plan, run_of
 

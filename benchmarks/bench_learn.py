@@ -29,13 +29,13 @@ from _page import write_section
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.learn.check.cluster import Cluster, clusters, touches
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.inference.learn import learn
-from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.relation import Relation
-from pytest_trainsafe.judge.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.check.cluster import Cluster, clusters, touches
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.inference.learn import learn
+from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.relation import Relation
+from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.reference_models.healthy import PROGRAMS
 from pytest_trainsafe.reference_models.silent_errors import ERRORS, SilentError
 

@@ -20,9 +20,9 @@ from _measure import alternate, finish, machine, median, quick, show
 from torch import nn
 
 from pytest_trainsafe import observe
-from pytest_trainsafe.record.observe.observation import Observation
-from pytest_trainsafe.record.observe.steps import Sample, Steps
-from pytest_trainsafe.trace.observed.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.instrument.observation import Observation
+from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
 
 #: The number of steps of one measurement, and of measurements with and without observation.
 STEPS, PAIRS = 5, 5

@@ -20,11 +20,11 @@ from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.invariants.recipes import DEEPSPEED_APIS, RECIPES, Recipe
-from pytest_trainsafe.judge.learn.packs.pack import SUFFIX, Pack, pack_text, write_pack
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.relation import Relation
-from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.judge.learn.use.general import General, general
+from pytest_trainsafe.judges.learn.packs.pack import SUFFIX, Pack, pack_text, write_pack
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.relation import Relation
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.use.general import General, general
 from pytest_trainsafe.reference_models import deepspeed_gpt, llama, moe
 from pytest_trainsafe.reference_models.healthy import DEEPSPEED, PROGRAMS, find, program
 

@@ -21,18 +21,18 @@ from pathlib import Path
 import torch
 from _traincheck_sides import EVERY, WARM_UP
 
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.check.verifier import Verifier
-from pytest_trainsafe.judge.learn.inference.learn import learn
-from pytest_trainsafe.judge.learn.packs.pack import Pack, pack_of, write_pack
-from pytest_trainsafe.judge.learn.packs.read import read_pack
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.judge.learn.use.deploy import observation_of
-from pytest_trainsafe.record.observe.observation import Observation
-from pytest_trainsafe.record.observe.steps import Sample, Steps
-from pytest_trainsafe.trace.observed.events import Listener, Plain
-from pytest_trainsafe.trace.observed.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.check.verifier import Verifier
+from pytest_trainsafe.judges.learn.events.events import Listener, Plain
+from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.inference.learn import learn
+from pytest_trainsafe.judges.learn.instrument.observation import Observation
+from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps
+from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, write_pack
+from pytest_trainsafe.judges.learn.packs.read import read_pack
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.use.deploy import observation_of
 
 #: The name of the program, and the number of invariants of selective checking.
 PROGRAM, CHOSEN = "script", 100

@@ -1,6 +1,6 @@
 """How the packs of this folder are learned: from which programs, and which invariants they take.
 
-`make packs` observes the programs and writes the packs; `judge/learn/use/general.py` says which
+`make packs` observes the programs and writes the packs; `judges/learn/use/general.py` says which
 invariants are general enough.  What holds on each rank alone is in one pack, that of its subject;
 what holds between ranks is in the pack of each parallelism that it holds for.
 """
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from pytest_trainsafe.judge.learn.invariant import Invariant
-from pytest_trainsafe.judge.learn.registry import relations
+from pytest_trainsafe.judges.learn.invariant import Invariant
+from pytest_trainsafe.judges.learn.registry import relations
 
 __all__ = ["DEEPSPEED_APIS", "RECIPES", "Recipe"]
 

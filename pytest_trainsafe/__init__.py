@@ -40,12 +40,12 @@ if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.decorator import trainsafe_fuzz
     from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure, FuzzInconclusive
     from pytest_trainsafe.fuzz.strategy import parallel_points
+    from pytest_trainsafe.judges.learn.instrument.observation import observe
     from pytest_trainsafe.launch import GroupFailure, Script
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.current import context
     from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
     from pytest_trainsafe.record.model.consistent import consistent_tensor
-    from pytest_trainsafe.record.observe.observation import observe
     from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
     from pytest_trainsafe.record.per_example.dropout import (
         PerExampleDropout,
@@ -172,7 +172,7 @@ _HOME = {
     "fast_forward": "record.replay.regenerate",
     "logical_positions": "record.per_example.dropout",
     "logical_tensor": "align.logical",
-    "observe": "record.observe.observation",
+    "observe": "judges.learn.instrument.observation",
     "on_mesh": "sweep.traits",
     "parallel_points": "fuzz.strategy",
     "per_example_dropout": "record.per_example.dropout",

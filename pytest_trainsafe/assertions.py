@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.core.point import AxisValue, Point
     from pytest_trainsafe.judge.contract import Judgement
     from pytest_trainsafe.judge.joint import JointJudgement
-    from pytest_trainsafe.record.observe.observation import TableObservation as Observation
+    from pytest_trainsafe.judges.learn.instrument.observation import TableObservation as Observation
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep.relations import Relation
     from pytest_trainsafe.trace.reader import Trace
@@ -240,9 +240,9 @@ def assert_invariants(
     which is a failure too, unless `accept` names "learn:nothing".
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.learn.use.asserted import judge_given
+    from pytest_trainsafe.judges.learn.text import learn_message
+    from pytest_trainsafe.judges.learn.use.asserted import judge_given
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.learn import learn_message
 
     given_packs: tuple[object, ...] = packs
     wrong = [pack for pack in given_packs if not isinstance(pack, str)]

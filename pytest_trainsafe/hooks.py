@@ -64,7 +64,7 @@ def pytest_trainsafe_relations(config: pytest.Config) -> Sequence[str]:  # type:
 
     A relation is a kind of invariant, such as "an argument is constant".  Called when pytest is
     configured.
-    Each path names a class that implements `pytest_trainsafe.judge.learn.relation.Relation` and is
+    Each path names a class that implements `pytest_trainsafe.judges.learn.relation.Relation` and is
     instantiated without arguments.
 
         def pytest_trainsafe_relations(config):

@@ -9,8 +9,8 @@ from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, JudgeOptions, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
-from pytest_trainsafe.judge.learn_judge import LearnJudgement
 from pytest_trainsafe.judge.registry import judges
+from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.rng.expectation import Expectation

@@ -16,7 +16,7 @@ from pytest_trainsafe.judge.contract import Judge
 BUILT_IN = (
     "pytest_trainsafe.judge.compare_judge:CompareJudge",
     "pytest_trainsafe.judge.replay_judge:ReplayJudge",
-    "pytest_trainsafe.judge.learn_judge:LearnJudge",
+    "pytest_trainsafe.judges.learn.judge:LearnJudge",
 )
 
 

@@ -15,6 +15,8 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.learn.instrument.meta import checked
+from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
@@ -41,8 +43,6 @@ from pytest_trainsafe.record.model.parts import (
     unwrapped,
 )
 from pytest_trainsafe.record.model.unwatched import Beside
-from pytest_trainsafe.record.observe.meta import checked
-from pytest_trainsafe.record.observe.ranks import RankObservation
 from pytest_trainsafe.record.resume.checkpoints import Checkpoints
 from pytest_trainsafe.record.resume.state import StateRecorder
 from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger

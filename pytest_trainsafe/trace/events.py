@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from pytest_trainsafe.judges.learn.events.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.facts import (
     Altered,
     Annotations,
@@ -45,7 +46,6 @@ from pytest_trainsafe.trace.facts import (
     TrainingState,
     Unheld,
 )
-from pytest_trainsafe.trace.observed.file import ObservedEvent, UnseenCalls
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, RestartEvent

@@ -103,5 +103,7 @@ def test_a_test_is_written_where_pytest_collects_if_it_can_import_its_program_th
     assert path_of_test(reached, tmp_path, paths) == tests / "test_run.py"
     assert path_of_test(unreached, tmp_path, paths) == tmp_path / "src" / "test_run.py"
     assert path_of_test(among, tmp_path, paths) == tests / "test_run.py"
-    assert path_of_test(reached, tmp_path, [tmp_path / "absent"]) == tmp_path / "src" / "test_run.py"
+    assert (
+        path_of_test(reached, tmp_path, [tmp_path / "absent"]) == tmp_path / "src" / "test_run.py"
+    )
     assert "from run import train" in text_of_test(reached, AXES, tests / "test_run.py")

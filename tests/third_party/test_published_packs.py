@@ -16,10 +16,10 @@ from lane import needs_packages
 from published_loops import LOOPS
 
 from pytest_trainsafe import assert_invariants, observe
-from pytest_trainsafe.judge.learn.check.offline import check
-from pytest_trainsafe.judge.learn.registry import relations
-from pytest_trainsafe.judge.learn.run import ObservedRun
-from pytest_trainsafe.judge.learn.use.deploy import load_packs
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.registry import relations
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.judges.learn.use.deploy import load_packs
 
 pytestmark = needs_packages
 

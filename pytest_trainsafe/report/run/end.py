@@ -34,7 +34,7 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
     if reports:
         _conclude_tests(reporter, settings, reports, folder)
     if settings.learn:
-        from pytest_trainsafe.report.learn import write_learned
+        from pytest_trainsafe.judges.learn.text import write_learned
 
         write_learned(reporter, settings, reports)
     if settings.replay is not None:

@@ -11,10 +11,10 @@ from torch import nn
 from pytest_trainsafe import consistent_tensor, observe
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import ArgumentError
+from pytest_trainsafe.judges.learn.events.file import TableWriter, read_table
+from pytest_trainsafe.judges.learn.events.table import replay
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.model.parts import named_modules, named_parameters, parts_of
-from pytest_trainsafe.trace.observed.file import TableWriter, read_table
-from pytest_trainsafe.trace.observed.table import replay
 from pytest_trainsafe.trace.writer import RankWriter, TraceWriteError
 
 LONE = "w\ud800"

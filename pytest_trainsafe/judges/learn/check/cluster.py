@@ -1,0 +1,94 @@
+"""Groups violations by their probable cause.
+
+The first violation begins a cause.  Further violations in the same step belong to it, since data
+flows through a step in order.  A violation in another step belongs to it if it touches an API, an
+object or a kind of variable that the violations of the first step touch; else it begins a cause.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from pytest_trainsafe.judges.learn.events.events import Call
+from pytest_trainsafe.judges.learn.inference.select import confidence
+from pytest_trainsafe.judges.learn.names import family, variable
+from pytest_trainsafe.judges.learn.relation import Relation
+from pytest_trainsafe.judges.learn.watch import Record, Violation
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """The violations of one cause: the one that shows the cause best, and the others."""
+
+    lead: Violation
+    others: tuple[Violation, ...]
+
+    @property
+    def rules(self) -> int:
+        """The number of broken claims."""
+        return len({each.invariant.claim for each in (self.lead, *self.others)})
+
+
+def clusters(
+    violations: Sequence[Violation], relations: Mapping[str, Relation]
+) -> tuple[Cluster, ...]:
+    """The violations grouped by cause, in the order in which the causes are first seen."""
+    groups: list[list[Violation]] = []
+    touched: list[set[str]] = []
+    for violation in violations:
+        own = touches(violation)
+        for group, names in zip(groups, touched, strict=True):
+            if group[0].step == violation.step or names & own:
+                group.append(violation)
+                # Only the names of the first step identify the cause, as later violations touch
+                # more and more names.
+                if group[0].step == violation.step:
+                    names |= own
+                break
+        else:
+            groups.append([violation])
+            touched.append(own)
+    return tuple(_cluster(group, relations) for group in groups)
+
+
+def touches(violation: Violation) -> set[str]:
+    """The names of APIs, objects and kinds of variables that a violation touches."""
+    claim = violation.invariant.claim
+    found = {claim.text(name) for name in ("api", "inner", "variable")}
+    found |= _names(violation.record)
+    return found - {""}
+
+
+def _names(record: Record) -> set[str]:
+    found = set()
+    call: Call | None
+    if isinstance(record, Call):
+        call = record
+    else:
+        found = {record.object, variable(record.object, record.type)}
+        call = record.by
+    while call is not None:
+        found.add(family(call.api)[0])
+        call = call.parent
+    return found
+
+
+def _cluster(group: Sequence[Violation], relations: Mapping[str, Relation]) -> Cluster:
+    """The Cluster of a group.  Its lead is the best violation of the first step, by `_rank`."""
+    first = [each for each in group if each.step == group[0].step]
+    lead = min(first, key=lambda each: _rank(each, relations))
+    return Cluster(lead, tuple(each for each in group if each is not lead))
+
+
+def _rank(violation: Violation, relations: Mapping[str, Relation]) -> tuple[float, bool, int]:
+    """A sort key for the violations of one step, best first.
+
+    The violation of the invariant with the highest confidence, rounded to tenths, comes first.
+    Among violations with equal confidence, changes of an optimizer's objects come last.
+    Among the rest, the violation that was found first comes first.
+    """
+    invariant, record = violation.invariant, violation.record
+    sure = confidence(invariant, relations[invariant.claim.relation])
+    copy = not isinstance(record, Call) and record.object.startswith("optimizer")
+    return -round(sure * 10) / 10, copy, violation.order

@@ -1,0 +1,85 @@
+"""Chooses the ranks to compare with each other, and joins their records."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judges.learn.columns.frame import Frame, Ints, Keys, Records, combine
+from pytest_trainsafe.judges.learn.conditions import Feature, joined
+
+#: Meta variables that number all ranks, not the ranks along one axis.
+_WHOLE = {"rank", "local_rank", "global_rank"}
+
+
+def rank_pairs(frames: Sequence[Frame]) -> list[tuple[Frame, Frame]]:
+    """The pairs of ranks to compare: neighbours along each axis of the mesh.
+
+    If the ranks' axes are not known, neighbouring ranks are compared.  Neighbours are enough: what
+    is equal along a chain is equal on all its ranks, and the cost is linear in their number.
+    """
+    ordered = sorted(frames, key=lambda frame: frame.table.rank)
+    places = [coordinates(frame) for frame in ordered]
+    axes = sorted(places[0]) if places else []
+    if not axes or any(sorted(place) != axes for place in places):
+        return list(itertools.pairwise(ordered))
+    pairs: list[tuple[Frame, Frame]] = []
+    for axis in axes:
+        lines: dict[tuple[int, ...], list[tuple[int, int]]] = {}
+        for index, place in enumerate(places):
+            rest = tuple(place[name] for name in axes if name != axis)
+            lines.setdefault(rest, []).append((place[axis], index))
+        for line in lines.values():
+            pairs += itertools.pairwise([ordered[index] for _, index in sorted(line)])
+    return pairs
+
+
+def coordinates(frame: Frame) -> Mapping[str, int]:
+    """The rank's position along each axis, such as {"dp_rank": 0, "tp_rank": 1}."""
+    found: dict[str, int] = {}
+    for meta in frame.table.metas:
+        for name, value in meta.items():
+            if name.endswith("_rank") and name not in _WHOLE and isinstance(value, int):
+                found.setdefault(name, value)
+    return found
+
+
+def join(
+    frames: tuple[Frame, Frame], records: tuple[Records, Records], keys: tuple[Keys, Keys]
+) -> tuple[Records, Ints, Ints]:
+    """Join the records of two ranks that have equal keys.  Each key is joined at most once.
+
+    `frames`, `records` and `keys` have one entry for each of the two ranks.  A key is a hash of
+    what identifies a record on its rank, such as the step together with the object.  Returns the
+    joined records, the position of each in `records[0]`, and the position of each in `records[1]`.
+    """
+    _, at, to = np.intersect1d(keys[0], keys[1], return_indices=True)
+    first, second = records
+    if not len(at):
+        return Records(at, at, [], of_calls=first.of_calls), at, to
+    codes, rows = combine(first.codes[at], second.codes[to])
+    places = [dict[str, Feature](coordinates(frame)) for frame in frames]
+    features = [
+        joined(
+            {**first.features[int(first.codes[at[row]])], **places[0]},
+            {**second.features[int(second.codes[to[row]])], **places[1]},
+        )
+        for row in rows
+    ]
+    other = frames[1], second.rows[to]
+    found = Records(
+        first.rows[at], codes, features, frame=frames[0], other=other, of_calls=first.of_calls
+    )
+    return found, at, to
+
+
+def mixed(*columns: Keys) -> Keys:
+    """One hash for each row, from the hashes that several columns have in this row."""
+    found = np.zeros(len(columns[0]), np.uint64)
+    with np.errstate(over="ignore"):
+        for column in columns:
+            found = (found ^ column) * np.uint64(0x9E3779B97F4A7C15)
+            found ^= found >> np.uint64(29)
+    return found

@@ -1,0 +1,14 @@
+"""Observes API calls and the state of training objects in this process, for `judges/learn/events`.
+
+Nothing is patched unless an observation is active.
+
+- `observation.py`: `observe()` for an ordinary test, and the `Observation` that it yields.
+- `ranks.py`: the observation of a rank of a Run, which writes a file of its trace.
+- `observer.py`: receives every patched call; keeps the stacks of calls and the phases.
+- `steps.py`: finds when a step ends, and which steps are recorded.
+- `patching/`: exchanges functions for wrappers that report calls.
+- `operators.py`: reports calls of torch's operators.
+- `state/`: notices changes of models, optimizers, schedulers, scalers, loaders and samplers.
+- `describe.py`, `facts.py`, `binding.py`, `names.py`, `meta.py`: describe a call, its arguments and
+  the state of the training at the call, as they are recorded.
+"""

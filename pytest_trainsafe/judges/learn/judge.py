@@ -1,0 +1,113 @@
+"""The registered learn judge: checks packs of invariants on the candidate's Run.
+
+The judge requests one more Run, in the last of the dtypes in which the test is judged.  The ranks
+of this Run observe the API calls and states that the packs' invariants are about.  The Run is also
+requested if a pack is to be learned from the test; the ranks then observe everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from msgspec import structs
+
+from pytest_trainsafe.core.finding import Finding, Verdict
+from pytest_trainsafe.judge.contract import JudgeOptions, worst
+from pytest_trainsafe.judges.learn import JUDGE
+from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.runs.traces import Runs
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.run_spec import Observe, RunSpec
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.judges.learn.packs.pack import Pack
+
+
+@dataclass(frozen=True, slots=True)
+class LearnJudgement:
+    """The result of checking a test's packs.
+
+    `observed` is the path of the trace that was kept to learn from, "" if none was.
+    """
+
+    findings: Sequence[Finding] = ()
+    not_compared: Sequence[str] = ()
+    observed: str = ""
+    judge: str = JUDGE
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst verdict of the findings."""
+        return worst(finding.verdict for finding in self.findings)
+
+
+class LearnJudge:
+    """Judges whether the candidate satisfies the invariants of the test's packs."""
+
+    name = JUDGE
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """The observed Run, if the test has packs or a pack is learned from it; else no Run."""
+        if not _concerns(case):
+            return []
+        return [_spec(case, _packs(case))]
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LearnJudgement:
+        """Check the packs on the observed Run, and keep its trace if a pack is learned from it."""
+        if not _concerns(case):
+            return LearnJudgement()
+        from pytest_trainsafe.judges.learn.registry import relations
+        from pytest_trainsafe.judges.learn.use.judged import judge_trace
+
+        packs = _packs(case)
+        spec = _spec(case, packs)
+        trace = runs.get(spec).trace
+        observed = str(runs.keep(spec)) if _teaches(case) else ""
+        if not packs:
+            return LearnJudgement(observed=observed)
+        found = judge_trace(trace, packs, relations(case.settings.relations), options.accept)
+        return LearnJudgement(found.findings, found.not_compared, observed)
+
+
+def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:
+    """The RunSpec of a Run whose ranks observe API calls and states.
+
+    The Run is in the last of the test's dtypes.  `observe` says which calls and states are
+    observed.  Of the tensors, only the loss is recorded.
+    """
+    spec = spec_of(case, role, case.rungs[-1])
+    return structs.replace(
+        spec, observe=observe, record="sketch", kinds=("loss",), rng=False, watch_casts=False
+    )
+
+
+def _teaches(case: Case) -> bool:
+    return bool(case.settings.learn) and case.healthy
+
+
+def _concerns(case: Case) -> bool:
+    """Whether there is anything to check or to learn.
+
+    Most tests have no packs: for them the rest of this judge, some 50 modules, is not imported.
+    """
+    return bool(case.settings.packs) or _teaches(case)
+
+
+def _packs(case: Case) -> Sequence[Pack]:
+    from pytest_trainsafe.judges.learn.registry import relations
+    from pytest_trainsafe.judges.learn.use.deploy import load_packs
+
+    settings = case.settings
+    return load_packs(settings.packs, Path(settings.root), relations(settings.relations))
+
+
+def _spec(case: Case, packs: Sequence[Pack]) -> RunSpec:
+    from pytest_trainsafe.judges.learn.registry import relations
+    from pytest_trainsafe.judges.learn.use.deploy import observation_of
+
+    if _teaches(case):
+        return observed_spec(case, Observe())
+    return observed_spec(case, observation_of(packs, relations(case.settings.relations)))

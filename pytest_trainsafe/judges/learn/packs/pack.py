@@ -1,0 +1,90 @@
+"""A pack of invariants, and its text.
+
+The text is written for review.  Each invariant takes a few lines in a fixed order, one of them a
+plain sentence.  A change of one invariant therefore changes few lines.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.judges.learn.inference.learn import Learned
+from pytest_trainsafe.judges.learn.invariant import Invariant
+from pytest_trainsafe.judges.learn.packs.fields import InvariantFields
+from pytest_trainsafe.judges.learn.relation import Relation
+
+#: The version of the format.  `read` refuses packs of another version.
+SCHEMA = 2
+#: The ending of a pack's file name.
+SUFFIX = ".pack"
+
+_HEAD = """\
+# Invariants that pytest-trainsafe learned from healthy runs of the programs below.
+# `says` and `when` are what a reviewer reads; they follow from `claim` and `precondition`.
+# An invariant is judged only `within` the contexts that it was seen in.
+# To withdraw an invariant, delete its lines.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """Invariants, and the programs that they were learned from.
+
+    `programs` has the versions of the libraries that each program ran with.
+    """
+
+    name: str
+    invariants: tuple[Invariant, ...]
+    programs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+
+
+def pack_of(name: str, learned: Learned) -> Pack:
+    """A pack with the name `name` and the invariants and programs that `learn` returned."""
+    return Pack(name, learned.invariants, learned.programs)
+
+
+def pack_text(pack: Pack, relations: Mapping[str, Relation]) -> str:
+    """The text of a pack's file.  `relations` has the relations of its invariants, by name."""
+    lines = [_HEAD, f"schema = {SCHEMA}", f"name = {_json(pack.name)}"]
+    for program in sorted(pack.programs):
+        versions = dict(sorted(pack.programs[program].items()))
+        lines.append(f"program {_json(program)} = {_json(versions)}")
+    for invariant in sorted(pack.invariants, key=lambda each: each.claim.order):
+        lines += ["", *invariant_lines(invariant, relations[invariant.claim.relation])]
+    return "\n".join(lines) + "\n"
+
+
+def write_pack(pack: Pack, path: Path, relations: Mapping[str, Relation]) -> None:
+    """Write the text of a pack to a file atomically, so that no reader finds a partial pack."""
+    partial = path.with_name(f".{path.name}.part")
+    partial.write_text(pack_text(pack, relations), encoding="utf-8")
+    partial.replace(path)
+
+
+def invariant_lines(invariant: Invariant, relation: Relation) -> list[str]:
+    """The lines of an invariant in the text of a pack; `relation` is the relation that it names."""
+    fields = InvariantFields.of(invariant)
+    return [
+        f"[{invariant.id}]",
+        f"says = {one_line(relation.explain(invariant.claim).sentence)}",
+        f"when = {one_line(str(invariant.precondition))}",
+        f"claim = {_json(fields.claim)}",
+        f"precondition = {_json(fields.precondition)}",
+        f"within = {_json(fields.within)}",
+        f"seen = {_json(fields.seen)}",
+    ]
+
+
+def one_line(text: str) -> str:
+    """A text with its line ends and control characters escaped."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _json(data: object) -> str:
+    text = msgspec.json.format(msgspec.json.encode(data), indent=0).decode()
+    # Line separators of Unicode would end a line for some editors and for `str.splitlines`.
+    return "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in text)

@@ -1,0 +1,188 @@
+"""Consistent: a variable has equal values on two ranks at the end of each step.
+
+A variable is an attribute of a training object, such as the data of a parameter.
+
+A precondition says which ranks and variables are meant.  Two examples: all parameters, on ranks
+with different data-parallel ranks; and parameters that are not sharded, on ranks with different
+tensor-parallel ranks.  If no recorded feature tells replicas from shards, the form "stays" is
+learned: a variable that was equal on two ranks before a step is equal after it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judges.learn.columns.frame import Bools, Frame, Ints, Keys, Records
+from pytest_trainsafe.judges.learn.columns.ranks import join, mixed, rank_pairs
+from pytest_trainsafe.judges.learn.events.table import NONE
+from pytest_trainsafe.judges.learn.evidence import Examples
+from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judges.learn.relation import CHOICE, HABIT, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.watch import Contexts, Watch
+
+_LEAST = 0.01
+
+#: Variables whose values number objects within a process, so that ranks cannot be compared.
+_PRIVATE = {("optimizer.param_groups", "params")}
+
+Name = tuple[str, str]
+
+
+class Consistent(RelationBase):
+    """`attribute` of each `variable` is equal on two ranks, or stays equal if it was equal.
+
+    `variable` is a kind of object, such as "torch.nn.Parameter", and `attribute` is, for example,
+    "data".
+    """
+
+    name = "consistent"
+    several = True
+    forms = (
+        {"variable": str, "attribute": str},
+        {"form": ("stays",), "variable": str, "attribute": str},
+    )
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Proposes each kind of variable that is sometimes equal on two ranks."""
+        for name, _, passed, before in _pairs(frames, None):
+            # A small share is enough: few parameters of a tensor-parallel model are equal on ranks.
+            if passed.mean() >= _LEAST:
+                yield _claim(name, stays=False)
+            if before.any() and passed[before].mean() >= 0.5:
+                yield _claim(name, stays=True)
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """Adds an example for each pair of ranks, each object that both have, and each step."""
+        names = {(claim.text("variable"), claim.text("attribute")) for claim in claims}
+        wanted = set(claims)
+        for name, records, passed, before in _pairs(frames, names):
+            if (claim := _claim(name, stays=False)) in wanted:
+                found.add(claim, records, passed)
+            if (claim := _claim(name, stays=True)) in wanted and before.any():
+                found.add(claim, records, passed, before)
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """Forbids preconditions on the value, which would only restate the claim."""
+        return field == "value"
+
+    def prior(self, claim: Hypothesis) -> int:
+        """How credible a claim is (`Relation.prior`).
+
+        2 for most claims.  `HABIT` for the claim that weights or optimizer states are equal, and
+        `CHOICE` for gradients, because they may be shards.
+        """
+        if claim["form"] is not None:
+            return 2
+        if claim["attribute"] == "data" or claim["variable"] == "optimizer.state":
+            return HABIT
+        return CHOICE if claim["attribute"] == "grad" else 2
+
+    def weaker(self, claim: Hypothesis) -> Iterable[Hypothesis]:
+        """For a claim that a variable is equal on two ranks, the claim that it stays equal."""
+        if claim["form"] is None:
+            yield _claim((claim.text("variable"), claim.text("attribute")), stays=True)
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The check needs the variable of the claim."""
+        name = claim.text("variable"), claim.text("attribute")
+        return Needs(frozenset(), frozenset({name}))
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        """None: the check needs the tables of all ranks."""
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        stays = claim["form"] == "stays"
+        return Explanation(
+            f"{claim['attribute']} of {claim['variable']} "
+            + ("stays equal on ranks that have it in common" if stays else "is equal on the ranks"),
+            "a reduction is missing, ranks start from other values, or one rank updates alone",
+        )
+
+
+def _pairs(
+    frames: Sequence[Frame], wanted: Collection[Name] | None
+) -> Iterator[tuple[Name, Records, Bools, Bools]]:
+    """Yields the records of each kind of variable that two ranks have at the end of the same step.
+
+    `wanted` has the kinds to compare, such as ("torch.nn.Parameter", "data"); None stands for all.
+    The two masks say which values are equal on the two ranks, and which were equal before the step.
+    """
+    for one, other in rank_pairs(frames):
+        known = {name: code for code, name in enumerate(other.variables)}
+        for code, name in enumerate(one.variables):
+            if name not in known or (wanted is not None and name not in wanted):
+                continue
+            if name in _PRIVATE:
+                continue
+            rows = one.at_step_ends(code), other.at_step_ends(known[name])
+            records = one.change_records(rows[0]), other.change_records(rows[1])
+            keys = tuple(
+                mixed(
+                    frame.text_keys(frame.changes["object"][each]),
+                    frame.steps["step"][frame.interval_of_change[each]].astype(np.uint64),
+                )
+                for frame, each in zip((one, other), rows, strict=True)
+            )
+            found, at, to = join((one, other), records, (keys[0], keys[1]))
+            passed = np.zeros(len(at), bool)
+            compared = np.zeros(len(at), bool)
+            for kind in ("digest", "value"):
+                after = [
+                    frame.keys(frame.changes["after"][each][index], kind)
+                    for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
+                ]
+                both = after[0][1] & after[1][1]
+                compared |= both
+                passed |= both & (after[0][0] == after[1][0])
+            if compared.any():
+                part = Records(
+                    found.rows[compared],
+                    found.codes[compared],
+                    found.features,
+                    frame=one,
+                    other=(other, rows[1][to][compared]),
+                    of_calls=False,
+                )
+                before = np.zeros(len(at), bool)
+                if name[1] == "data":
+                    contents = [
+                        _before(frame, each)[index]
+                        for frame, each, index in ((one, rows[0], at), (other, rows[1], to))
+                    ]
+                    before = (contents[0] == contents[1]) & (contents[0] != 0)
+                yield name, part, passed[compared], before[compared]
+
+
+def _before(frame: Frame, rows: Ints) -> Keys:
+    """The hash of each variable's content at the beginning of a step; 0 if it is not known.
+
+    `rows` are rows of `Table.changes`, each of which gives a variable and a step.  In the first
+    step it is 0, since shards may begin equal, with the same zeros or the same seed.
+    """
+    changes = frame.changes
+    first = np.flatnonzero(changes["changed"] & frame.complete)
+    # The value before the first change of an object in a step is that at the step's beginning.
+    objects = changes["object"].astype(np.int64) * 2**32 + changes["attribute"]
+    keys = mixed(objects.astype(np.uint64), frame.interval_of_change.astype(np.uint64))
+    wanted, place = np.unique(keys[first], return_index=True)
+    start = np.full(len(rows), NONE, np.int64)
+    if len(wanted):
+        at = np.minimum(np.searchsorted(wanted, keys[rows]), len(wanted) - 1)
+        changed = wanted[at] == keys[rows]
+        start = np.where(changed, changes["before"][first[place[at]]], changes["after"][rows])
+    else:
+        start = changes["after"][rows]
+    content, valid = frame.keys(start, "digest")
+    first_step = frame.interval_of_change[rows] == 0
+    return np.where(valid & ~first_step, content, np.uint64(0))
+
+
+def _claim(name: Name, stays: bool) -> Hypothesis:
+    if stays:
+        return hypothesis("consistent", form="stays", variable=name[0], attribute=name[1])
+    return hypothesis("consistent", variable=name[0], attribute=name[1])

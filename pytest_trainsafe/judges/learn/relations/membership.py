@@ -1,0 +1,137 @@
+"""Membership: what is trained is what the optimizer holds.
+
+A claim has one of three forms.  "held": each parameter of the model is in a group of the optimizer.
+"known": each parameter in the optimizer has a gradient or belongs to the model; if a model is
+wrapped, flattened or copied after the optimizer was created, the optimizer keeps parameters that
+nothing trains.  "trainable": each parameter in the optimizer requires gradients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+
+import numpy as np
+
+from pytest_trainsafe.judges.learn.check.checker import Checker, name_of, variable_of
+from pytest_trainsafe.judges.learn.columns.frame import Frame
+from pytest_trainsafe.judges.learn.events.events import Call, Change
+from pytest_trainsafe.judges.learn.evidence import Examples
+from pytest_trainsafe.judges.learn.invariant import Hypothesis, hypothesis
+from pytest_trainsafe.judges.learn.relation import CHOICE, OWN, Explanation, Needs, RelationBase
+from pytest_trainsafe.judges.learn.watch import Contexts, Watch
+
+_STEP = "torch.optim.*.step"
+_HELD = "torch.nn.Parameter", "in_optimizer"
+#: The count, recorded with an optimizer's step, that must be 0 for each form of claim.
+_COUNTS = {"known": "self.stale", "trainable": "self.frozen"}
+
+
+class Membership(RelationBase):
+    """The optimizer has all parameters of the model, no others, or only trainable ones.
+
+    `form` is "held", "known" or "trainable" for these claims.
+    """
+
+    name = "membership"
+    forms = ({"form": ("held", *_COUNTS)},)
+
+    def hypotheses(self, frames: Sequence[Frame]) -> Iterable[Hypothesis]:
+        """Proposes all three claims, if optimizer steps and model parameters were observed."""
+        if any(_STEP in frame.groups and _HELD in frame.variables for frame in frames):
+            for form in ("held", *_COUNTS):
+                yield hypothesis("membership", form=form)
+
+    def examples(
+        self, frames: Sequence[Frame], claims: Collection[Hypothesis], found: Examples
+    ) -> None:
+        """Adds the examples of each claim, which depend on the form of the claim.
+
+        A claim of the form "held" has an example for each parameter at the end of each step.  A
+        claim of the form "known" or "trainable" has an example for each step of an optimizer.
+        """
+        for frame in frames:
+            for claim in claims:
+                if claim["form"] == "held":
+                    self._held(frame, claim, found)
+                elif _STEP in frame.groups:
+                    group = frame.groups[_STEP]
+                    slot = group.slots.get(_COUNTS[claim.text("form")])
+                    if slot is not None:
+                        numbers, valid = frame.numbers(slot, "value")
+                        found.add(claim, group, (numbers == 0) & valid, valid)
+
+    def _held(self, frame: Frame, claim: Hypothesis, found: Examples) -> None:
+        if _HELD not in frame.variables:
+            return
+        rows = frame.at_step_ends(frame.variables.index(_HELD))
+        passed = frame.values["number"][frame.changes["after"][rows]] == 1
+        found.add(claim, frame.change_records(rows), np.asarray(passed, bool))
+
+    def prior(self, claim: Hypothesis) -> int:
+        """How credible a claim is (`Relation.prior`).
+
+        `OWN` for the claim that the optimizer has all parameters of the model ("held"), because
+        fine-tuning trains only a part of a model: the claim is checked only on the programs from
+        which it was learned.  `CHOICE` for "known" and 0 for "trainable": both are less credible
+        than the neutral 1.
+        """
+        return {"held": OWN, "known": CHOICE, "trainable": 0}[claim.text("form")]
+
+    def forbidden(self, claim: Hypothesis, field: str) -> bool:
+        """Forbids preconditions on what the claim says, and on whether a step changes anything."""
+        return field in ("value", "self.has_gradients", "self.zero_rate")
+
+    def needs(self, claim: Hypothesis) -> Needs:
+        """The check needs the parameters, and the optimizer's steps."""
+        return Needs(frozenset({_STEP}), frozenset({_HELD}), contents=frozenset())
+
+    def checker(self, watches: Sequence[Watch], contexts: Contexts) -> Checker:
+        """A listener that judges each optimizer step, and each parameter at a step's end."""
+        return _Checker(watches, contexts)
+
+    def explain(self, claim: Hypothesis) -> Explanation:
+        """The rule in plain words."""
+        causes = "the optimizer was made before the model was wrapped, moved or changed"
+        if claim["form"] == "held":
+            return Explanation("every parameter of the model is in the optimizer", causes)
+        if claim["form"] == "known":
+            return Explanation("the optimizer holds parameters of the model only", causes)
+        return Explanation(
+            "every parameter that the optimizer holds requires gradients",
+            "layers were frozen by mistake, or after the optimizer was made",
+        )
+
+
+class _Checker(Checker):
+    def __init__(self, watches: Sequence[Watch], contexts: Contexts) -> None:
+        super().__init__(contexts)
+        self._held = [watch for watch in watches if watch.claim["form"] == "held"]
+        self._steps = [watch for watch in watches if watch.claim["form"] != "held"]
+        self._parameters: dict[str, Change] = {}
+
+    def reads_calls(self, api: str) -> bool:
+        return api == _STEP
+
+    def reads_changes(self, variable: tuple[str, str]) -> bool:
+        return variable == _HELD
+
+    def left(self, call: Call) -> None:
+        if call.exception or name_of(call) != _STEP:
+            return
+        for watch in self._steps:
+            value = call.values.get(_COUNTS[watch.claim.text("form")])
+            if value is not None and isinstance(value.plain, int):
+                watch.example(lambda: self.of_call(call), value.plain == 0, call)
+
+    def changed(self, change: Change) -> None:
+        if variable_of(change) == _HELD:
+            self._parameters[change.object] = change
+
+    def step_ended(self, step: int) -> None:
+        for watch in self._held:
+            for change in self._parameters.values():
+                self._judge(watch, change)
+        self._parameters = {}
+
+    def _judge(self, watch: Watch, change: Change) -> None:
+        watch.example(lambda: self.of_change(change), change.after.plain is True, change)

@@ -1,0 +1,120 @@
+"""Formats the report of `assert_invariants`, and the summary of what a pytest run learned."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.report.rows import head, row, write_lines
+from pytest_trainsafe.sweep.point_summary import PROPERTY, plural
+
+if TYPE_CHECKING:
+    import pytest
+
+    from pytest_trainsafe.config.settings import Settings
+    from pytest_trainsafe.judges.learn.invariant import Invariant
+    from pytest_trainsafe.judges.learn.judge import LearnJudgement
+    from pytest_trainsafe.judges.learn.use.from_tests import LearnedPack
+
+#: The most invariants of one kind that the terminal lists.
+MAX_LISTED = 12
+
+
+def learn_message(judgement: LearnJudgement, what: str) -> str:
+    """The message for a judgement of invariants that is not a pass; `what` names the run."""
+    wrong = judgement.verdict == "fail"
+    verdict = "breaks learned invariants" if wrong else "is inconclusive, so not a pass"
+    lines = head(f"trainsafe: {what} {verdict}")
+    for finding in judgement.findings:
+        about = "" if finding.about is None else f" · {finding.about}"
+        lines += ["", f"  {finding.check}{about}"]
+        lines += [f"    {line}" for line in finding.message.splitlines()]
+    if judgement.not_compared:
+        lines.append("")
+    for text in judgement.not_compared:
+        label, _, rest = text.partition(": ")
+        lines += row(label, rest)
+    return "\n".join(lines)
+
+
+def write_learned(
+    reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
+) -> None:
+    """Learns the pack that the settings name from the healthy tests that passed, and reports it."""
+    reporter.write_sep("=", "trainsafe: learned invariants")
+    write_lines(reporter, learned_lines(settings, reports))
+
+
+def learned_lines(settings: Settings, reports: Iterable[pytest.TestReport]) -> list[str]:
+    """Learns the pack that the settings name from the tests that passed; returns lines to print."""
+    from pytest_trainsafe.judges.learn.use.from_tests import learn_pack
+    from pytest_trainsafe.judges.learn.use.judged import observed_run
+    from pytest_trainsafe.trace.reader import Trace
+
+    kept, failed = _observed(reports)
+    passed, lines = [], []
+    for folder, (nodeid, verdict) in kept.items():
+        if verdict == "pass" and nodeid not in failed:
+            passed.append(folder)
+        else:
+            why = "the test failed" if verdict == "pass" else f"its verdict is {verdict}"
+            lines.append(f"not learned from {nodeid}: {why}")
+    if not passed:
+        why = (
+            "no healthy test passed"
+            if kept
+            else "no test marked healthy=True called assert_trainsafe"
+        )
+        return [*lines, f"no pack was written, because {why}"]
+    try:
+        runs = [observed_run(Trace.open(folder)) for folder in passed]
+        learned = learn_pack(settings.learn, Path(settings.root), runs, settings.relations)
+    except TrainsafeError as error:
+        return [*lines, f"no pack was written: {error}"]
+    return [*lines, *_lines(learned)]
+
+
+def _observed(
+    reports: Iterable[pytest.TestReport],
+) -> tuple[dict[str, tuple[str, str]], set[str]]:
+    """Reads which tests kept a trace, and which tests failed.
+
+    Returns a dict from the folder of each kept trace to the node id and the verdict of its test,
+    and the node ids of the failed tests.
+    """
+    kept: dict[str, tuple[str, str]] = {}
+    failed = set()
+    for report in reports:
+        if report.outcome == "failed":
+            failed.add(report.nodeid)
+        for name, value in report.user_properties:
+            summary = json.loads(str(value)) if name == PROPERTY else {}
+            if isinstance(summary, dict) and isinstance(summary.get("observed"), str):
+                kept[summary["observed"]] = report.nodeid, str(summary.get("verdict"))
+    return kept, failed
+
+
+def _lines(learned: LearnedPack) -> list[str]:
+    change = learned.update
+    read = f"{plural(learned.runs, 'run')} of {plural(learned.programs, 'program')}"
+    count = plural(len(change.pack.invariants), "invariant")
+    lines = [f"learned from {read} ({learned.records} records): {count} in {learned.path}"]
+    lines += _listed("new", change.new)
+    lines += _listed("changed", [after for _, after in change.changed])
+    lines += _listed(
+        "no longer supported by these runs, and kept until you delete them", change.unsupported
+    )
+    if change.empty:
+        lines.append("the invariants are the same as before")
+    return lines
+
+
+def _listed(what: str, invariants: Sequence[Invariant]) -> list[str]:
+    if not invariants:
+        return []
+    ids = [invariant.id for invariant in invariants]
+    more = f", and {len(ids) - MAX_LISTED} more" if len(ids) > MAX_LISTED else ""
+    return [f"{len(ids)} {what}: {', '.join(ids[:MAX_LISTED])}{more}"]

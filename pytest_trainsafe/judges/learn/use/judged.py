@@ -1,0 +1,89 @@
+"""Checks packs of invariants on an observed run.  Called by the learn judge and the assertions."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.learn import JUDGE
+from pytest_trainsafe.judges.learn.check.cluster import clusters
+from pytest_trainsafe.judges.learn.check.findings import findings_of
+from pytest_trainsafe.judges.learn.check.offline import check
+from pytest_trainsafe.judges.learn.events.file import UnseenCalls
+from pytest_trainsafe.judges.learn.judge import LearnJudgement
+from pytest_trainsafe.judges.learn.packs.fields import MAX_TEXT
+from pytest_trainsafe.judges.learn.packs.pack import Pack
+from pytest_trainsafe.judges.learn.relation import Relation
+from pytest_trainsafe.judges.learn.run import ObservedRun
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+def judge_trace(
+    trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
+) -> LearnJudgement:
+    """Check packs on what the ranks of a trace observed, as `judge_packs` does."""
+    return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
+
+
+def judge_packs(
+    run: ObservedRun,
+    packs: Sequence[Pack],
+    known: Mapping[str, Relation],
+    *,
+    accept: Collection[str] = (),
+    unseen: Sequence[str] = (),
+) -> LearnJudgement:
+    """Check packs on an observed run.
+
+    `known` maps names to relations (the forms of invariants).  If no invariant applies to the run,
+    the judgement has an inconclusive Finding of the check "learn:nothing".  This Finding is left
+    out if `accept` contains "learn:nothing".  `unseen` has sentences on what could not be observed;
+    they become notes of the judgement.
+    """
+    checked = check(run, packs, known)
+    findings = list(findings_of(clusters(checked.violations, known), known))
+    if not checked.triggered and not is_accepted(f"{JUDGE}:nothing", accept):
+        findings.append(_nothing(packs))
+    notes = [*checked.not_checked.sentences(), *(f"not observed: {each}" for each in unseen)]
+    return LearnJudgement(findings, notes)
+
+
+def observed_run(trace: Trace) -> ObservedRun:
+    """The observed run of a trace: the table of each rank, the program and its versions."""
+    manifest = trace.manifest
+    tables = [trace.observed(rank) for rank in range(len(trace.ranks))]
+    return ObservedRun(manifest.program, tables, manifest.versions, setting_of(manifest.spec))
+
+
+def setting_of(spec: RunSpec) -> str:
+    """The configuration of a Run as a text: its Point, dtype and seed, and the program's arguments.
+
+    Arguments that are too long for a pack are replaced by a hash of them.
+    """
+    head = f"{spec.point}, {spec.dtype}, seed {spec.seed}"
+    arguments = () if spec.arguments == "{}" else (spec.arguments,)
+    text = ", ".join((head, *spec.script_args, *arguments))
+    if len(text) <= MAX_TEXT:
+        return text
+    digest = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    return f"{head[: MAX_TEXT // 2]}, arguments {digest}"
+
+
+def _unseen(trace: Trace) -> list[str]:
+    """Sentences on what the ranks should have observed but could not."""
+    return list(
+        dict.fromkeys(each.what for rank in trace.ranks for each in rank.events_of(UnseenCalls))
+    )
+
+
+def _nothing(packs: Sequence[Pack]) -> Finding:
+    names = ", ".join(pack.name for pack in packs)
+    count = sum(len(pack.invariants) for pack in packs)
+    message = (
+        f"none of the {count} invariants of {names} applied to this run, so nothing was checked. "
+        "Use packs that were learned from programs of the same kind"
+    )
+    return Finding(verdict="inconclusive", judge=JUDGE, check=f"{JUDGE}:nothing", message=message)

@@ -21,9 +21,9 @@ from _measure import finish, machine, show
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
-from pytest_trainsafe.judge.replay.resume.arguments import resumption_of
-from pytest_trainsafe.judge.replay.resume.judge import judge_resumable
+from pytest_trainsafe.judges.replay.determinism.judge import judge_determinism
+from pytest_trainsafe.judges.replay.resume.arguments import resumption_of
+from pytest_trainsafe.judges.replay.resume.judge import judge_resumable
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.resumable import KINDS, STEPS, Kind
 from pytest_trainsafe.runs.session import Session

@@ -18,9 +18,9 @@ import torch
 from _measure import alternate, differences, finish, machine, median, quick, show
 from torch import nn
 
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.operators import KEY_NAME
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.rng.ledger import RngLedger
-from pytest_trainsafe.record.rng.operators import KEY_NAME
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Steps with and without the ledger, in turns.

@@ -41,25 +41,25 @@ if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure, FuzzInconclusive
     from pytest_trainsafe.fuzz.strategy import parallel_points
     from pytest_trainsafe.judges.learn.instrument.observation import observe
-    from pytest_trainsafe.launch import GroupFailure, Script
-    from pytest_trainsafe.record.context import Context
-    from pytest_trainsafe.record.current import context
-    from pytest_trainsafe.record.determinism.runtime import deterministic_runtime
-    from pytest_trainsafe.record.model.consistent import consistent_tensor
-    from pytest_trainsafe.record.per_example.dataset import PerExampleDataset
-    from pytest_trainsafe.record.per_example.dropout import (
+    from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
+    from pytest_trainsafe.judges.replay.checkpoints.instrument.plan import replay_plan
+    from pytest_trainsafe.judges.replay.checkpoints.instrument.regenerate import fast_forward
+    from pytest_trainsafe.judges.replay.determinism.instrument.runtime import deterministic_runtime
+    from pytest_trainsafe.judges.replay.per_example.dataset import PerExampleDataset
+    from pytest_trainsafe.judges.replay.per_example.dropout import (
         PerExampleDropout,
         logical_positions,
         per_example_dropout,
     )
-    from pytest_trainsafe.record.per_example.keys import (
+    from pytest_trainsafe.judges.replay.per_example.keys import (
         per_example_generator,
         per_example_keys,
     )
-    from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
-    from pytest_trainsafe.record.replay.plan import replay_plan
-    from pytest_trainsafe.record.replay.regenerate import fast_forward
-    from pytest_trainsafe.record.resume.save import TrainingCheckpoint
+    from pytest_trainsafe.judges.replay.resume.instrument.save import TrainingCheckpoint
+    from pytest_trainsafe.launch import GroupFailure, Script
+    from pytest_trainsafe.record.context import Context
+    from pytest_trainsafe.record.current import context
+    from pytest_trainsafe.record.model.consistent import consistent_tensor
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, relations, requires
@@ -142,17 +142,17 @@ _HOME = {
     "Mesh": "core.mesh",
     "Mismatch": "core.finding",
     "Pattern": "core.finding",
-    "PerExampleDataset": "record.per_example.dataset",
-    "PerExampleDropout": "record.per_example.dropout",
+    "PerExampleDataset": "judges.replay.per_example.dataset",
+    "PerExampleDropout": "judges.replay.per_example.dropout",
     "Point": "core.point",
-    "ReplayCheckpoint": "record.replay.checkpoint",
+    "ReplayCheckpoint": "judges.replay.checkpoints.instrument.checkpoint",
     "ReplayError": "errors",
     "Script": "launch",
     "TensorId": "core.tensor_id",
     "Trace": "trace.reader",
     "TraceError": "errors",
     "Traces": "runs.traces",
-    "TrainingCheckpoint": "record.resume.save",
+    "TrainingCheckpoint": "judges.replay.resume.instrument.save",
     "TrainsafeError": "errors",
     "TrainsafeFailure": "assertions",
     "TrainsafeWarning": "errors",
@@ -166,20 +166,20 @@ _HOME = {
     "assert_trainsafe": "assertions",
     "consistent_tensor": "record.model.consistent",
     "context": "record.current",
-    "deterministic_runtime": "record.determinism.runtime",
+    "deterministic_runtime": "judges.replay.determinism.instrument.runtime",
     "divides": "sweep",
     "expect_rng": "assertions",
-    "fast_forward": "record.replay.regenerate",
-    "logical_positions": "record.per_example.dropout",
+    "fast_forward": "judges.replay.checkpoints.instrument.regenerate",
+    "logical_positions": "judges.replay.per_example.dropout",
     "logical_tensor": "align.logical",
     "observe": "judges.learn.instrument.observation",
     "on_mesh": "sweep.traits",
     "parallel_points": "fuzz.strategy",
-    "per_example_dropout": "record.per_example.dropout",
-    "per_example_generator": "record.per_example.keys",
-    "per_example_keys": "record.per_example.keys",
+    "per_example_dropout": "judges.replay.per_example.dropout",
+    "per_example_generator": "judges.replay.per_example.keys",
+    "per_example_keys": "judges.replay.per_example.keys",
     "relations": "sweep",
-    "replay_plan": "record.replay.plan",
+    "replay_plan": "judges.replay.checkpoints.instrument.plan",
     "requires": "sweep",
     "trainsafe_fuzz": "fuzz.decorator",
 }

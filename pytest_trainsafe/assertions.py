@@ -18,7 +18,7 @@ from pytest_trainsafe.judge.arguments import (
     require_recorded,
 )
 from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.trace.rng.expectation import Expectation, expect_rng
+from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -147,9 +147,9 @@ def assert_rng(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.config.checks import require_known
-    from pytest_trainsafe.judge.replay.ledger_rules import judge_rng
+    from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+    from pytest_trainsafe.judges.replay.rng.text import rng_message
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.replay_judge.rng import rng_message
     from pytest_trainsafe.runs.traces import Traces
 
     require_expectations("assert_rng", expect)
@@ -190,9 +190,9 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
+    from pytest_trainsafe.judges.replay.determinism.judge import judge_determinism
+    from pytest_trainsafe.judges.replay.determinism.text import determinism_message
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.replay_judge.determinism import determinism_message
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -290,10 +290,10 @@ def assert_resumable(
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.replay.resume.arguments import resumption_of
-    from pytest_trainsafe.judge.replay.resume.judge import judge_resumable
+    from pytest_trainsafe.judges.replay.resume.arguments import resumption_of
+    from pytest_trainsafe.judges.replay.resume.judge import judge_resumable
+    from pytest_trainsafe.judges.replay.resume.text import resume_message
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.replay_judge.resume import resume_message
 
     resumption = resumption_of(candidate, at_step, steps, resume_point, save, load, dtypes)
     try:

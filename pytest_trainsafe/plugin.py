@@ -186,7 +186,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             result = yield
     finally:
         if item.config.stash[SETTINGS].replay is not None:
-            from pytest_trainsafe.runs.replay.replays import attach_notes
+            from pytest_trainsafe.judges.replay.checkpoints.runs.replays import attach_notes
 
             attach_notes(item)
     if _in_use(item.config):

@@ -11,9 +11,9 @@ from pytest_trainsafe.judge.contract import Judgement, JudgeOptions, worst
 from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judge.registry import judges
 from pytest_trainsafe.judges.learn.judge import LearnJudgement
+from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
-from pytest_trainsafe.trace.rng.expectation import Expectation
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,9 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.judges.replay.checkpoints.instrument.run import RecordedRun, recorded_run
+from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import filled
+from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
@@ -23,8 +26,6 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
-from pytest_trainsafe.record.determinism.numpy_memory import filled
-from pytest_trainsafe.record.determinism.sealed import sealed
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
@@ -33,7 +34,6 @@ from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
-from pytest_trainsafe.record.replay.run import RecordedRun, recorded_run
 from pytest_trainsafe.record.training.clipping import listening
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.run_spec import RunSpec

@@ -17,11 +17,14 @@ from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.learn.instrument.meta import checked
 from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
+from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
+from pytest_trainsafe.judges.replay.resume.instrument.checkpoints import Checkpoints
+from pytest_trainsafe.judges.replay.resume.instrument.state import StateRecorder
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger, RngLedger
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
-from pytest_trainsafe.record.determinism.operator_ledger import OperatorLedger
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -43,9 +46,6 @@ from pytest_trainsafe.record.model.parts import (
     unwrapped,
 )
 from pytest_trainsafe.record.model.unwatched import Beside
-from pytest_trainsafe.record.resume.checkpoints import Checkpoints
-from pytest_trainsafe.record.resume.state import StateRecorder
-from pytest_trainsafe.record.rng.ledger import NoLedger, RngLedger
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes

@@ -20,6 +20,9 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.judges.replay.checkpoints.instrument.run import CHECKPOINTS
+from pytest_trainsafe.judges.replay.checkpoints.runs.replays import Replays
+from pytest_trainsafe.judges.replay.checkpoints.runs.request import ReplayRequest
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
@@ -28,14 +31,11 @@ from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device, device_of
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.record.replay.run import CHECKPOINTS
 from pytest_trainsafe.runs.ahead import NextTest
 from pytest_trainsafe.runs.cache import ReferenceCache
 from pytest_trainsafe.runs.fingerprint import Key, make_key
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
 from pytest_trainsafe.runs.progress.terminal import with_console
-from pytest_trainsafe.runs.replay.replays import Replays
-from pytest_trainsafe.runs.replay.request import ReplayRequest
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
 from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES, parallel_axes
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.rng.expectation import Expectation
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,13 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_trainsafe.judges.learn.events.file import ObservedEvent, UnseenCalls
+from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
+from pytest_trainsafe.judges.replay.rng.events.events import (
+    DrawEvent,
+    LedgerGap,
+    UnseenDraws,
+    WorkerDraw,
+)
 from pytest_trainsafe.trace.facts import (
     Altered,
     Annotations,
@@ -47,8 +54,6 @@ from pytest_trainsafe.trace.facts import (
     Unheld,
 )
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
-from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
-from pytest_trainsafe.trace.rng.replay import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,

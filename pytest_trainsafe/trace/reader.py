@@ -25,6 +25,7 @@ from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
 from pytest_trainsafe.judges.learn.events.file import FILE, ObservedEvent, read_table
 from pytest_trainsafe.judges.learn.events.table import Table
+from pytest_trainsafe.judges.replay.rng.events.events import RngEvent
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -33,7 +34,6 @@ from pytest_trainsafe.trace.check import (
 )
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.manifest import point_of, read_manifest
-from pytest_trainsafe.trace.rng.events import RngEvent
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,

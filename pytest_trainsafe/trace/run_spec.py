@@ -116,7 +116,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         modules      `fnmatch` patterns of modules whose activations are recorded
         watch_casts  whether casts out of float64 and casts to FP8 are recorded
         adapters     import paths of the framework adapters that the recorder asks
-        rng          whether ranks record their random draws in the RNG ledger (`record/rng`)
+        rng          whether ranks record their random draws in the RNG ledger (`judges/replay/rng/instrument`)
         operators    the step whose operators are recorded one by one, None for none
         observe      the API calls and changes of state that ranks observe, None for none
     """

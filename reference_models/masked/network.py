@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.record.per_example.dropout import per_example_dropout
+from pytest_trainsafe.judges.replay.per_example.dropout import per_example_dropout
 
 
 class Attention(nn.Module):

@@ -13,7 +13,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from pytest_trainsafe.record.per_example.keys import per_example_keys
+from pytest_trainsafe.judges.replay.per_example.keys import per_example_keys
 from pytest_trainsafe.reference_models.datasets import text
 from pytest_trainsafe.reference_models.masked.network import Masked
 from pytest_trainsafe.reference_models.plain import fp8

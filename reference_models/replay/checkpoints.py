@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
 
 
 @dataclass(frozen=True, slots=True)

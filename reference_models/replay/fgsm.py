@@ -29,7 +29,7 @@ def train(
     from torch import nn
     from torch.nn.functional import cross_entropy
 
-    from pytest_trainsafe.record.replay.checkpoint import ReplayCheckpoint
+    from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
     from pytest_trainsafe.reference_models.replay.checkpoints import Checkpoints
     from pytest_trainsafe.reference_models.replay.data import (
         CLASSES,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_trainsafe.judge.replay.determinism.variation import variables
-from pytest_trainsafe.record.determinism.numpy_memory import filled
+from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import filled
+from pytest_trainsafe.judges.replay.determinism.variation import variables
 
 
 @pytest.mark.parametrize("shape", [(4, 8), (0,), (), (1023,)])

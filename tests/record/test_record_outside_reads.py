@@ -17,7 +17,7 @@ import pytest
 import torch
 from operator_runs import recorded
 
-from pytest_trainsafe.record.determinism.sealed import sealed
+from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
 from pytest_trainsafe.trace.operators import OutsideRead
 
 #: Calls that give something else in every process, by the name of the call in reports. A sealed

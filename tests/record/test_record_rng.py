@@ -17,11 +17,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
+from pytest_trainsafe.judges.replay.rng.events.events import (
+    DrawEvent,
+    LedgerGap,
+    UnseenDraws,
+    WorkerDraw,
+)
+from pytest_trainsafe.judges.replay.rng.instrument import operators
+from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
+from pytest_trainsafe.judges.replay.rng.instrument.workers import _WatchedLoop
 from pytest_trainsafe.record.hooks.casts import CastWatch
-from pytest_trainsafe.record.rng import operators
-from pytest_trainsafe.record.rng.states import torch_state
-from pytest_trainsafe.record.rng.workers import _WatchedLoop
-from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 
 
 class Dropping(nn.Module):

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pytest_trainsafe.record.rng.functions import Functions
+from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 
 #: Functions that need other arguments than none or one or two numbers between 1 and 2.
 ARGUMENTS: dict[str, tuple[Any, ...]] = {

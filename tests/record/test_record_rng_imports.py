@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 SOURCE = """
-from pytest_trainsafe.record.rng.frames import at_import
+from pytest_trainsafe.judges.replay.rng.instrument.frames import at_import
 
 def draw():
     return at_import()

@@ -10,11 +10,15 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
+from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
+from pytest_trainsafe.judges.replay.rng.instrument import cpu_memory
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.states import (
+    PythonState,
+    python_state,
+    torch_state,
+)
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.rng import cpu_memory
-from pytest_trainsafe.record.rng.ledger import RngLedger
-from pytest_trainsafe.record.rng.states import PythonState, python_state, torch_state
-from pytest_trainsafe.trace.rng.events import DrawEvent
 
 
 class Events(list):
@@ -92,7 +96,9 @@ def test_the_state_in_the_memory_of_pythons_generator_equals_getstate():
 @pytest.mark.parametrize("readable", [True, False], ids=["memory", "get_state"])
 def test_the_ledger_is_the_same_with_and_without_readable_generator_memory(monkeypatch, readable):
     if not readable:
-        monkeypatch.setattr("pytest_trainsafe.record.rng.unseen.memory_of", lambda _: None)
+        monkeypatch.setattr(
+            "pytest_trainsafe.judges.replay.rng.instrument.unseen.memory_of", lambda _: None
+        )
     drop, x = nn.Dropout(0.5), torch.ones(3, 5)
 
     def draw():

@@ -55,7 +55,7 @@ def difference_text(candidate: Traces, findings: Sequence[Finding]) -> str:
 
 
 def _first_difference(first: Trace, second: Trace) -> str:
-    from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+    from pytest_trainsafe.judges.replay.determinism.divergence import first_divergence
 
     found = first_divergence(first, second)
     if found is None or found.where is None:
@@ -68,7 +68,7 @@ def _first_difference(first: Trace, second: Trace) -> str:
 
 def cause_text(candidate: Traces) -> str:
     """What the determinism judge says about the Run; "" if a repetition gives the same bits."""
-    from pytest_trainsafe.judge.replay.determinism.judge import judge_determinism
+    from pytest_trainsafe.judges.replay.determinism.judge import judge_determinism
     from pytest_trainsafe.launch import GroupFailure
 
     try:

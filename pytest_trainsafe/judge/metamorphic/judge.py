@@ -22,7 +22,7 @@ from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
 from pytest_trainsafe.judge.metamorphic.varied import VariedTraces, Vary
-from pytest_trainsafe.judge.replay.determinism.divergence import first_divergence
+from pytest_trainsafe.judges.replay.determinism.divergence import first_divergence
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.specs import Role
 from pytest_trainsafe.runs.traces import Traces

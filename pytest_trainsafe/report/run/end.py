@@ -38,7 +38,7 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
 
         write_learned(reporter, settings, reports)
     if settings.replay is not None:
-        from pytest_trainsafe.report.replay_judge.replays import write_replays
+        from pytest_trainsafe.judges.replay.checkpoints.text import write_replays
 
         write_replays(reporter)
 

@@ -12,7 +12,7 @@ from pytest_trainsafe.launch import GroupFailure
 
 #: Traces that the replaced judge does not read.
 TRACES: Any = None
-JUDGE = "pytest_trainsafe.judge.replay.determinism.judge.judge_determinism"
+JUDGE = "pytest_trainsafe.judges.replay.determinism.judge.judge_determinism"
 
 
 def test_the_cause_is_the_finding_of_the_determinism_judge(monkeypatch):

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.judges.replay.rng.instrument import operators
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
-from pytest_trainsafe.record.rng import operators
-from pytest_trainsafe.record.rng.ledger import NoLedger
 
 SHAPE = (5, 7)  # more than 16 elements: torch draws fewer with code that no dtype changes
 

@@ -1,0 +1,8 @@
+"""Judges whether training repeats: its random numbers, its results, and what follows a restart.
+
+rng          the ledger of random draws, and the rules that it must obey
+determinism  the same Run twice gives the same bits
+resume       a Run that continues from a checkpoint goes on as if never interrupted
+checkpoints  checkpoints with all random states, from which any step can be replayed
+per_example  random numbers that belong to an example, wherever it is trained
+"""

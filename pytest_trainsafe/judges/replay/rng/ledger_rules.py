@@ -1,0 +1,141 @@
+"""Applies every RNG rule to the ledgers of a trace. Called by `assert_rng` and the replay judge."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.usage import listing
+from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
+from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
+from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, LedgerGap, UnseenDraws
+from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
+from pytest_trainsafe.judges.replay.rng.expected import expected, unused
+from pytest_trainsafe.judges.replay.rng.initialisation import initialisation
+from pytest_trainsafe.judges.replay.rng.parallel import cut_axes, data_parallel
+from pytest_trainsafe.judges.replay.rng.recomputation import recomputation
+from pytest_trainsafe.judges.replay.rng.regions import Regions
+from pytest_trainsafe.judges.replay.rng.workers import shared_generator, workers
+from pytest_trainsafe.trace.reader import Trace
+
+
+def judge_rng(
+    candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
+) -> FindingsJudgement:
+    """Judge the random numbers that a candidate draws.
+
+    The reference, a Run in the same dtype, is not judged: its draws show which tensors of the
+    candidate are shards, and which draws the program also repeats on a single device. `rules`
+    are what the test expects with `expect_rng`.
+    """
+    draws = Draws.of(candidate)
+    regions = Regions(draws, None if reference is None else Draws.of(reference))
+
+    def excused(check: str, draw: Draw) -> bool:
+        axis = check.removeprefix("rng:").partition("_")[0]
+        return any(
+            rule.concerns(draw.place)
+            and (check in rule.ignore or axis in rule.same + rule.different)
+            for rule in rules
+        )
+
+    def ignored(check: str, place: str) -> bool:
+        return any(rule.concerns(place) and check in rule.ignore for rule in rules)
+
+    unknown: dict[str, set[str]] = {"tp": set(), "cp": set()}
+    repeated: set[str] = set()
+    seeds: set[str] = set()
+    found = [
+        *data_parallel(draws, regions, excused, repeated),
+        *(f for axis in unknown for f in cut_axes(draws, regions, axis, excused, unknown[axis])),
+        *recomputation(draws, excused),
+        *evaluation_dropout(draws, excused),
+        *evaluation_shift(draws, excused, seeds),
+        *initialisation(draws, excused),
+        *shared_generator(draws, excused),
+        *workers(candidate, ignored),
+        *expected(draws, rules),
+        *(() if ignored("rng:unseen", "") else _unseen(draws)),
+    ]
+    notes = [*_notes(draws, unknown, repeated, seeds)]
+    notes += unused(draws, rules)
+    return FindingsJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+
+
+def _unseen(draws: Draws) -> list[Finding]:
+    """A finding for the first rank whose ledger does not show the draws of its dropout, if any."""
+    for rank in draws.trace.ranks:
+        if SWITCHED_OFF in rank.rng:
+            message = (
+                f"rank {rank.rank} has no RNG ledger, so its draws are unknown; record it with "
+                "--trainsafe-rng on"
+            )
+            return [_doubt(message)]
+        rates = rank.note("dropout")
+        if not rates or draws.masks(rank.rank) or rank.note("compiled"):
+            continue
+        reasons = [
+            f"{event.what}: {event.why}" for event in rank.rng if isinstance(event, LedgerGap)
+        ]
+        reasons += [
+            f"{event.generator} drew {event.count} numbers that were not recorded, in step "
+            f"{event.step}"
+            for event in rank.rng
+            if isinstance(event, UnseenDraws) and event.count
+        ]
+        if reasons:
+            message = (
+                f"dropout with p={rates[0]} is active, but the RNG ledger of rank {rank.rank} "
+                f"shows none of its draws, so they are not compared ({reasons[0]})"
+            )
+            return [_doubt(message)]
+    return []
+
+
+def _doubt(message: str) -> Finding:
+    return Finding(verdict="inconclusive", judge="replay", check="rng:unseen", message=message)
+
+
+def _notes(
+    draws: Draws, unknown: dict[str, set[str]], repeated: set[str], seeds: set[str]
+) -> list[str]:
+    notes = []
+    for axis, modules in unknown.items():
+        if modules:
+            notes.append(
+                f"dropout over {axis} in {_named(modules)}: it is not known whether its input is "
+                f"sharded over {axis}"
+            )
+    if repeated:
+        notes.append(
+            f"dropout over dp in {_named(repeated)}: the program draws the same numbers for "
+            "different micro-batches on a single device too"
+        )
+    if seeds:
+        lines = listing(sorted(map(relative, seeds)))
+        notes.append(
+            f"a seed that a data loader draws from the training's stream in evaluation ({lines}): "
+            "give the loader its own generator, so that it leaves the training's stream alone"
+        )
+    for rank in draws.trace.ranks:
+        for event in rank.rng:
+            if isinstance(event, LedgerGap):
+                notes.append(f"rank {rank.rank}: {event.what} ({event.why})")
+            elif isinstance(event, UnseenDraws) and event.count:
+                notes.append(
+                    f"rank {rank.rank}: {event.generator} drew {event.count} numbers that were not "
+                    f"recorded, before or in step {event.step}"
+                )
+    compiled = {
+        name for rank in draws.trace.ranks if rank.note("dropout") for name in rank.note("compiled")
+    }
+    if compiled:
+        notes.append(f"dropout inside the compiled region of {_named(compiled)}")
+    return list(dict.fromkeys(notes))
+
+
+def _named(modules: set[str]) -> str:
+    names = sorted(name or "the root module" for name in modules)
+    return listing(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

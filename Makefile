@@ -9,7 +9,7 @@ MYPY := $(CURDIR)/$(BIN)/mypy --cache-dir $(CURDIR)/.mypy_cache
 SPREAD := -n logical --maxprocesses 8 --dist worksteal
 # What may depend on the release of a dependency, and what may depend on how a CPU rounds.
 RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tests/trace tests/align \
-	tests/judge/compare tests/record tests/report tests/launch
+	tests/judges/compare tests/record tests/report tests/launch
 NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/reference_models \
 	tests/end_to_end
 

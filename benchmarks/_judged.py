@@ -13,10 +13,10 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.judge.compare import judge
-from pytest_trainsafe.judge.compare.guards.vacuity import guard
-from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.ladder import make_rung, measured_again
+from pytest_trainsafe.judges.compare import judge
+from pytest_trainsafe.judges.compare.guards.vacuity import guard
+from pytest_trainsafe.judges.compare.ladder.ladder import make_rung, measured_again
+from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.traces import Traces

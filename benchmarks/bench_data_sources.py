@@ -83,7 +83,7 @@ def _table(rows: list[Row]) -> list[list[object]]:
 
 def _without_condition() -> None:
     """Use every Run as a measure of rounding."""
-    from pytest_trainsafe.judge.compare import rung
+    from pytest_trainsafe.judges.compare import rung
 
     rung.flaw_of = lambda *_: None
 

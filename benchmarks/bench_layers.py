@@ -21,7 +21,7 @@ from _rungs import DTYPES, case, relative, rungs, session, whole
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import Rung
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 

@@ -71,8 +71,8 @@ def compare_alone(paths: list[str]) -> None:
     """Compare the traces at `paths`, and print how much memory that took."""
     import torch
 
-    from pytest_trainsafe.judge.compare.judge import compare
-    from pytest_trainsafe.judge.compare.rung import Rung
+    from pytest_trainsafe.judges.compare.compare import compare
+    from pytest_trainsafe.judges.compare.rung import Rung
     from pytest_trainsafe.trace.reader import Trace
 
     torch.set_num_threads(1)

@@ -39,22 +39,22 @@ Row = dict[str, Any]
 
 PACKAGE = ROOT / "pytest_trainsafe"
 
-_TENSOR = "judge/compare/test_compare_tensor.py"
-_TOLERANCE = "judge/compare/test_compare_tolerance.py"
+_TENSOR = "judges/compare/test_compare_tensor.py"
+_TOLERANCE = "judges/compare/test_compare_tolerance.py"
 
 #: The mutated files, and the tests of each that run first: what decides whether a tensor is wrong,
 #: and which known error it looks like.
 MUTATED: Mapping[str, tuple[str, ...]] = {
     "align/merge.py": ("align/test_align_merge.py",),
-    "judge/compare/errors.py": (_TENSOR, "judge/compare/test_compare_odd_tensors.py"),
-    "judge/compare/tensor.py": (_TENSOR, "judge/compare/test_compare_odd_tensors.py"),
-    "judge/compare/tolerance/allowance.py": (_TOLERANCE, _TENSOR),
-    "judge/compare/tolerance/gradient_norm.py": ("judge/compare/test_compare_gradient_norm.py",),
-    "judge/compare/tolerance/loosen.py": (_TOLERANCE,),
-    "judge/compare/tolerance/reference_tolerances.py": (_TOLERANCE,),
-    "judge/compare/tolerance/resample.py": ("judge/compare/test_compare_resample.py",),
+    "judges/compare/errors.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
+    "judges/compare/tensor.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
+    "judges/compare/tolerance/allowance.py": (_TOLERANCE, _TENSOR),
+    "judges/compare/tolerance/gradient_norm.py": ("judges/compare/test_compare_gradient_norm.py",),
+    "judges/compare/tolerance/loosen.py": (_TOLERANCE,),
+    "judges/compare/tolerance/reference_tolerances.py": (_TOLERANCE,),
+    "judges/compare/tolerance/resample.py": ("judges/compare/test_compare_resample.py",),
     **{
-        f"judge/compare/patterns/{name}.py": ("judge/compare/test_compare_patterns.py",)
+        f"judges/compare/patterns/{name}.py": ("judges/compare/test_compare_patterns.py",)
         for name in (
             *("catalogue", "mask", "microbatches", "narrow", "partial_sum", "rows", "scale"),
             *("shard", "stale", "uneven", "zero"),
@@ -63,7 +63,7 @@ MUTATED: Mapping[str, tuple[str, ...]] = {
 }
 
 #: The tests that must notice a mutant. They start no ranks.
-TESTS = ("judge/compare", "align")
+TESTS = ("judges/compare", "align")
 
 #: A mutant is hung if its tests take this many times the CPU time of the unchanged package's.
 PATIENCE = 4.0

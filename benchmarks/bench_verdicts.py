@@ -25,12 +25,12 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.errors import Wide, norm
-from pytest_trainsafe.judge.compare.judge import compare
-from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tensor import judge_allowed
-from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.errors import Wide, norm
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensor import judge_allowed
+from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.runs.session import Session

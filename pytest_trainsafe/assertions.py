@@ -17,7 +17,7 @@ from pytest_trainsafe.judge.arguments import (
     require_options,
     require_recorded,
 )
-from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
@@ -115,8 +115,8 @@ def assert_equivalent(
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.ladder import judge_pair
-    from pytest_trainsafe.report.message import message_of
+    from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
+    from pytest_trainsafe.judges.compare.text.message import message_of
 
     require_recorded(candidate, "candidate")
     require_recorded(reference, "reference")

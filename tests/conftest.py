@@ -91,7 +91,7 @@ def never_hangs() -> Iterator[None]:
 @pytest.fixture
 def localizing(candidate_trace):
     """Localize the faulty code after a failure of this test, within a separate time budget."""
-    from pytest_trainsafe.judge.localize.budget import Budget, budget_of, replace_budget
+    from pytest_trainsafe.judges.compare.localize.budget import Budget, budget_of, replace_budget
 
     case, session = candidate_trace.case, candidate_trace.runs.session
     candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))

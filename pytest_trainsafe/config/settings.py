@@ -35,7 +35,7 @@ class Settings:
     `no_cache` every reference is run; `cache_size` limits the cache of references, in bytes.
     `cache_inputs` holds what references depend on: absolute patterns of files, and "$NAME" for
     environment variables.  `localize` is the number of seconds that each failing test may spend on
-    finding the faulty code, 0 for none; `judge/localize/budget.py` limits the total time of a
+    finding the faulty code, 0 for none; `judges/compare/localize/budget.py` limits the total time of a
     process.  `annotate` is the directory that test ids are relative to, if missing annotations are
     to be written, else "".  `init` is the program for which a first test is written, "" for none.
     `plan` is the format of the plan that is written instead of running tests, "" for none.

@@ -10,7 +10,7 @@ from msgspec import structs
 
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.init.files import create
-from pytest_trainsafe.judge.compare.tolerance.same_computation import differs_from_itself
+from pytest_trainsafe.judges.compare.tolerance.same_computation import differs_from_itself
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.requested import Run

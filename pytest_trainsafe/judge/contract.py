@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import Judgement, JudgeOptions, worst
-from pytest_trainsafe.judge.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judge.registry import judges
+from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, first_of
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces

@@ -14,7 +14,7 @@ from pytest_trainsafe.judge.contract import Judge
 
 #: The judges of the package, in the order in which they run: the comparison, then by cost.
 BUILT_IN = (
-    "pytest_trainsafe.judge.compare_judge:CompareJudge",
+    "pytest_trainsafe.judges.compare.judge:CompareJudge",
     "pytest_trainsafe.judges.replay.rng.judge:ReplayJudge",
     "pytest_trainsafe.judges.learn.judge:LearnJudge",
 )

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.judges.compare.instrument.jumps import StableJumps
 from pytest_trainsafe.judges.replay.checkpoints.instrument.run import RecordedRun, recorded_run
 from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import filled
 from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
@@ -29,7 +30,6 @@ from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
-from pytest_trainsafe.record.inject.jumps import StableJumps
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.reads.noting import Noting

@@ -15,6 +15,9 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.instrument.perturb import Noise
+from pytest_trainsafe.judges.compare.instrument.perturb_operations import OperationNoise
+from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.judges.learn.instrument.meta import checked
 from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
 from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
@@ -30,9 +33,6 @@ from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described
-from pytest_trainsafe.record.inject.perturb import Noise
-from pytest_trainsafe.record.inject.perturb_operations import OperationNoise
-from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.model.inputs import ModelInputs

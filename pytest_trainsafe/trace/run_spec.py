@@ -105,7 +105,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                       pytest runs may use the recorded trace
         perturbation  the relative size of the noise injected into every leaf module's output and
                       gradient, 0 for none; `sample` numbers independent noise
-        rewrite       the activations and gradients to replace, by name (`record/inject/rewrite.py`)
+        rewrite       the activations and gradients to replace, by name (`judges/compare/instrument/rewrite.py`)
         replay        the Run whose decisions, such as top-k choices, are used instead of its own
 
     What is recorded:

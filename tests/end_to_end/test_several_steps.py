@@ -9,8 +9,8 @@ from steps_program import train, without_amax_history
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.reference_models import gpt
 
 SMALL = {"layers": 1, "hidden": 32, "batch_size": 1}

@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from pytest_trainsafe.config.settings import Recording, Settings
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.reference_models.bugs import find
 from pytest_trainsafe.reference_models.corpus import planted
-from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 
 SETTINGS = Settings(max_world_size=4, localize=0.0)

@@ -8,7 +8,7 @@ import pytest
 # Imported before inner runs: pytester forgets what they import, and some of it registers itself in
 # torch, which refuses that twice.
 import pytest_trainsafe.init.contact
-import pytest_trainsafe.judge.localize.search  # noqa: F401
+import pytest_trainsafe.judges.compare.localize.search  # noqa: F401
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_model"
 

@@ -15,7 +15,7 @@ from compare_traces import SINGLE, Edit, Record, healthy, training, write
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.schema import NoteEvent
 
 #: The largest norm that clipping allows; the norm of every gradient here is larger.

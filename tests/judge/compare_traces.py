@@ -18,7 +18,7 @@ from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judge.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec

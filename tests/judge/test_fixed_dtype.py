@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pytest_trainsafe.judge.fixed_dtype import with_dtype_advice
+from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.result import GroupResult
 

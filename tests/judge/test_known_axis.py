@@ -11,10 +11,10 @@ from compare_traces import Bench, Record
 
 from pytest_trainsafe.core.finding import Located, Pattern
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.compare.comparison import Comparison
-from pytest_trainsafe.judge.compare.judge import compare
-from pytest_trainsafe.judge.compare.rung import Rung
-from pytest_trainsafe.judge.known_axis import with_known_axis
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
+from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 
 BY_CHANCE = "if the size matches only by chance, another factor is wrong"

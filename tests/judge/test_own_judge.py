@@ -128,7 +128,7 @@ def test_a_judge_must_be_given_by_an_import_path(project: pytest.Pytester) -> No
         ("missing_module:Judge", "cannot be imported or instantiated"),
         ("collections:Missing", "cannot be imported or instantiated"),
         ("collections:OrderedDict", "has no name and no required_runs and no judge"),
-        ("pytest_trainsafe.judge.compare_judge:CompareJudge", "two judges have the name"),
+        ("pytest_trainsafe.judges.compare.judge:CompareJudge", "two judges have the name"),
     ],
 )
 def test_an_invalid_judge_is_refused_with_the_reason(path: str, words: str) -> None:

@@ -52,9 +52,9 @@ def without_source(root: Path) -> list[str]:
 def planted(tmp_path: Path) -> Path:
     """A small repository with the same layout, which violates no limit."""
     for file in (
-        *("pytest_trainsafe/plugin.py", "pytest_trainsafe/judge/compare/judge.py"),
+        *("pytest_trainsafe/plugin.py", "pytest_trainsafe/judges/compare/compare.py"),
         *("fixtures/core.py", "invariants/__init__.py", "reference_models/parallel/axes.py"),
-        *("tests/plugin/test_a.py", "tests/judge/compare/test_b.py", "tests/fixtures/test_c.py"),
+        *("tests/plugin/test_a.py", "tests/judges/compare/test_b.py", "tests/fixtures/test_c.py"),
         *("tests/reference_models/parallel/test_d.py", "tests/end_to_end/test_e.py"),
         *("tests/judge/helper.py", "tests/conftest.py"),
     ):
@@ -98,7 +98,7 @@ def test_a_folder_of_sixteen_files_and_a_file_of_451_lines_are_found(
 
 
 @pytest.mark.parametrize(
-    "folder", ["compare", "judge/localize", "fixtures/deepspeed", "reference_models/data"]
+    "folder", ["compare", "judges/compare/localize", "fixtures/deepspeed", "reference_models/data"]
 )
 def test_a_folder_of_tests_without_a_source_folder_is_found(planted: Path, folder: str) -> None:
     assert without_source(planted) == []

@@ -47,9 +47,9 @@ def lint(folder: Path, root: Path) -> subprocess.CompletedProcess[str]:
             "pytest_trainsafe.record.clock -> pytest_trainsafe.frameworks.deepspeed.engine",
         ),
         (
-            "judge/compare/judge.py",
+            "judges/compare/compare.py",
             "import pytest_trainsafe.launch.torchrun.launcher",
-            "pytest_trainsafe.judge.compare.judge -> pytest_trainsafe.launch.torchrun.launcher",
+            "pytest_trainsafe.judges.compare.compare -> pytest_trainsafe.launch.torchrun.launcher",
         ),
     ],
 )

@@ -15,13 +15,13 @@ from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
-from pytest_trainsafe.judge.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judge.contract import FindingsJudgement
-from pytest_trainsafe.judge.judgement import LadderJudgement, RungJudgement
-from pytest_trainsafe.judge.ladder import climb
 from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
 from pytest_trainsafe.judge.metamorphic.varied import VariedTraces, Vary
+from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.replay.determinism.divergence import first_divergence
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.specs import Role

@@ -20,6 +20,8 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.instrument.perturb import Noise
+from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
@@ -28,8 +30,6 @@ from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
 from pytest_trainsafe.record.hooks.not_recorded import not_recorded
 from pytest_trainsafe.record.hooks.outputs import arguments, has_values, tensors_in, with_aliases
 from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.inject.perturb import Noise
-from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.training.tensors import (
     alias_for_gradient,
     local_values,

@@ -2,7 +2,7 @@
 
 Created by the recorder.  The value of a running state (BatchNorm's statistics, a counter) depends
 on the micro-batches that a rank has run so far.  So the value after each forward is recorded, and
-`judge/compare/buffers.py` decides which values the reference must have too.
+`judges/compare/buffers.py` decides which values the reference must have too.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Finds out whether the axes "recompute" and "compile" took effect.  No recorded tensor shows it.
 
-Called when a program has returned.  `judge/compare/guards/in_effect.py` reads the results from the
+Called when a program has returned.  `judges/compare/guards/in_effect.py` reads the results from the
 trace.
 """
 

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.inject.rewrite import Rewriter, replacement, rewrite_key
+from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter, replacement, rewrite_key
 from pytest_trainsafe.record.training.optimizer import owned_by
 from pytest_trainsafe.record.training.tensors import local_values, memory
 from pytest_trainsafe.trace.schema import NoteEvent

@@ -12,10 +12,10 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Flat, Layout, Owned
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.record.adapter import Engine, adapters
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.inject.rewrite import Rewriter
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout, summed
 from pytest_trainsafe.record.model.names import split

@@ -62,10 +62,10 @@ def test_the_replica_check_and_the_tolerances_each_find_the_bug(candidate_trace,
     """The replica check compares the two ranks, tolerances compare each rank to the reference."""
     from pytest_trainsafe.align.logical import parts_of
     from pytest_trainsafe.align.merge import merge
-    from pytest_trainsafe.judge.compare.judge import compare
-    from pytest_trainsafe.judge.compare.tensor import judge_tensor
-    from pytest_trainsafe.judge.compare.tolerance.reference_tolerances import ReferenceTolerances
-    from pytest_trainsafe.judge.ladder import make_rung
+    from pytest_trainsafe.judges.compare.compare import compare
+    from pytest_trainsafe.judges.compare.ladder.ladder import make_rung
+    from pytest_trainsafe.judges.compare.tensor import judge_tensor
+    from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 
     rung = make_rung("bfloat16", candidate_trace, reference_trace, shadowed=True)
     found = compare(rung)

@@ -8,11 +8,11 @@ import pytest
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.fixtures.deepspeed.rules import OLDEST
-from pytest_trainsafe.judge.ladder import climb
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.reference_models import deepspeed_bugs
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install, reachable
 from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small as program
-from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

@@ -6,9 +6,9 @@ Plain text of at most 100 columns, like the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.replay.resume.arguments import Resumption
 from pytest_trainsafe.judges.replay.resume.judge import ResumedJudgement
-from pytest_trainsafe.report.message import message_of
 from pytest_trainsafe.report.rows import head, row
 
 

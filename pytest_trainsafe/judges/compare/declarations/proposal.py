@@ -1,0 +1,98 @@
+"""A proposal of annotations to add, and the words that name what is missing.
+
+Made by `propose`; the ladder, the report and the summary read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.declarations.averaged import Means
+from pytest_trainsafe.judges.compare.declarations.suggest import AnnotationPatch, MissingLayout
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.sweep.point_summary import plural
+
+#: The sections of an annotation file whose entries name tensors, and what they name.
+_NAMED = {"parameters": "parameter", "modules": "module"}
+
+
+@dataclass(slots=True)
+class Proposal:
+    """The annotations to add, and what they leave unexplained.
+
+    `wanted` has the form of an annotation file; `tensors` counts the tensors whose layout was
+    found, and those that `means` explains.  `left` is the first failing finding after all proposals
+    are adopted, None if nothing fails then.  `withheld` counts the layouts with partial sums that
+    are not proposed because something still fails.  `unexplained` describes the first tensor for
+    which no layout was found, and the closest layout.  `file` is the annotation file that the
+    program read, "" for none, and `model` the section of it that the program used.  `means` says
+    which declaration of gradients or losses as means over ranks to add or remove, if that explains
+    all wrong tensors; else it is None.  `shaped` counts the parameters in `wanted` whose shard was
+    found by shape alone.  `lacking` has the section and the name of everything whose layout is
+    missing.  `rest` has the traces with the found layouts, and their comparison, if it fails.
+    `needs` has the found layouts themselves, with those that are withheld.
+    """
+
+    wanted: AnnotationPatch
+    tensors: int
+    left: Finding | None
+    withheld: int = 0
+    unexplained: str = ""
+    file: str = ""
+    means: Means | None = None
+    shaped: int = 0
+    model: str = ""
+    lacking: tuple[tuple[str, str], ...] = ()
+    rest: tuple[Rung, Comparison] | None = None
+    needs: tuple[MissingLayout, ...] = ()
+
+    @property
+    def settles(self) -> bool:
+        """Whether these annotations may explain the whole failure, without a second fault."""
+        return self.left is None or bool(self.shaped)
+
+    @property
+    def leads(self) -> bool:
+        """Whether the report starts with this proposal: an annotation is missing or to be removed.
+
+        What differs may follow from that, so it is no evidence of a fault in the program.
+        """
+        return bool(self.wanted) or self.means is not None
+
+    @property
+    def headline(self) -> str:
+        """What is missing: `layouts are missing for 3 parameters and 2 modules`."""
+        means = _means_text(self.means) if self.means is not None else ""
+        parts = []
+        for section, noun in _NAMED.items():
+            count = sum(each == section for each, _ in self.lacking)
+            if count:
+                parts.append(plural(count, noun))
+        if any(section == "loss" for section, _ in self.lacking):
+            parts.append("the loss")
+        if not parts:
+            return means
+        *others, last = parts
+        named = f"{', '.join(others)} and {last}" if others else last
+        text = f"layouts are missing for {named}"
+        if parts == ["the loss"]:
+            text = "the layout of the loss is missing"
+        return f"{text}; {means}" if means else text
+
+
+def _means_text(means: Means) -> str:
+    """What is missing, or wrong, in the declared means over ranks."""
+    if means.dropped and not means.wrapper:
+        return f"the annotation `gradients: {{mean: [{', '.join(means.dropped)}]}}` is wrong"
+    said = []
+    if means.gradients or means.dropped:
+        said.append(f"`gradients: {{mean: [{', '.join(means.gradients)}]}}`")
+    if means.loss:
+        said.append(f"`loss: {{mean: [{', '.join(means.loss)}]}}`")
+    plain = len(said) == 1
+    return (
+        f"the {'annotation' if plain else 'annotations'} {' and '.join(said)} "
+        f"{'is' if plain else 'are'} missing"
+    )

@@ -1,0 +1,424 @@
+"""Proposes annotations for tensors that have none and differ from their reference.
+
+Called by `judges.compare.ladder.ladder` if a comparison failed.  A proposal changes no verdict: it is text until a
+user adopts it.  Each proposal is first tried on the whole candidate.  This distinguishes a missing
+annotation from a missing reduction, which makes later tensors wrong.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator, Sequence
+
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor, parts_of
+from pytest_trainsafe.align.words import describe
+from pytest_trainsafe.core.indices import local_shape
+from pytest_trainsafe.core.layout import Layout, Shard, axes_of
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.declarations.adopt import adopt
+from pytest_trainsafe.judges.compare.declarations.averaged import Means, may_be_means, means
+from pytest_trainsafe.judges.compare.declarations.infer import AXES, Inferred, Sample, infer_all
+from pytest_trainsafe.judges.compare.declarations.infer_permuted import Permutation, infer_permuted
+from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.declarations.suggest import (
+    AnnotationPatch,
+    MissingLayout,
+    cp_order,
+    inexpressible,
+    place_of,
+    wanted,
+)
+from pytest_trainsafe.judges.compare.declarations.unfit import unfit
+from pytest_trainsafe.judges.compare.errors import finite, norm
+from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensor import judge_tensor
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
+from pytest_trainsafe.trace.facts import Annotations
+from pytest_trainsafe.trace.reader import Trace
+
+#: The checks that a missing annotation makes fail.
+LAYOUT_CHECKS = frozenset({"hole", "overlap", "layout", "replicas", "shape"})
+
+#: How often the search is repeated: a newly found layout exposes the next missing one.
+ROUNDS = 4
+
+#: The most tensors of one name whose layout is inferred together, and the most names in a round.
+MAX_SAMPLES = 4
+MAX_NAMES = 500
+
+#: If a tensor has more elements than this, no other of its name is examined: its values suffice.
+LARGE = 2**20
+
+
+def has_missing(rung: Rung, comparison: Comparison) -> bool:
+    """Whether a missing annotation could explain any failing finding of the comparison."""
+    if next(_targets(rung, comparison), None) is not None:
+        return True
+    return may_be_means(rung, comparison)
+
+
+def propose(
+    rung: Rung,
+    comparison: Comparison,
+    loosen: Sequence[Loosen],
+    again: Callable[[Rung, Comparison], tuple[Rung, Comparison]] | None = None,
+) -> Proposal | None:
+    """Find the missing layouts of a failed comparison.
+
+    Returns None if no layout is missing, or if some tensors could not be judged because their
+    values were not recorded.  `again` is called if tensors still fail with the proposed layouts: it
+    measures rounding with more samples of noise and compares again, because the failures may be due
+    to too few samples.
+    """
+    if comparison.suspects:
+        return None
+    used = _used(rung.candidate)
+    order = used.cp_order
+    needs: dict[tuple[str, str, str], MissingLayout] = {}
+    unexplained = ""
+    trace, first = rung.candidate, comparison
+    for _ in range(ROUNDS):
+        if not comparison.failed:
+            break
+        found, unexplained = _round(dataclasses.replace(rung, candidate=trace), comparison)
+        order = order or cp_order(found)
+        for need in found:
+            if (why := inexpressible(need, order)) and not unexplained:
+                unexplained = f"{need.name}.{need.place}: {describe(need.layout)}, but {why}"
+        fresh = {
+            key: need
+            for need in found
+            if (key := (need.section, need.name, need.place)) not in needs
+            and not inexpressible(need, order)
+        }
+        if not fresh:
+            break
+        needs |= fresh
+        trace = adopt(rung.candidate, needs.values())
+        comparison = compare(dataclasses.replace(rung, candidate=trace), loosen)
+    adopted = dataclasses.replace(rung, candidate=trace)
+    if comparison.failed and needs and again is not None:
+        adopted, comparison = again(adopted, comparison)
+    averaged = None
+    if comparison.failed:
+        averaged = means(adopted, comparison, loosen)
+    if averaged is not None and averaged.clipped != 1.0:
+        unexplained, averaged = _hidden(averaged), None
+    if not needs and not unexplained and averaged is None:
+        return None
+    left = None
+    if averaged is None:
+        left = next((f for f in comparison.findings if f.verdict == "fail"), None)
+    kept = [need for need in needs.values() if left is None or not need.sums]
+    shaped = _shaped(rung, first)
+    if shaped or averaged is not None:
+        unexplained = ""  # the values are those of other elements, or a proposal fits
+    candidate = rung.candidate
+    parameters = {id.path for rank in candidate.ranks for id in rank.tensors if id.kind == "param"}
+    sp = bool(candidate.point.get("sp", False))
+    result = wanted([*kept, *shaped], _sources(candidate), parameters, order=order, sp=sp)
+    if used.cp_order:
+        result.pop("cp_order", None)
+    if averaged is not None:
+        _declare(result, averaged)
+    return Proposal(
+        result,
+        len(kept) + (averaged.tensors if averaged is not None else 0),
+        left,
+        len(needs) - len(kept),
+        unexplained,
+        used.file,
+        averaged,
+        len(shaped),
+        used.model,
+        tuple(dict.fromkeys((need.section, need.name) for need in (*kept, *shaped))),
+        (adopted, comparison) if left is not None else None,
+        tuple(needs.values()),
+    )
+
+
+def _declare(result: AnnotationPatch, averaged: Means) -> None:
+    """Add the declaration of means in `averaged` to `result`, the proposed annotations."""
+    if averaged.gradients or (averaged.dropped and averaged.wrapper):
+        result["gradients"] = {"mean": list(averaged.gradients)}
+    if averaged.loss:
+        said = result.get("loss", {})
+        result["loss"] = {**said, "mean": [*said.get("mean", ()), *averaged.loss]}
+
+
+def _hidden(averaged: Means) -> str:
+    """The message if the declaration `averaged` explains all wrong tensors but is not confirmed.
+
+    Clipping scales all gradients, which hides whether the reduction averages them over ranks.
+    """
+    gradients = averaged.gradients or averaged.dropped
+    what = "gradients before the reduction" if gradients else "losses"
+    over = f"{'not ' * bool(averaged.dropped)}means over {' and '.join(gradients or averaged.loss)}"
+    return (
+        f"the {what} match the reference if they are {over}, but all gradients are multiplied by "
+        f"{averaged.clipped:.3g} before the optimizer's step, so no compared tensor shows whether "
+        "the reduction averages. To show it, report the gradient norm before clipping with "
+        "ctx.grad_norm"
+    )
+
+
+def _used(candidate: Trace) -> Annotations:
+    """The annotations with which the candidate was recorded."""
+    return next(iter(candidate.ranks[0].events_of(Annotations)), Annotations())
+
+
+def _sources(candidate: Trace) -> dict[str, str]:
+    """Maps each module that recorded an output to the origin of the output's layout.
+
+    The origin is a `TensorEvent.layout_source`, such as an annotation pattern or "default".  The
+    modules are in dataflow order.
+    """
+    return {
+        id.module: event.layout_source
+        for rank in candidate.ranks
+        for id, event in rank.tensors.items()
+        if id.kind == "activation"
+    }
+
+
+def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
+    """Returns the layouts found for failing tensors, and a message.
+
+    The message is on the first failing tensor for which no layout was found; "" if there is none.
+    """
+    found: list[MissingLayout] = []
+    unexplained = ""
+    failed = {f.where for f in comparison.findings if f.verdict == "fail"}
+    for id in _targets(rung, comparison):
+        outputs = id.kind == "activation_grad"
+        if outputs and any(w is not None and _same(w, id, "activation") for w in failed):
+            continue  # the output's layout may determine its gradient's
+        tp_only = id.kind in ("param", "param_grad")
+        axes = ("tp",) if tp_only else _axes(rung.candidate, id)
+        evidence = list(samples(rung, id))
+        inferred = infer_all(evidence, rung.candidate.sizes, axes)
+        order: Permutation = ()
+        if not inferred.explained and id.kind == "activation":
+            permuted, order = infer_permuted(evidence, rung.candidate.sizes, axes)
+            inferred = permuted if order else inferred
+        need = _need(rung, id, inferred, order)
+        if need is not None:
+            found.append(need)
+        elif not unexplained:
+            unexplained = _nearest(rung, id, inferred)
+    return found, unexplained
+
+
+def _same(where: TensorId, id: TensorId, kind: str) -> bool:
+    return (where.kind, where.module, where.name) == (kind, id.module, id.name)
+
+
+def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
+    """Yields each name's first failing tensor that an annotation could fix, in dataflow order."""
+    seen: set[tuple[str, str, str]] = set()
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or finding.check not in LAYOUT_CHECKS or id is None:
+            continue
+        key = (id.kind, id.module, id.name)
+        if key not in seen and len(seen) < MAX_NAMES and _open(rung.candidate, id):
+            seen.add(key)
+            yield id
+
+
+def _open(candidate: Trace, id: TensorId) -> bool:
+    """Whether an annotation could add a mesh axis to the layout of the tensor `id`."""
+    holders = candidate.holders(id)
+    if not holders:
+        return False
+    event = holders[0][1]
+    if id.kind == "param_grad":
+        if candidate.sizes["tp"] == 1:
+            return False
+    elif event.layout_source in ("dtensor", "attribute"):
+        return False
+    kinds = ("activation", "activation_grad", "loss", "param", "param_grad")
+    if id.kind not in kinds or (id.kind == "param" and id.step != INITIAL):
+        return False
+    role = candidate.sizes.mesh.role
+    said = {role(axis) for placement in event.layout for axis in axes_of(placement)}
+    return any(candidate.sizes[axis] > 1 and axis not in said for axis in _axes(candidate, id))
+
+
+def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
+    """The mesh axes that a layout may name, among them dp if dp ranks share micro-batches."""
+    split = id.kind in ("activation", "activation_grad") and shares_batches(candidate)
+    return ("dp", *AXES) if split else AXES
+
+
+def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
+    """Yields Samples of the tensor `id` and of a few others with its kind, name and step."""
+    named = [
+        other
+        for other in rung.reference.ids()
+        if other.step == id.step and _same(other, id, id.kind) and rung.candidate.holders(other)
+    ]
+    others = [other for other in named if other != id]
+    size = math.prod(rung.reference.holders(id)[0][1].shape)
+    for each in [id, *others[: MAX_SAMPLES - 1 if size <= LARGE else 0]]:
+        reference = logical_tensor(rung.reference, each).tensor
+        if reference is None or not finite(reference.numpy()):
+            continue
+        yield Sample(
+            parts_of(rung.candidate, each),
+            reference,
+            _Ratio(rung, each, reference),
+            ("pp", "dp") if each.microbatch is not None else ("pp",),
+        )
+
+
+class _Ratio:
+    """Compares values of the tensor `id` with `reference`, its value in the reference.
+
+    Calling it with a value of the whole tensor returns the value's error divided by the allowed
+    error: above 1 if the value is wrong.
+    """
+
+    def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
+        self.reference = reference.numpy()
+        self.dtype = rung.dtype
+        self.least = 0.0
+        self.others = []
+        if id.kind == "param":
+            return  # parameters must start bitwise equal
+        for trace in rung.measures():
+            if trace.holders(id):
+                other = logical_tensor(trace, id).tensor
+                if other is not None and other.shape == reference.shape and finite(other.numpy()):
+                    self.others.append(other.numpy())
+        if reference.numel() <= FEW and reference.is_floating_point():
+            stored: torch.dtype = getattr(torch, rung.reference.holders(id)[0][1].dtype)
+            self.least = 0.5 * torch.finfo(stored).eps * norm(self.reference)
+
+    def __call__(self, value: torch.Tensor) -> float:
+        if value.dtype.is_complex != bool(self.reference.dtype.kind == "c"):
+            return float("inf")
+        judged = judge_tensor(
+            value.numpy(), self.reference, self.others, self.dtype, least=self.least
+        )
+        return judged.ratio if judged.passed else max(judged.ratio, 1.5)
+
+
+def _need(
+    rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
+) -> MissingLayout | None:
+    """The missing layout of a tensor if its values confirm exactly one; otherwise None."""
+    layouts = inferred.confirmed()
+    event = rung.candidate.holders(id)[0][1]
+    if len(layouts) != 1:
+        return None
+    known = event.layout
+    added = tuple(p for p in layouts[0] if p not in known)
+    if not added and not order:
+        return None
+    ndim = len(event.shape)
+    if id.kind == "loss":
+        return MissingLayout("loss", "", "", known, added, event.layout_source, ndim)
+    if id.kind == "param":
+        return MissingLayout("parameters", id.path, "", known, added, event.layout_source, ndim)
+    if id.kind == "param_grad":
+        need = MissingLayout("parameters", id.path, "", known, added, event.layout_source, ndim)
+        return need if need.sums else None
+    need = MissingLayout(
+        "modules", id.module, place_of(id), known, added, event.layout_source, ndim
+    )
+    at = order_at(rung.candidate) if order else ""
+    return dataclasses.replace(need, order=order, order_at=at)
+
+
+def order_at(candidate: Trace) -> str:
+    """The axis that likely causes a permutation: sp if it is on, else the first axis in use."""
+    role = candidate.sizes.mesh.role
+    in_use = (role(axis) for axis, size in candidate.sizes.items() if size > 1)
+    return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
+
+
+def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
+    """The message for a tensor that no layout explains."""
+    if inferred.explained:
+        layouts = [describe(layout) for layout in inferred.confirmed()]
+        if layouts == [describe(())]:
+            return ""  # replicated and correct: the layout is not at fault
+        if layouts:
+            return f"{id.path}: several layouts explain it equally well: {'; '.join(layouts)}"
+        shape = describe(inferred.explained[0].layout)
+        return (
+            f"{id.path}: its shape fits the layout {shape}, but its values cannot confirm a "
+            "layout: all of them are equal or zero"
+        )
+    parts = parts_of(rung.candidate, id)
+    if inferred.nearest is None:
+        whole = rung.reference.holders(id)[0][1].shape
+        return f"{id.path}: {unfit(inferred, whole, parts)}"
+    near = f"{id.path}: no layout explains it; the nearest is {describe(inferred.nearest)}, which"
+    if inferred.left == 0:
+        near += f" gives the reference's values, except that {inferred.trouble}"
+    else:
+        near += f" leaves a relative error of {inferred.left:.2g}"
+    return near
+
+
+def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
+    """The missing layouts of parameters whose shards the ranks initialised as if they were whole.
+
+    They are found by the parameters' shapes alone.
+    """
+    found: list[MissingLayout] = []
+    for finding in comparison.findings:
+        id = finding.where
+        if finding.verdict != "fail" or id is None or id.kind != "param" or id.step != INITIAL:
+            continue
+        if any(need.name == id.path for need in found) or not _filled_as_whole(rung, id):
+            continue
+        cut = cut_by_shape(rung, id)
+        if cut:
+            event = rung.candidate.holders(id)[0][1]
+            source, ndim = event.layout_source, len(event.shape)
+            found.append(MissingLayout("parameters", id.path, "", event.layout, cut, source, ndim))
+    return found
+
+
+def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
+    """Whether the ranks filled their shards of a parameter as if each were the whole.
+
+    The values then depend on the shape: shards of one shape are equal.  Of shards that differ in
+    shape, the shapes alone show that they are shards (`cut_by_shape`).
+    """
+    if not rung.candidate.holders(id) or not _open(rung.candidate, id):
+        return False
+    first, *others = (part.tensor for part in parts_of(rung.candidate, id))
+    alike = [other for other in others if other.shape == first.shape]
+    return all(torch.equal(other, first) for other in alike)
+
+
+def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
+    """The layout over tp that follows from the shapes of a parameter and of its reference.
+
+    Empty if the shapes are equal, and None if no layout fits.  Shards may be unequal, as
+    `torch.chunk` cuts them.
+    """
+    there, held = rung.reference.holders(id), rung.candidate.holders(id)
+    if not there:
+        return None
+    whole, sizes = there[0][1].shape, rung.candidate.sizes
+    parts = [(rank.coordinates, event.shape) for rank, event in held]
+    if any(len(shape) != len(whole) for _, shape in parts):
+        return None
+    cut = {dim for _, shape in parts for dim, part in enumerate(shape) if part != whole[dim]}
+    if not cut:
+        return ()
+    layout: Layout = (Shard(min(cut), "tp"),)
+    fits = all(local_shape(layout, at, sizes, whole) == tuple(shape) for at, shape in parts)
+    return layout if fits else None

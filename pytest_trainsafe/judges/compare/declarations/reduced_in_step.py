@@ -1,0 +1,90 @@
+"""Finds the gradients that the optimizer reduces over ranks inside its own step.
+
+Such an optimizer (a Muon that reduce-scatters, for example) receives each rank's own gradient, so
+the ranks' main gradients are terms of a sum or a mean when the step begins.  What the step makes of
+them shows in the optimizer's states and in the updates, which are compared too.  Called by the
+compare judge.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.merge import Merged, merge
+from pytest_trainsafe.core.indices import LayoutError
+from pytest_trainsafe.core.layout import Partial
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
+from pytest_trainsafe.trace.facts import Reduction
+from pytest_trainsafe.trace.reader import Trace
+
+#: The kinds of gradients that an optimizer's step may reduce.
+_GRADIENTS = frozenset({"main_grad", "unclipped_grad"})
+
+
+@dataclass(frozen=True, slots=True)
+class ReducedInStep:
+    """A gradient as the step reduces it; `how` says how: "the mean over dp"."""
+
+    merged: Merged
+    how: str
+
+
+def reduced_in_step(
+    candidate: Trace, id: TensorId, merged: Merged, passes: Callable[[torch.Tensor], bool]
+) -> ReducedInStep | None:
+    """The gradient `id` after the reduction inside the optimizer's step.
+
+    `merged` is what the ranks hold before it.  None if the ranks hold equal values, if the step
+    reduces no tensor that may contain the gradient, or if neither the sum nor the mean of the
+    ranks' values `passes`.  None too if the ranks' parameters differ after the step: it reduced
+    other gradients of this size, and not this one.
+    """
+    if id.kind not in _GRADIENTS or not any(f.check == "replicas" for f in merged.findings):
+        return None
+    if any(finding.check != "replicas" for finding in merged.findings):
+        return None
+    if _differs_after_step(candidate, id):
+        return None
+    numel = max(part.tensor.numel() for part in merged.parts)
+    for axes in _axes(candidate, numel):
+        if any(names_axis(part, axis) for part in merged.parts for axis in axes):
+            continue
+        terms = tuple(Partial(axis) for axis in axes)
+        parts = [msgspec.structs.replace(part, layout=part.layout + terms) for part in merged.parts]
+        shape = tuple(merged.tensor.shape) if merged.tensor is not None else None
+        try:
+            total = merge(parts, candidate.sizes, shape=shape, where=id)
+        except (LayoutError, IndexError):
+            continue
+        if total.tensor is None or total.findings:
+            continue
+        size = math.prod(candidate.sizes[axis] for axis in axes)
+        for name, value in (("mean", total.tensor / size), ("sum", total.tensor)):
+            if passes(value):
+                how = f"the {name} over {' and '.join(axes)}"
+                return ReducedInStep(Merged(value, [], merged.parts), how)
+    return None
+
+
+def _differs_after_step(candidate: Trace, id: TensorId) -> bool:
+    """Whether the ranks hold different values of a gradient's parameter after its step."""
+    parameter = msgspec.structs.replace(id, kind="param")
+    if not candidate.holders(parameter):
+        return False
+    return any(f.check == "replicas" for f in logical_tensor(candidate, parameter).findings)
+
+
+def _axes(candidate: Trace, numel: int) -> list[tuple[str, ...]]:
+    """The axes over which the optimizer's step reduces tensors of at least `numel` elements."""
+    made = (each for rank in candidate.ranks for each in rank.events_of(Reduction))
+    fitting = (each for each in made if each.in_step and each.of == "gradients")
+    return list(
+        dict.fromkeys(each.axes for each in fitting if each.numel is None or each.numel >= numel)
+    )

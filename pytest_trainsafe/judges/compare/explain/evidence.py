@@ -1,0 +1,212 @@
+"""Collects the evidence on a wrong tensor from the traces of its rung.  Called by the judge.
+
+Explaining loads more tensors than judging, so only the first tensors of a report are explained.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.align.merge import Merged, Part, merge
+from pytest_trainsafe.align.updates import update_parts
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
+from pytest_trainsafe.judges.compare.patterns.catalogue import explain
+from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
+from pytest_trainsafe.judges.compare.patterns.uneven import unevenly_scaled
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_tensor
+
+#: The pattern of replicas that are all correct.
+ROUNDED_APART = Pattern(
+    "rounded apart",
+    "every replica agrees with the reference up to rounding",
+    cause="the ranks compute this in different orders, and their replicas drift apart in training",
+    short="replicas drift apart by rounding",
+)
+
+
+def explain_tensor(
+    rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
+) -> Pattern | None:
+    """The pattern that relates a wrong tensor to its reference.
+
+    Returns None if no pattern matches, or if the shapes differ.
+    """
+    assert merged.tensor is not None
+    if merged.tensor.shape != reference.shape:
+        return None
+    parts = update_parts(rung.candidate, _recorded(id)) if id.kind == "update" else merged.parts
+    return explain(_wrong(rung, id, merged.tensor, reference, parts, judged))
+
+
+def explain_replicas(
+    rung: Rung,
+    id: TensorId,
+    merged: Merged,
+    reference: torch.Tensor,
+    others: Sequence[torch.Tensor],
+) -> Pattern | None:
+    """The pattern that relates wrong replicas to the reference; None if no pattern matches.
+
+    For tensors whose first replica is correct.  The text names the axis and the coordinate of the
+    first group of ranks whose replica matches a pattern.  If every replica is correct, the pattern
+    says so: they differ by rounding alone.
+    """
+    uneven = unevenly_scaled(rung, id)
+    if uneven is not None:
+        return uneven
+    correct = wrong = False
+    for axis, size in rung.candidate.sizes.items():
+        if any(names_axis(part, axis) for part in merged.parts):
+            continue
+        for place in range(1, size):
+            parts = [part for part in merged.parts if part.coordinates[axis] == place]
+            if not parts:
+                continue
+            value = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            if value is None or value.shape != reference.shape:
+                wrong = True
+                continue
+            arrays = [other.numpy() for other in others]
+            judged = judge_tensor(value.numpy(), reference.numpy(), arrays, rung.dtype)
+            if judged.passed:
+                correct = True
+                continue
+            wrong = True
+            found = explain(_wrong(rung, id, value, reference, merged.parts, judged))
+            if found is not None:
+                return msgspec.structs.replace(found, text=f"on {axis} rank {place}: {found.text}")
+    return ROUNDED_APART if correct and not wrong else None
+
+
+def _wrong(
+    rung: Rung,
+    id: TensorId,
+    value: torch.Tensor,
+    reference: torch.Tensor,
+    parts: list[Part],
+    judged: TensorJudgement,
+) -> WrongTensor:
+    holders = rung.reference.holders(_recorded(id))
+    before = _before(id)
+    earlier = {when: _finite(rung, other) for when, other in before.items()}
+    known = {when: tensor for when, tensor in earlier.items() if tensor is not None}
+    return WrongTensor(
+        value=_wide(value),
+        reference=_wide(reference),
+        parts=parts,
+        sizes=rung.candidate.sizes,
+        allowed=judged.rounding,
+        kind=id.kind,
+        dtype=holders[0][1].dtype if holders else rung.dtype,
+        factors={"micro-batches": _microbatches(rung, id.step)},
+        slices=judged.slices,
+        earlier=known,
+        earlier_allowed={w: allowed_of(rung, before[w], tensor) for w, tensor in known.items()},
+        terms=_terms(rung, id),
+        left=_left(rung, id),
+        only=_only_axis(rung),
+        computed=_computed(rung, id),
+    )
+
+
+def _only_axis(rung: Rung) -> str:
+    """The mesh axis that alone distinguishes the candidate from the reference; "" if none does.
+
+    Then whatever is wrong comes from this axis: without it the candidate is the reference.
+    """
+    candidate, reference = rung.candidate.manifest, rung.reference.manifest
+    if (candidate.program, candidate.spec.arguments) != (
+        reference.program,
+        reference.spec.arguments,
+    ):
+        return ""
+    ours, theirs = rung.candidate.point.without("dtype"), rung.reference.point.without("dtype")
+    sizes, others = rung.candidate.sizes, rung.reference.sizes
+    over = [axis for axis, size in sizes.items() if size != others.get(axis, 1)]
+    # Axes such as sp, which is no number of ranks, distinguish the two as well.
+    more = {*ours.values} - {*theirs.values}
+    return over[0] if len(over) == 1 and {axis for axis, _ in more} == {*over} else ""
+
+
+def _wide(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.is_complex() else tensor.to(torch.float64)
+
+
+def _recorded(id: TensorId) -> TensorId:
+    return msgspec.structs.replace(id, kind="param") if id.kind == "update" else id
+
+
+def _microbatches(rung: Rung, step: int) -> int:
+    """The number of micro-batches of a step, over all dp ranks."""
+    done = {
+        rank.coordinates["dp"]: event.microbatches
+        for rank in rung.candidate.ranks
+        for event in rank.steps
+        if event.step == step
+    }
+    return sum(done.values()) or 1
+
+
+def _before(id: TensorId) -> dict[str, TensorId]:
+    """The tensor in the previous step and in the previous micro-batch, by description."""
+    before = {}
+    if id.step > INITIAL and id.kind != "update":
+        before["of the previous step"] = msgspec.structs.replace(id, step=id.step - 1)
+    if id.microbatch:
+        earlier = msgspec.structs.replace(id, microbatch=id.microbatch - 1)
+        before[f"of the previous micro-batch, {earlier.microbatch}"] = earlier
+    return before
+
+
+def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
+    """The reference's gradients of the previous step if `id` is a gradient: clipped and not."""
+    if id.kind not in ("main_grad", "unclipped_grad") or id.step <= INITIAL + 1:
+        return ()
+    before = msgspec.structs.replace(id, step=id.step - 1)
+    kinds: tuple[Kind, ...] = ("main_grad", "unclipped_grad")
+    values = (_finite(rung, msgspec.structs.replace(before, kind=kind)) for kind in kinds)
+    return tuple(tensor for tensor in values if tensor is not None)
+
+
+def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
+    """The reference's gradient of each micro-batch if `id` is their sum; {} if one is missing."""
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    found = {}
+    for index in range(_microbatches(rung, id.step)):
+        term = msgspec.structs.replace(id, kind="param_grad", microbatch=index)
+        tensor = _finite(rung, term)
+        if tensor is None:
+            return {}
+        found[index] = tensor
+    return found
+
+
+def _computed(rung: Rung, id: TensorId) -> dict[int, frozenset[int]]:
+    """By rank, the micro-batches whose tensors it recorded in the step of `id`, a gradient."""
+    if id.kind not in ("main_grad", "unclipped_grad"):
+        return {}
+    return {
+        rank.rank: frozenset(
+            other.microbatch
+            for other in rank.tensors
+            if other.step == id.step and other.microbatch is not None
+        )
+        for rank in rung.candidate.ranks
+    }
+
+
+def _finite(rung: Rung, id: TensorId) -> torch.Tensor | None:
+    """The reference's logical tensor; None if it is not recorded, not whole or not finite."""
+    if not rung.reference.holders(id):
+        return None
+    tensor = logical_tensor(rung.reference, id).tensor
+    return _wide(tensor) if tensor is not None and bool(torch.isfinite(tensor).all()) else None

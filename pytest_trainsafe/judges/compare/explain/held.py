@@ -1,0 +1,97 @@
+"""Says which parameters no optimizer holds, and why a parameter did not move.
+
+An average of the weights or a teacher is held by no optimizer: the program's own code changes it.
+Reads the events `Unheld`, which every rank writes whose optimizers hold nothing unknown.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.facts import Unheld
+from pytest_trainsafe.trace.reader import Trace
+
+
+def unheld(trace: Trace) -> frozenset[str] | None:
+    """The parameters that no rank's optimizer holds; None if that is not known of every rank.
+
+    Ranks that shard the state of an optimizer hold different parameters of it.
+    """
+    without: set[str] = set()
+    held: set[str] = set()
+    for rank in trace.ranks:
+        events = rank.events_of(Unheld)
+        if not events:
+            return None
+        own = {name for event in events for name in event.parameters}
+        without |= own
+        held |= {id.path for id in rank.tensors if id.kind == "param"} - own
+    return frozenset(without - held)
+
+
+def unheld_in_both(candidate: Trace, reference: Trace | None) -> frozenset[str]:
+    """The parameters of which it is known that no optimizer of either Run holds them."""
+    if reference is None:
+        return frozenset()
+    return (unheld(candidate) or frozenset()) & (unheld(reference) or frozenset())
+
+
+def with_known_holders(rung: Rung, comparison: Comparison) -> Comparison:
+    """A copy of a comparison that says of parameters that did not move what is known of them.
+
+    It is whether an optimizer holds them, and whether their gradients agree.  Returns the
+    comparison itself if nothing is known.
+    """
+    here, there = unheld(rung.candidate), unheld(rung.reference)
+    if here is None or there is None:
+        return comparison
+
+    def known(finding: Finding) -> Finding:
+        pattern, where = finding.pattern, finding.where
+        if pattern is None or where is None or (pattern.name, where.kind) != ("zero", "update"):
+            return finding
+        cause = _why_unmoved(rung, comparison, where, here, there)
+        pattern = msgspec.structs.replace(pattern, cause=cause)
+        return msgspec.structs.replace(finding, pattern=pattern)
+
+    return dataclasses.replace(comparison, findings=[known(each) for each in comparison.findings])
+
+
+def _why_unmoved(
+    rung: Rung,
+    comparison: Comparison,
+    id: TensorId,
+    here: frozenset[str],
+    there: frozenset[str],
+) -> str:
+    """What is known of a parameter that did not move, unlike in the reference.
+
+    `here` and `there` are the parameters that no optimizer holds in the candidate and the
+    reference.
+    """
+    if id.path in here & there:
+        return (
+            "no watched optimizer holds the parameter: the program's own code that changes it does "
+            "not run in this step, or reads values that have not changed yet"
+        )
+    if id.path in here:
+        return "no watched optimizer holds the parameter, but one does in the reference"
+    gradient = msgspec.structs.replace(id, kind="main_grad")
+    if not rung.reference.holders(gradient):
+        return "the optimizer holds the parameter, but its step does not change it"
+    if not rung.candidate.holders(gradient):
+        if any(other.kind == "main_grad" for other in rung.candidate.ids()):
+            return "the optimizer holds the parameter, but gets no gradient of it"
+        return "the optimizer holds the parameter, but its step does not change it"
+    doubtful = {finding.where for finding in comparison.findings} | {*comparison.suspects}
+    if gradient in doubtful:
+        return "the optimizer holds the parameter, but its step does not change it"
+    return (
+        "the optimizer holds the parameter and its gradient agrees, but the step does not change it"
+    )

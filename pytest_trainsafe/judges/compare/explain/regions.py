@@ -1,0 +1,103 @@
+"""Describes regions of a logical tensor: the rows of each dimension and the ranks that hold them.
+
+A region is one mask per dimension; an element belongs to it if every mask contains its index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
+from pytest_trainsafe.core.layout import Flat, Slices, Split
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
+
+#: A dimension is not named if more than this share of its rows is in the region.  The limit is
+#: lower if rows are single elements, half of which are within rounding by chance.
+MOST = 0.75
+MAX_ELEMENTS = 0.5
+
+#: The largest number of index ranges that are listed.
+MAX_RUNS = 3
+
+Region = list[torch.Tensor]
+
+
+def region_of(marked: torch.Tensor) -> Region:
+    """The smallest region that contains every marked element of a bool tensor."""
+    dims = range(marked.ndim)
+    return [marked.movedim(dim, 0).reshape(marked.shape[dim], -1).any(dim=1) for dim in dims]
+
+
+def name_region(region: Region, wrong: WrongTensor) -> tuple[str, str]:
+    """The region in words, and the mesh axis whose ranks hold it ("" if no axis does).
+
+    ("", "") if the region covers most of the tensor.
+    """
+    words, axes = [], []
+    for dim, mask in enumerate(region):
+        most = MOST if wrong.reference.numel() > len(mask) else MAX_ELEMENTS
+        if not 0 < int(mask.sum()) <= most * len(mask):
+            continue
+        owner, axis = _owner(dim, mask, wrong)
+        words.append(_rows(dim, mask) + owner)
+        axes.append(axis)
+    return " and ".join(words), next(filter(None, axes), "")
+
+
+def _rows(dim: int, mask: torch.Tensor) -> str:
+    found = mask.nonzero().flatten().numpy()
+    spans = [(start, start + length - 1) for start, length in contiguous_ranges(found)]
+    if len(spans) > MAX_RUNS:
+        return f"{len(found)} of {len(mask)} rows in dimension {dim} (the first is row {found[0]})"
+    listed = ", ".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
+    rows = "row" if len(found) == 1 else "rows"
+    return f"{rows} {listed} of {len(mask)} in dimension {dim}"
+
+
+def _owner(dim: int, mask: torch.Tensor, wrong: WrongTensor) -> tuple[str, str]:
+    """The ranks along one axis that hold the rows of a region, in words, and the axis.
+
+    `mask` marks the region's rows in dimension `dim`.  ("", "") if the rows are spread over all
+    ranks along every axis.
+    """
+    hit = [part for part in wrong.parts if _holds(part, dim, mask, wrong)]
+    for axis in _axes(wrong.parts, dim):
+        there = sorted({part.coordinates[axis] for part in hit})
+        if there and len(there) < wrong.sizes[axis]:
+            ranks = ", ".join(map(str, there))
+            parts, name = ("parts", "ranks") if len(there) > 1 else ("part", "rank")
+            whole = "the" if _covers(dim, mask, hit, wrong) else "inside the"
+            return f" ({whole} {parts} of {axis} {name} {ranks})", axis
+    return "", ""
+
+
+def _axes(parts: Sequence[Part], dim: int) -> list[str]:
+    axes: list[str] = []
+    for placement in parts[0].layout if parts else ():
+        if isinstance(placement, Slices | Flat):
+            axes += placement.axes
+        elif isinstance(placement, Split) and placement.dim == dim:
+            axes.append(placement.axis)
+    return list(dict.fromkeys(axes))
+
+
+def _indices(
+    part: Part, dim: int, wrong: WrongTensor
+) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    try:
+        arrays = index_arrays(part.layout, part.coordinates, wrong.sizes, wrong.reference.shape)
+    except LayoutError:
+        return np.empty(0, dtype=np.int64)  # merge reports this error
+    return arrays[dim]
+
+
+def _holds(part: Part, dim: int, mask: torch.Tensor, wrong: WrongTensor) -> bool:
+    return bool(mask.numpy()[_indices(part, dim, wrong)].any())
+
+
+def _covers(dim: int, mask: torch.Tensor, hit: Sequence[Part], wrong: WrongTensor) -> bool:
+    return all(bool(mask.numpy()[_indices(part, dim, wrong)].all()) for part in hit)

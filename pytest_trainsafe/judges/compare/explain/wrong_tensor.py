@@ -1,0 +1,99 @@
+"""A wrong tensor with the evidence on it.  Made by the judge, read by the patterns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+
+from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.judges.compare.errors import Norms, spread
+from pytest_trainsafe.judges.compare.errors import norm as array_norm
+
+#: An explanation may leave this share of the error unexplained even if rounding allows less.
+LEFT_OVER = 0.01
+
+#: Tensors of fewer elements than this easily match a pattern by chance.
+FEW = 4
+
+#: Tensors whose norm comes from fewer elements than this (by participation ratio) do so too.
+CARRIERS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class WrongTensor:
+    """A wrong logical tensor and the evidence on it.
+
+    `value` and `reference` are float64 or complex128, finite, and of one shape.  `parts` are the
+    ranks' parts.  A wrong value may be scaled by the size of a mesh axis or by another number:
+    `sizes` has the sizes of the mesh axes, and `factors` the other numbers, each with a name, such
+    as the number of "micro-batches".  `only` is the axis that alone distinguishes the candidate
+    from the reference, "" if there is none or more than one.  `allowed` is the absolute norm of the
+    error that rounding explains, and `slices` this norm at every index of each dimension (empty if
+    unknown).  `dtype` is the dtype in which the reference recorded the tensor.  `earlier` maps
+    descriptions ("of the previous step") to the reference's earlier values, and `earlier_allowed`
+    to the norms of the errors that rounding explains in these (`allowed` for values that it lacks).
+    If the tensor is the sum of the gradients of micro-batches, `terms` maps each micro-batch to its
+    gradient, and `left` has what a program that does not clear its gradients may still hold of the
+    previous step, in the reference's values.
+    `computed` maps each rank to the micro-batches that it computes in the tensor's step.
+    """
+
+    value: torch.Tensor
+    reference: torch.Tensor
+    parts: list[Part]
+    sizes: Mapping[str, int]
+    allowed: float
+    kind: str = "activation"
+    dtype: str = "float32"
+    factors: Mapping[str, int] = field(default_factory=dict)
+    slices: tuple[Norms, ...] = ()
+    earlier: Mapping[str, torch.Tensor] = field(default_factory=dict)
+    earlier_allowed: Mapping[str, float] = field(default_factory=dict)
+    terms: Mapping[int, torch.Tensor] = field(default_factory=dict)
+    left: tuple[torch.Tensor, ...] = ()
+    only: str = ""
+    computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    error: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        assert self.value.shape == self.reference.shape
+        object.__setattr__(self, "error", norm(self.value - self.reference))
+
+    def explains(
+        self,
+        value: torch.Tensor,
+        target: torch.Tensor | None = None,
+        allowed: float | None = None,
+    ) -> bool:
+        """Whether `value` equals the reference (or `target`) up to rounding or 1 % of the error.
+
+        `allowed` is the norm of the error that rounding explains in `target`; None for that of the
+        reference.
+        """
+        left = norm(value - (self.reference if target is None else target))
+        return self.settles(left, allowed)
+
+    def settles(self, left: float, allowed: float | None = None) -> bool:
+        """Whether a remaining error of norm `left` is rounding, or at most 1 % of `error`.
+
+        `allowed` is as for `explains`.
+        """
+        share = 0.25 if self.value.numel() >= FEW else 0.05
+        rounding = self.allowed if allowed is None else allowed
+        return left <= max(min(3 * rounding, share * self.error), LEFT_OVER * self.error)
+
+
+def by_few(tensor: torch.Tensor) -> bool:
+    """Whether most of the tensor's norm comes from a few elements.
+
+    Such a tensor may match a pattern by chance.
+    """
+    return spread(tensor.numpy()).few > 1 / math.sqrt(CARRIERS)
+
+
+def norm(tensor: torch.Tensor) -> float:
+    """Frobenius norm."""
+    return array_norm(tensor.numpy())

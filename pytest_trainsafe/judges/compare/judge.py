@@ -1,0 +1,37 @@
+"""The registered compare judge, which runs the ladder: it compares in one dtype after another."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.judge.contract import JudgeOptions
+from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.runs.traces import Runs
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+class CompareJudge:
+    """The judge that compares a candidate with its reference in one dtype after another."""
+
+    name = "compare"
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """The Runs in the first dtype that can start at once; the ladder requests all others later.
+
+        If the first dtype is narrower than float64, the candidate may have to replay decisions that
+        the reference made.  Its Run is then requested later, when the reference has finished.
+        """
+        first = case.rungs[0]
+        roles: tuple[Role, ...] = ("candidate", "reference")
+        return [
+            spec_of(case, role, first)
+            for role in roles
+            if role != "candidate" or first == "float64"
+        ]
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
+        """Compare the candidate with its reference, dtype by dtype, down to the first failure."""
+        return climb(runs.candidate, runs.reference, options.loosen, tuple(options.accept))

@@ -1,0 +1,447 @@
+"""The ladder: judges a test's Runs dtype by dtype, widest first.
+
+Each dtype is a rung.  float64 comes first: its rounding errors are too small to hide a bug.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.annotations.write import write_annotations
+from pytest_trainsafe.config.checks import is_accepted, require_known
+from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
+from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared, misfits
+from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
+from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.guards.deterministic import not_deterministic
+from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
+from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
+from pytest_trainsafe.judges.compare.guards.vacuity import guard
+from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
+from pytest_trainsafe.judges.compare.ladder.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
+from pytest_trainsafe.judges.compare.ladder.summary import point_summary
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.sketch.rerecord import tensors_to_record
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen, require_used
+from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.launch.failure import raised, reason
+from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
+from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.trace.reader import Trace, TraceError
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.runs.traces import Traces
+    from pytest_trainsafe.sweep.case import Case
+
+
+def climb(
+    candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accept: Sequence[str]
+) -> LadderJudgement:
+    """Judge every rung of a test, down to the first that fails.
+
+    The ladder continues after an inconclusive rung, because a failure in a later one is more
+    informative.  The default ladder skips float64 if the reference cannot run in it, or if the
+    candidate raises the same exception in it twice and runs in the next rung.
+    """
+    case = candidate.case
+    accepted = {*accept, *case.settings.accept}
+    require_known(accepted)
+    for dtype in case.rungs:
+        candidate.prefetch(dtype)  # first, because the look-up of a cached reference takes time
+        reference.prefetch(dtype)
+    if "float64" not in case.program.traits.dtypes:
+        reference.prefetch("float64")
+    ladder = _Ladder(candidate, reference, loosen, accepted)
+    rungs, shadow, left_out = _runnable(case, reference)
+    broken: GroupFailure | None = None
+    for dtype in rungs:
+        shadowed = dtype != "float64" and shadow
+        try:
+            failed = ladder.fails(dtype, shadowed, last=dtype == rungs[-1])
+        except GroupFailure as failure:
+            may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
+            may_lack = may_lack and candidate.ended_in(dtype, failure)
+            if not (may_lack and raised(failure.result)):
+                raise with_dtype_advice(failure, dtype, case.dtype) from None
+            broken = failure
+            left_out.append(
+                f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
+            )
+            continue
+        if failed:
+            ladder.explain(shadowed)
+            break
+    passes = not any(entry.failed for entry in ladder.judged)
+    if broken is not None and passes and not candidate.fails_again("float64", broken):
+        raise broken  # not reproducible, so not caused by the dtype
+    point, located = str(case.point), ladder.located
+    judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
+    return replace(judgement, summary=ladder.summary(judgement))
+
+
+class _Ladder:
+    """The judged rungs of one test, from the widest down, with the seconds they took."""
+
+    def __init__(
+        self, candidate: Traces, reference: Traces, loosen: Sequence[Loosen], accepted: set[str]
+    ) -> None:
+        self.candidate = candidate
+        self.reference = reference
+        self.loosen = loosen
+        self.accepted = accepted
+        self.judged: list[RungJudgement] = []
+        self.located: Located | None = None
+        self.seconds = {"compare": 0.0}
+        self._rung: Rung | None = None
+
+    def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
+        """Judge the rung `dtype`; `last` says that no rung follows.  Returns whether it fails.
+
+        Reference runs with noise measure rounding; if `shadowed`, a run in float64 does so too.
+        """
+
+        def ahead() -> None:
+            """Launch the next test's Runs if all Runs that this test needs are known."""
+            if last or self.candidate.foreseen():
+                self.candidate.runs.look_ahead()
+
+        candidate, reference, screened = self.candidate, self.reference, None
+        rung = make_rung(dtype, candidate, reference, shadowed, ahead)
+        comparison = self._compare(rung)
+        if comparison.suspects:
+            candidate = candidate.keeping(tensors_to_record(comparison.suspects, rung.candidate))
+            reference, screened = reference.in_full(), comparison
+            rung = make_rung(dtype, candidate, reference, shadowed)
+            comparison = self._compare(rung, screened)
+        rung, comparison = measured_again(
+            rung, comparison, dtype, reference, lambda again: self._compare(again, screened)
+        )
+        if comparison.failed:
+            with _one_thread():
+                comparison = led_by_setup(rung, with_factor(rung, comparison))
+        unsteady = not_deterministic(rung, comparison, dtype, reference)
+        if unsteady is not None and not is_accepted(unsteady.check, self.accepted):
+            comparison.findings.clear()  # a program that differs from itself cannot be compared
+        self.judged.append(_judged(dtype, rung, comparison, self.accepted, unsteady))
+        self._rung = rung
+        return comparison.failed
+
+    def explain(self, shadowed: bool) -> None:
+        """Find the missing or wrong annotations that explain a failed rung, or the faulty code."""
+        failed, rung = self.judged[-1], self._rung
+        assert rung is not None
+        failed.explained = self._declarations(rung, failed, shadowed)
+        case = self.candidate.case
+        if case.settings.localize and not failed.explained:
+            began = time.perf_counter()
+            self.located = _localize(self.candidate, self.reference, rung, failed)
+            if self.located is not None:
+                self.seconds["localize"] = time.perf_counter() - began
+                for each in filter(None, (failed, failed.rest)):
+                    with_known_axis(each.comparison, self.located)
+        if self.located is None:
+            from pytest_trainsafe.judges.compare.localize.search import wrong_line
+
+            self.located = wrong_line(self.candidate, rung, failed)
+
+    def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
+        """Propose annotations for a failed rung.  Returns whether they explain every failure."""
+        lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
+        averaged = may_be_misaveraged(rung, failed.comparison)
+        if not lacking and not unfit and not averaged:
+            return False
+        comparison = failed.comparison
+        whole = self._in_full(failed.dtype, shadowed)
+        if whole is not None:
+            rung, comparison = whole, _compare(whole, self.loosen)
+        wrong = proposal = means = None
+        with _one_thread():
+            if averaged:
+                means = misaveraged(rung, comparison, self.loosen)
+            if unfit:
+                wrong = misdeclared(rung, comparison, self.loosen)
+            if lacking:
+                proposal = propose(rung, comparison, self.loosen, self._again(failed.dtype))
+        if means is not None:
+            failed.advice = Advice(misaveraged=means)
+            return True
+        written = _write(self.candidate.case, self.candidate, proposal)
+        failed.advice = Advice(None, wrong, proposal, written, _watch_line(rung.candidate))
+        failed.rest = _rest(failed.dtype, proposal, self.accepted)
+        declared = wrong is not None and wrong.left is None
+        return declared or (proposal is not None and proposal.settles)
+
+    def _again(self, dtype: str) -> Callable[[Rung, Comparison], tuple[Rung, Comparison]]:
+        """A function that measures rounding again for a comparison with other layouts."""
+        full = self.candidate.case.settings.record == "full"
+        reference = self.reference if full else self.reference.in_full()
+
+        def again(rung: Rung, comparison: Comparison) -> tuple[Rung, Comparison]:
+            """Judge `rung` with more runs with noise, if too few may be why `comparison` failed."""
+            judge = functools.partial(compare, loosen=self.loosen)
+            return measured_again(rung, comparison, dtype, reference, judge)
+
+        return again
+
+    def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
+        """The rung with the values of all tensors; None if they are already recorded."""
+        if self.candidate.case.settings.record == "full":
+            return None
+        reference = self.reference.in_full()
+        rung = make_rung(dtype, self.candidate.in_full(), reference, shadowed)
+        assert self._rung is not None
+        return more_samples(rung, dtype, reference, 1 + len(self._rung.resampled))
+
+    def summary(self, judgement: LadderJudgement) -> PointSummary:
+        """This Point's entry in the terminal's summary."""
+        candidate = self.candidate
+        seconds = {**candidate.seconds, **self.seconds}
+        summary = point_summary(judgement, seconds)
+        summary["program"] = judgement.program
+        summary["axes"] = dict(candidate.case.point)
+        if self.located is not None and self.located.faults:
+            summary["faults"] = list(self.located.faults)
+        if self.located is not None and self.located.source:
+            summary["look_at"] = {"source": self.located.source, "what": self.located.what}
+        if self.reference.runs.reused:
+            summary["references"] = dict(self.reference.runs.reused)
+        unlooked = dict.fromkeys(text for entry in self.judged for text in entry.not_compared)
+        summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
+        return summary
+
+    def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
+        began = time.perf_counter()
+        comparison = _compare(rung, self.loosen, screened)
+        self.seconds["compare"] += time.perf_counter() - began
+        return comparison
+
+
+def _write(case: Case, candidate: Traces, proposal: Proposal | None) -> str:
+    """Write a proposal to a file if the user requested it.  Returns the file, "" for none."""
+    if proposal is None or not (case.settings.annotate and proposal.wanted):
+        return ""
+    written = write_annotations(
+        proposal.wanted, proposal.file, case.nodeid, case.settings.annotate, proposal.model
+    )
+    candidate.runs.notes[f"annotations that {case.nodeid} lacks: {written}"] = None
+    return written
+
+
+def _watch_line(candidate: Trace) -> str:
+    """The "file:line" that calls ctx.watch; "" if it is not known."""
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    return next((site.user or site.at for site in sites if site.what == "watch"), "")
+
+
+def make_rung(
+    dtype: str,
+    candidate: Traces,
+    reference: Traces,
+    shadowed: bool,
+    launched: Callable[[], None] | None = None,
+) -> Rung:
+    """The traces of one rung; those not yet recorded are launched together.
+
+    If `shadowed`, the reference's float64 trace, which measures rounding, is one of them.
+    `launched` is called when all of them are launched, before the candidate's trace is awaited.
+    """
+    candidate.prefetch(dtype)
+    for needed in (dtype, "float64") if shadowed else (dtype,):
+        reference.prefetch(needed)
+    decided = reference.decided(dtype)
+    candidate, measured = candidate.replaying(decided), reference.replaying(decided)
+    if decided is not None:
+        for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
+            traces.prefetch(needed)
+    trusted, perturbed = reference.at(dtype), measured.perturbed(dtype)
+    shadow = measured.at("float64") if shadowed else None
+    if launched is not None:
+        launched()
+    tested = renumbered(candidate.at(dtype), trusted)
+    return Rung(reference.rounding(dtype), tested, trusted, perturbed, shadow)
+
+
+def measured_again(
+    rung: Rung,
+    comparison: Comparison,
+    dtype: str,
+    reference: Traces,
+    judge: Callable[[Rung], Comparison],
+) -> tuple[Rung, Comparison]:
+    """Judge again with more runs with noise, as long as too few may be the cause of a failure."""
+    for each in ROUNDS:
+        if not needs_samples(comparison, each):
+            return rung, comparison
+        rung = more_samples(rung, dtype, reference, each.samples)
+        comparison = judge(rung)
+    undecided(comparison)
+    return rung, comparison
+
+
+def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
+    """The rung with rounding measured by `samples` runs with noise in total.
+
+    Runs in which the program fails are skipped, because the noise may cause the failure.
+    """
+    measured = reference.replaying(reference.decided(dtype))
+    measured.prefetch_perturbed(dtype, range(1, samples))
+    resampled = []
+    for sample in range(1, samples):
+        with contextlib.suppress(GroupFailure):
+            resampled.append(measured.perturbed(dtype, sample))
+    return replace(rung, resampled=tuple(resampled))
+
+
+def _localize(
+    candidate: Traces, reference: Traces, rung: Rung, failed: RungJudgement
+) -> Located | None:
+    from pytest_trainsafe.judges.compare.localize.search import localize_rung
+
+    with _one_thread():
+        return localize_rung(candidate, reference, rung, failed)
+
+
+def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
+    """The rungs to judge, whether float64 can measure their rounding, and notes on skipped ones.
+
+    The first rung is skipped if the reference cannot run in its dtype.  The test fails instead if
+    the user requested this dtype, or if it is the Point's own.  If only the candidate cannot run in
+    float64, the reference's float64 run still measures rounding.
+    """
+    rungs = list(case.rungs)
+    alone = "float64" not in case.program.traits.dtypes
+    if not alone and (case.settings.dtypes or rungs[0] == case.dtype):
+        return rungs, "float64" in rungs, []
+    try:
+        reference.at("float64" if alone else rungs[0])
+    except GroupFailure as failure:
+        why = reason(failure.result)
+        lost = "the measurement of rounding in float64" if alone else rungs[0]
+        it = "float64" if alone else "it"
+        note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
+        return rungs if alone else rungs[1:], False, [note]
+    return rungs, alone or "float64" in rungs, []
+
+
+def judge_pair(
+    candidate: Trace | Path | str,
+    reference: Trace | Path | str,
+    perturbed: Trace | Path | str | None,
+    shadow: Trace | Path | str | None,
+    loosen: Sequence[Loosen],
+    accept: Sequence[str],
+) -> LadderJudgement:
+    """Judge two recorded Runs, in the dtype of the reference.
+
+    `perturbed` is the reference with noise of the size of rounding errors, `shadow` the reference
+    in float64; both measure rounding.  If both are None, only bitwise equal tensors pass.
+    Raises TraceError for a trace that cannot be read, or whose dtype is not the expected one.
+    """
+    require_known(accept)
+    opened = _opened(reference)
+    dtype = opened.manifest.dtype
+    rung = Rung(
+        dtype=rounding_of(opened),
+        candidate=renumbered(_of_dtype(_opened(candidate), dtype, "candidate"), opened),
+        reference=opened,
+        perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
+        shadow=_of_dtype(_opened(shadow), "float64", "shadow") if shadow else None,
+    )
+    # A caller who passes no runs that measure rounding accepts that only equal values pass.
+    unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
+    comparison = _compare(rung, loosen)
+    if comparison.failed:
+        with _one_thread():
+            comparison = led_by_setup(rung, with_factor(rung, comparison))
+    judged = _judged(dtype, rung, comparison, {*accept, *unmeasured}, None)
+    if comparison.failed and has_missing(rung, comparison):
+        with _one_thread():
+            proposal = propose(rung, comparison, loosen)
+        if proposal is not None:
+            judged.advice = Advice(proposal=proposal)
+            judged.explained = proposal.settles
+            judged.rest = _rest(dtype, proposal, {*accept, *unmeasured})
+    return LadderJudgement(opened.manifest.program, str(rung.candidate.point), [judged])
+
+
+def _of_dtype(trace: Trace, dtype: str, role: str) -> Trace:
+    if trace.manifest.dtype != dtype:
+        raise TraceError(
+            f"the trace {trace.path}, passed as `{role}`, was recorded in {trace.manifest.dtype}, "
+            f"but this comparison needs one in {dtype}. Record it in {dtype}."
+        )
+    return trace
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Limit torch to one thread: tensors are small, and idle threads would slow down the ranks."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _compare(
+    rung: Rung, loosen: Sequence[Loosen], screened: Comparison | None = None
+) -> Comparison:
+    require_used(loosen, rung.reference.ids())
+    with _one_thread():
+        return compare(rung, loosen, screened)
+
+
+def _judged(
+    dtype: str, rung: Rung, comparison: Comparison, accepted: set[str], unsteady: Finding | None
+) -> RungJudgement:
+    # A failure is a verdict already; guards apply only to a comparison that would pass.
+    found = [unsteady] if unsteady is not None else guard(rung, comparison)
+    doubts = [f for f in comparison.findings if f.verdict == "inconclusive"]
+    doubts += [] if comparison.failed else found
+    return RungJudgement(
+        dtype=dtype,
+        rounding=rung.dtype,
+        comparison=comparison,
+        doubts=[f for f in doubts if not is_accepted(f.check, accepted)],
+        hints=setup_hints(found, comparison),
+        accepted=[f for f in doubts if is_accepted(f.check, accepted)],
+        cast=deciding_cast(rung.reference),
+        reference=_named(rung.reference),
+        not_compared=not_compared(rung, comparison),
+        samples=1 + len(rung.resampled),
+    )
+
+
+def _rest(dtype: str, proposal: Proposal | None, accepted: set[str]) -> RungJudgement | None:
+    """The judgement of what still fails with the proposed layouts; None if nothing does."""
+    if proposal is None or proposal.rest is None or proposal.settles or not proposal.leads:
+        return None
+    rung, comparison = proposal.rest
+    with _one_thread():
+        comparison = with_factor(rung, comparison)
+    return _judged(dtype, rung, comparison, accepted, None)
+
+
+def _named(reference: Trace) -> str:
+    return "a single device" if reference.manifest.world_size == 1 else str(reference.point)
+
+
+def _opened(trace: Trace | Path | str) -> Trace:
+    return trace if isinstance(trace, Trace) else Trace.open(trace)

@@ -1,0 +1,62 @@
+"""A Point's entry in the terminal's summary, from its judgement.  Called by the ladder."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.guards.causes import leading
+from pytest_trainsafe.judges.compare.ladder.judgement import (
+    LadderJudgement,
+    RungJudgement,
+    first_of,
+    lead_of,
+)
+from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary, RungSummary
+
+
+def point_summary(judgement: LadderJudgement, seconds: dict[str, float]) -> PointSummary:
+    """The verdict, the first Finding or the reason, and the numbers of each rung."""
+    judged, verdict = judgement.rungs, judgement.verdict
+    doubt = leading(finding for entry in judged for finding in entry.doubts)
+    summary: PointSummary = {
+        "point": judgement.point,
+        "verdict": verdict,
+        "rungs": [_rung_summary(j.dtype, j.comparison) for j in judged],
+        "seconds": {stage: round(spent, 3) for stage, spent in seconds.items()},
+    }
+    if verdict == "fail" and judged[-1].missing is not None:
+        summary["first"] = _of_proposal(judged[-1], judged[-1].missing)
+    elif verdict == "fail":
+        lead = lead_of([f for f in judged[-1].comparison.findings if f.verdict == "fail"])
+        summary["first"] = first_of(lead, with_source=not judged[-1].explained)
+    elif doubt is not None:
+        summary["reason"] = doubt.message
+    return summary
+
+
+def _of_proposal(judged: RungJudgement, proposal: Proposal) -> FirstSummary:
+    """The missing annotations, which lead the report, in place of its first Finding."""
+    message = proposal.headline
+    if judged.rest is not None and proposal.left is not None:
+        left = proposal.left.where
+        more = f"{left.path} · {left.kind} is wrong too" if left is not None else "more is wrong"
+        message += f"; {more}"
+    written = judged.advice.written
+    return {
+        "judge": "compare",
+        "check": "annotations",
+        "where": "",
+        "pattern": "",
+        "cause": written or "add them from the report, or run with --trainsafe-annotate",
+        "message": message,
+        "dtype": judged.dtype,
+    }
+
+
+def _rung_summary(dtype: str, comparison: Comparison) -> RungSummary:
+    return {
+        "dtype": dtype,
+        "tensors": sum(comparison.compared.values()),
+        "worst": comparison.worst,
+        "worst_name": str(comparison.worst_id) if comparison.worst_id is not None else "",
+    }

@@ -1,0 +1,93 @@
+"""Finds the axis without which a fault does not occur, by trying Points without one axis.
+
+Called by `judges.compare.localize.search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.validity import invalid
+
+#: Axes that require another axis.
+NEEDS = {"sp": "tp", "vpp": "pp"}
+
+
+def parallel(point: Point, names: frozenset[str]) -> list[str]:
+    """The axes in `names` that have an effect at a Point.
+
+    Axes that require another axis, such as sp, which requires tp, come first.
+    """
+    found = [axis for axis, value in point if axis in names and value != trivial(axis, value)]
+    return sorted(found, key=lambda axis: axis not in NEEDS)
+
+
+def trivial(axis: str, value: AxisValue) -> AxisValue:
+    """The value, of the same type as `value`, at which an axis has no effect."""
+    if axis == "zero":
+        return 0
+    if isinstance(value, bool):
+        return False
+    return 1 if isinstance(value, int) else "none"
+
+
+def without(case: Case, axis: str) -> Point | None:
+    """The case's Point without `axis` and the axes that require it; None if that is not valid."""
+    role = case.point.mesh.role(axis)
+    alone = case.point.mesh.members(role) == (axis,)
+    dependent = [name for name, other in NEEDS.items() if other == role and alone]
+    point = case.point.without("dtype", axis, *dependent)
+    arguments = case.program.complete(case.candidate_arguments)
+    reason = invalid(point, arguments, case.program.rules, case.settings.max_world_size)
+    return point if reason is None else None
+
+
+@dataclass(frozen=True, slots=True)
+class Tried:
+    """What Points without one axis show about a fault.
+
+    `axis` is the axis without which the fault does not occur, "" if there is no such axis, or more
+    than one; `text` is a sentence on what was tried.  Without each of the axes in `stays`, the
+    fault occurs too.
+    """
+
+    axis: str = ""
+    text: str = ""
+    stays: tuple[str, ...] = ()
+
+
+def necessary_axis(case: Case, axes: list[str], persists: Callable[[Point], bool | None]) -> Tried:
+    """The axis without which the fault does not occur.
+
+    `persists(point)` returns whether the fault occurs at a Point, None if that is unknown.
+    """
+    values: Mapping[str, AxisValue] = dict(case.point)
+    gone: list[str] = []
+    stays: list[str] = []
+    for axis in axes:
+        role = case.point.mesh.role(axis)
+        if any(NEEDS.get(name) == role for name in gone):
+            continue  # without this axis, the other one would be removed too
+        point = without(case, axis)
+        there = None if point is None else persists(point)
+        if there is not None:
+            (stays if there else gone).append(axis)
+
+    def at(axis: str) -> str:
+        """The axis with the value at which it has no effect, as in `tp=1`."""
+        return f"{axis}={trivial(axis, values[axis])}"
+
+    if not gone:
+        tried = " and ".join(f"at {at(axis)}" for axis in stays)
+        text = f"no single axis: the fault also occurs {tried}" if tried else ""
+        return Tried("", text, tuple(stays))
+    if len(gone) == 1:
+        also = " and ".join(f"at {at(axis)}" for axis in stays)
+        text = f"{gone[0]}: at {at(gone[0])} the fault is gone"
+        text = f"{text}, {also} it is still there" if also else text
+        return Tried(gone[0], text, tuple(stays))
+    text = f"{' and '.join(gone)} together: without any of them the fault is gone"
+    return Tried("", text, tuple(stays))

@@ -1,0 +1,449 @@
+"""Describes the faults that were found.  Called by `judges.compare.localize.search`.
+
+Only tensors that were compared are said to agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from functools import cached_property
+
+from pytest_trainsafe.core.code_files import is_installed, relative
+from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.held import unheld
+from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.guards.untied import without_shares
+from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
+from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
+from pytest_trainsafe.judges.compare.localize.gradients import (
+    able_to_sum,
+    axis_of_terms,
+    lost,
+    never_reduced,
+    norm_text,
+    reduced_wrongly,
+)
+from pytest_trainsafe.judges.compare.localize.inputs import Compared
+from pytest_trainsafe.judges.compare.localize.lines import (
+    NOWHERE,
+    Place,
+    apart,
+    calls,
+    collectives_of_loss,
+    constructed,
+    made,
+    of_loss,
+    set_up,
+)
+from pytest_trainsafe.judges.compare.localize.places import Places
+from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import Reduction
+
+_ROOT = "the root module"
+
+#: The report lists at most so many names per group of faults, and so many groups per failure.
+MAX_NAMES = 3
+MAX_GROUPS = 3
+
+#: The largest number of the program's reductions that are listed.
+MAX_REDUCTIONS = 4
+
+
+def located(
+    faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
+) -> Located:
+    """The report's rows that describe `faults`.
+
+    `axis` is the text on the axis (such as tp) without which the first fault does not occur, or "".
+    """
+    description = _Description(faults, comparison, rung, program)
+    groups: dict[tuple[Phase, str, bool, str, str], list[Fault]] = {}
+    for fault in faults:
+        key = fault.phase, description.group(fault), fault.between, fault.uncalled, fault.condition
+        groups.setdefault(key, []).append(fault)
+    rows = []
+    agrees = description.agrees(faults[0])
+    for number, group in enumerate(list(groups.values())[:MAX_GROUPS]):
+        text = description.describe(group)
+        rows.append(("faulty", agrees + text) if not number else ("and", text))
+    if len(groups) > MAX_GROUPS:
+        rows.append(("", f"and {len(groups) - MAX_GROUPS} more"))
+    if cleared := description.clears_the_optimizer():
+        rows.append(("agrees", cleared))
+    first = next(iter(groups.values()))
+    for number, text in enumerate(description.reductions(first)):
+        rows.append(("" if number else "reduced by", text))
+    if axis:
+        rows.append(("axis", axis))
+    named = tuple((fault.phase, fault.target) for fault in faults)
+    return Located(tuple(rows), *description.place(first), named)
+
+
+class _Description:
+    def __init__(
+        self, faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program
+    ) -> None:
+        self.faults = faults
+        self.comparison = comparison
+        self.rung = rung
+        self.modules = {n: e for rank in rung.candidate.ranks for n, e in rank.modules.items()}
+        summing = able_to_sum(rung.candidate, comparison, {f.target for f in faults})
+        self.places = Places(summing, program, rung.reference)
+        self.compared = Compared(rung)
+        self.program = program.name
+
+    def group(self, fault: Fault) -> str:
+        """The key by which faults of one phase share a sentence: the class of a module."""
+        if fault.condition == "altered":
+            return ""
+        if fault.phase in ("forward", "backward") and fault.target in self.modules:
+            return self.modules[fault.target].cls
+        return ""
+
+    def agrees(self, fault: Fault) -> str:
+        """The clause that says which tensors before a fault agree; "" if none was compared.
+
+        It begins the sentence on the fault.
+        """
+        forward = "" if self.fails("activation") else self.compared.modules("activation")
+        both = (
+            ""
+            if self.fails("activation", "activation_grad")
+            else self.compared.modules("activation", "activation_grad")
+        )
+        match fault.phase:
+            case "buffer" | "backward" if forward:
+                return f"the forward of {forward} agrees; "
+            case "loss" if forward:
+                return f"the forward of {forward} agrees; "
+            case "weights" | "accumulation" | "reduction" | "clearing" if both:
+                return f"the forward and the backward of {both} agree; "
+            case "optimizer" if self.compared.has("main_grad") and not self.fails("main_grad"):
+                return "every gradient that the optimizer receives agrees; "
+            case "unheld" if self.compared.has("main_grad"):
+                return "every compared parameter that a watched optimizer holds agrees; "
+        return ""
+
+    def fails(self, *kinds: Kind, module: str | None = None) -> bool:
+        """Whether any tensor of these kinds differs, or any of those that belong to `module`."""
+        return any(
+            f.where is not None and f.where.kind in kinds and module in (None, f.where.module)
+            for f in self.found()
+        )
+
+    def clears_the_optimizer(self) -> str:
+        """The sentence that the optimizer's step is right; "" unless it was judged alone.
+
+        It is if its wrong gradients were replaced by equal ones in both Runs.
+        """
+        if not self.updated_alone or any(f.phase == "optimizer" for f in self.faults):
+            return ""
+        trained = self.compared.trained | self.updated_alone
+        count, total = len(self.updated_alone), len(trained)
+        which = f"all {total}" if count == total else f"{count} of the {total}"
+        return (
+            "the optimizer's step: given equal generated gradients in both Runs, it "
+            f"updates {which} trained parameters as in the reference"
+        )
+
+    @cached_property
+    def updated_alone(self) -> frozenset[str]:
+        """The compared parameters that both Runs updated by equal, generated gradients."""
+        first = min((f.where.step for f in self.found() if f.where is not None), default=INITIAL)
+        return Steps(self.rung).updated(first)
+
+    def clears_the_model(self) -> str:
+        """The clause that the model is not at fault; "" if a part of it is at fault, too."""
+        of_model = ("forward", "backward", "buffer", "weights")
+        blamed = any(f.target != PROGRAM and f.phase in of_model for f in self.faults)
+        return "" if blamed else "; the model is not at fault"
+
+    def describe(self, group: Sequence[Fault]) -> str:
+        """The sentence on a group of faults."""
+        fault = group[0]
+        if fault.phase in ("forward", "backward"):
+            return self.describe_module(group)
+        names = [fault.target for fault in group]
+        total = self.compared.parameters
+        parameters = name_list(names, "parameter")
+        if len(names) == total > MAX_NAMES:
+            parameters = f"all {total} parameters"
+        match fault.phase:
+            case "data":
+                cleared = self.clears_the_model()
+                return f"the data that {self.program} passes to its model is wrong{cleared}"
+            case "buffer":
+                modules = name_list([f.target or "the root module" for f in group], "module")
+                return f"the buffers are wrong after the forward of {modules}"
+            case "loss":
+                return f"the loss that {self.program} reports is wrong{self.clears_the_model()}"
+            case "norm":
+                return norm_text(self.comparison, self.rung, self.compared)
+            case "weights":
+                return f"the gradients of {parameters} are wrong{self.unsummed(group)}"
+            case "clearing":
+                return (
+                    f"the gradients of {parameters} still contain those of the previous step: the "
+                    "program does not set them to zero between the steps"
+                )
+            case "accumulation":
+                return (
+                    f"the gradients of {parameters} are accumulated wrongly: each micro-batch's "
+                    f"gradient agrees, but {lost(self.comparison, names)}"
+                )
+            case "reduction" if self.places.changed(self.comparison, names) is not None:
+                return (
+                    f"the gradients of {parameters} are changed between their backward and the "
+                    f"optimizer's step: {self.reduced(names)}"
+                )
+            case "reduction" if over := never_reduced(self.rung.candidate, self.comparison, names):
+                return (
+                    f"no reduction of the gradients of {parameters} over {over} was seen in the "
+                    "step, so the optimizer receives those of each rank alone"
+                )
+            case "reduction":
+                return f"the gradient reduction of {parameters} is wrong: {self.reduced(names)}"
+            case "unheld":
+                return self.unheld(names)
+            case _ if (unheld(self.rung.candidate) or frozenset()).issuperset(names):
+                return f"no watched optimizer holds {parameters}, but one does in the reference"
+            case _:
+                equal = self.updated_alone.issuperset(names)
+                given = ", from equal gradients in both Runs" if equal else ""
+                return f"the optimizer's step of {parameters} is wrong{given}"
+
+    def unheld(self, names: Sequence[str]) -> str:
+        """The sentence on wrong parameters that no optimizer holds."""
+        rung = self.rung
+        return UnheldLines(rung.candidate, rung.reference, self.comparison, names).sentence()
+
+    def reduced(self, names: Sequence[str]) -> str:
+        """As `reduced_wrongly`."""
+        return reduced_wrongly(self.rung, self.comparison, self.compared, names)
+
+    def describe_module(self, group: Sequence[Fault]) -> str:
+        """The sentence on faults in the forward or backward of modules."""
+        fault = group[0]
+        if fault.handed is not None:
+            what = "what" if fault.phase == "forward" else "the gradient that"
+            return (
+                f"{what} {self.program} sends to rank {fault.handed} of pp is wrong, outside of "
+                "the model: it agrees in the stage that sends it, but not where it arrives"
+            )
+        if fault.target == PROGRAM and fault.phase == "forward":
+            cleared = self.clears_the_model()
+            return f"the input that {self.program} passes to its model is wrong{cleared}"
+        if fault.target == PROGRAM and fault.uncalled:
+            return f"{self.program} does not run the backward of every micro-batch"
+        if fault.target == PROGRAM:
+            return (
+                f"the loss that {self.program} differentiates is wrong, outside of the model: "
+                "the gradient that reaches the model's output differs"
+            )
+        names = [f.target or _ROOT for f in group]
+        of = name_list(names, "module")
+        if fault.condition:
+            return f"the forward of {of}: {condition_text(fault.condition, len(group) == 1)}"
+        cls = module_code(self.modules, fault.target)[0]
+        if fault.uncalled and fault.target in self.modules:
+            cls = self.modules[fault.target].cls  # also torch's classes
+        own = self.modules.get(fault.target)
+        # A class of the project that calls one of torch's modules, whose code is not at fault.
+        around = own is not None and not cls.startswith(own.cls)
+        named = f"{of} ({'in ' * around}class {cls})" if cls else of
+        one = len(group) == 1
+        its, are, them = ("its", "is", "it") if one else ("their", "are", "them")
+        if fault.uncalled == "never":
+            return f"{named} {are} never called; the reference calls {them}"
+        if fault.uncalled:
+            return f"{named} {are} called less often than in the reference"
+        if fault.between:
+            of_root = names == [_ROOT]
+            code = f"the forward of {named}"
+            if cls and not around and "," not in cls:  # its own forward, not a replacement
+                code = f"{cls}.forward{'' if of_root else f' of {of}'}"
+            if fault.phase == "backward":
+                code = f"the backward of {code.removeprefix('the forward of ')}"
+            return (
+                f"{code}, outside {its} submodules: given equal outputs of these, {its} own code "
+                "or parameters give another result"
+            )
+        if fault.phase == "forward":
+            differs = f"the forward of {named}: {its} output differs"
+            if not any(self.compared.inputs(f.target) for f in group):
+                return f"{differs}; {its} inputs were not compared"
+            if any(f.not_compared for f in group):
+                return f"{differs}; not all of {its} inputs were compared"
+            return f"the forward of {named}: given equal inputs, {its} output differs"
+        where = f"the code of class {cls} around {of}" if around and cls else named
+        return (
+            f"the backward of {where}: given equal gradients of {its} output, the gradients of "
+            f"{its} inputs differ"
+        )
+
+    def unsummed(self, group: Sequence[Fault]) -> str:
+        """A clause on what a group's gradients lack: the terms of an axis, or of a parameter.
+
+        "" if neither is known.
+        """
+        own = self.unshared(group)
+        if own:
+            names = name_list([id.path for id in own], "parameter")
+            return f": they lack the gradients of {names}, which the reference shares with them"
+        axis = self.unsummed_axis(group)
+        return f": they are not summed over {axis}, where each rank holds a term" if axis else ""
+
+    def unsummed_axis(self, group: Sequence[Fault]) -> str:
+        """The axis over which the gradients of the group's parameters are never summed.
+
+        "" if there is no such axis or more than one, or if a gradient is wrong in another way.
+        """
+        targets = {fault.target for fault in group}
+        patterns = [
+            f.pattern
+            for f in self.found()
+            if f.where and f.where.kind == "param_grad" and f.where.path in targets and f.pattern
+        ]
+        return axis_of_terms(patterns)
+
+    def unshared(self, group: Sequence[Fault]) -> list[TensorId]:
+        """The parameters that the reference shares with the first of the group, as `untied` says.
+
+        [] if they do not explain this parameter's wrong gradient.
+        """
+        target = group[0].target
+        wrong = (f.where for f in self.found() if f.where and f.where.path == target)
+        first = next((id for id in wrong if id.kind == "param_grad"), None)
+        return without_shares(self.rung, first) if first is not None else []
+
+    def reductions(self, group: Sequence[Fault]) -> list[str]:
+        """The program's reductions as texts for the report; [] if none is wrong or missing."""
+        phase = group[0].phase
+        if phase not in ("reduction", "weights", "norm"):
+            return []
+        listed = self.places.listed(phase, [fault.target for fault in group])
+        found = [f"{made} at {relative(made.site)}{_called(made)}" for made in listed]
+        more = [f"and {len(found) - MAX_REDUCTIONS} more"] if len(found) > MAX_REDUCTIONS else []
+        return found[:MAX_REDUCTIONS] + more
+
+    def found(self) -> Iterator[Finding]:
+        """The failing findings."""
+        return (f for f in self.comparison.findings if f.verdict == "fail")
+
+    def place(self, group: Sequence[Fault]) -> Place:
+        """The source line at fault and a phrase that describes it; "" for both if none is known."""
+        source, what = self.code_at_fault(group)
+        return source, f"{what}{self.leading_to(group, source)}" if source else ""
+
+    def leading_to(self, group: Sequence[Fault], source: str) -> str:
+        """A clause on another line that takes part in a fault whose code is at `source`; else "".
+
+        For the program's own code, it is the line that makes the wrong tensor.  For a module, it is
+        the line that makes its output or calls the modules in it, or else the line that put it into
+        its place.  For gradients of parameters, it may be another class that has such parameters.
+        """
+        fault = group[0]
+        if fault.target == PROGRAM:
+            return self.made_by_program(fault, source)
+        if fault.phase == "weights":
+            own = self.unshared(group)
+            if own:
+                return set_up(self.rung.candidate, own[0].module, source)
+            module = fault.target.rpartition(".")[0]
+            others = source == self.code(module)[0] and self.other_class(group, source)
+            return others or set_up(self.rung.candidate, module, source)
+        if fault.condition or fault.phase not in ("forward", "backward", "buffer"):
+            return ""
+        clause = ""
+        if fault.phase == "forward" and not fault.uncalled:
+            line = made(self.rung.candidate, "output", fault.target)
+            # Of a package that makes the output, the program's line only calls the model.
+            line = "" if line == self.places.led_there() else line
+            clause = apart(f"; its output is made at {relative(line)}", line, source)
+        if not clause and (fault.between or fault.uncalled):
+            caller = self.compared.caller(fault.target) if fault.uncalled else fault.target
+            clause = calls(self.rung.candidate, caller or "", source)
+        clause = clause or set_up(self.rung.candidate, fault.target, source)
+        own_code = fault.phase != "buffer" and not fault.uncalled and not is_installed(source)
+        if clause or not own_code or source != self.modules[fault.target].source:
+            return clause
+        return constructed(self.rung.candidate, fault.target, source)
+
+    def made_by_program(self, fault: Fault, source: str) -> str:
+        """The clause of `leading_to` on the line that makes what the program's own code uses."""
+        if fault.handed is not None:
+            return ""
+        if fault.phase in ("data", "forward"):
+            for finding in self.found():
+                if finding.where is not None and finding.where.kind == "input":
+                    name = finding.where.name
+                    line = made(self.rung.candidate, "input", name)
+                    return apart(f"; {name} is made at {relative(line)}", line, source)
+        return ""
+
+    def agreed_loss(self) -> str:
+        """The line that reports the loss to the context, if its values agree; else ""."""
+        wrong = any(each.where is not None and each.where.kind == "loss" for each in self.found())
+        sites = self.places.sites
+        return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
+
+    def other_class(self, group: Sequence[Fault], source: str) -> str:
+        """The clause of `leading_to` on another class that has parameters of the group."""
+        for fault in group:
+            cls, line = module_code(self.modules, fault.target.rpartition(".")[0])
+            if line and line != source:
+                return f"; also module class {cls} at {relative(line)}"
+        return ""
+
+    def code_at_fault(self, group: Sequence[Fault]) -> Place:
+        """The source line at fault and a phrase that describes it; "" for both if none is known."""
+        fault = group[0]
+        of_module = fault.phase in ("forward", "buffer", "backward", "weights")
+        if fault.target == PROGRAM or not of_module:
+            targets = [] if fault.target == PROGRAM else [each.target for each in group]
+            if (fault.phase, fault.uncalled, fault.handed) == ("backward", "", None):
+                start = self.places.of_phase("backward", self.comparison)
+                line, what = of_loss(self.rung.candidate, start, self.agreed_loss())
+                return line, what + collectives_of_loss(self.rung.candidate)
+            return self.places.of_phase(fault.phase, self.comparison, targets)
+        if fault.condition:
+            place = self.places.of_condition(fault.condition, fault.target)
+            return place if place[0] else self.code(fault.target)
+        if fault.phase == "weights":
+            own = self.unshared(group)
+            if own:
+                return self.code(own[0].module)
+            axis = self.unsummed_axis(group)
+            summing = self.places.summing(axis) if axis else NOWHERE
+            return summing if summing[0] else self.code(fault.target)
+        if not fault.uncalled:
+            return self.code(fault.target)
+        caller = self.compared.caller(fault.target)  # the module's own code did not run
+        if caller is None:
+            return self.places.of_phase("forward", self.comparison)
+        return self.code(caller)
+
+    def code(self, path: str) -> Place:
+        """The source line that defines a module's class.
+
+        If it is in an installed package, the description adds the user's line that calls the model.
+        """
+        cls, source = module_code(self.modules, path)
+        if not source:
+            return NOWHERE
+        what = f"module class {cls}"
+        user = self.places.led_there()
+        if is_installed(source) and user:
+            what += f"; the model is called at {relative(user)}"
+        elif is_installed(source):
+            what += self.places.program_of(source)
+        return source, what
+
+
+def _called(made: Reduction) -> str:
+    return f", called at {relative(made.caller)}" if made.caller else ""

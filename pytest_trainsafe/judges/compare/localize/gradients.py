@@ -1,0 +1,159 @@
+"""Describes gradients of which every micro-batch is right, but not what the optimizer receives.
+
+The program may lose some micro-batches before the reduction, or never reduce, or reduce wrongly.
+Called by `judges.compare.localize.blame`, `judges.compare.localize.places` and `judges.compare.localize.description`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import replace
+
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
+from pytest_trainsafe.judges.compare.explain.factor_text import factor_cause
+from pytest_trainsafe.judges.compare.localize.inputs import Compared
+from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.facts import Reduction, Site
+from pytest_trainsafe.trace.reader import Trace
+
+#: The kinds of gradients after their reduction.
+REDUCED = frozenset({"main_grad", "unclipped_grad"})
+#: How the names of reductions end that sum or average; gradients rarely need any other.
+_SUMS = ("(SUM)", "(AVG)")
+
+
+def lost(comparison: Comparison, targets: Collection[str]) -> str:
+    """Which micro-batches the reduced gradients of `targets` lack, in words.
+
+    "" if they lack none, if they are all those of some ranks, so that the reduction may be wrong,
+    or if the ranks hold different gradients, as they do if the reduction comes too early.
+    """
+    failing = _failing(comparison, targets)
+    patterns = [f.pattern for f in failing if f.pattern is not None]
+    if not patterns or any(pattern.cause != LOST for pattern in patterns):
+        return ""
+    return "" if any(f.check == "replicas" for f in failing) else patterns[0].text
+
+
+def unsummed(comparison: Comparison, targets: Collection[str]) -> str:
+    """The axis over which the ranks hold terms of the reduced gradients of `targets`.
+
+    "" if there is none or more than one, or if some are known to be wrong in another way.
+    """
+    patterns = [f.pattern for f in _failing(comparison, targets) if f.pattern is not None]
+    return axis_of_terms(patterns)
+
+
+def axis_of_terms(patterns: Sequence[Pattern]) -> str:
+    """The axis of patterns that are all partial sums over the same axis; else ""."""
+    axes = {pattern.axis for pattern in patterns if pattern.name == "partial sum"}
+    alone = all(pattern.name == "partial sum" for pattern in patterns) and len(axes) == 1
+    return axes.pop() if alone else ""
+
+
+def never_reduced(candidate: Trace, comparison: Comparison, targets: Collection[str]) -> str:
+    """The axis over which a DistributedDataParallel never reduced the gradients of `targets`.
+
+    "" unless the ranks hold terms of them over an axis of role dp, and no forward of the program
+    ran such that a backward of the wrapper would reduce.
+    """
+    axis = unsummed(comparison, targets)
+    role = candidate.sizes.mesh.role
+    if not axis or role(axis) != "dp" or candidate.point.get("compile", False):
+        return ""
+    sites = [site for rank in candidate.ranks for site in rank.events_of(Site)]
+    wrappers = {site.name for site in sites if site.what == "wrapper"}
+    synced = any(site.what == "sync" for site in sites)
+    made = (each for rank in candidate.ranks for each in rank.events_of(Reduction))
+    reduced = any(each.of == "gradients" and axis in each.axes for each in made)
+    return axis if wrappers == {"DistributedDataParallel"} and not synced and not reduced else ""
+
+
+def able_to_sum(candidate: Trace, comparison: Comparison, targets: Collection[str]) -> Trace:
+    """The trace, without the optimizer's own reductions if these do not reduce `targets`.
+
+    They do not if the ranks' terms of these gradients count as wrong, as they do if nothing adds
+    them up before the parameters are updated.
+    """
+    return reduced_before_step(candidate) if unsummed(comparison, targets) else candidate
+
+
+def reduced_before_step(trace: Trace) -> Trace:
+    """A copy of a trace without the reductions that the optimizer's step makes."""
+    ranks = []
+    for rank in trace.ranks:
+        kept = [made for made in rank.events_of(Reduction) if not made.in_step]
+        ranks.append(replace(rank, facts={**rank.facts, Reduction: [*kept]}))
+    return trace.with_ranks(ranks)
+
+
+def reduced_wrongly(
+    rung: Rung, comparison: Comparison, compared: Compared, names: Sequence[str]
+) -> str:
+    """The evidence that the reduction of the gradients of the parameters `names` is wrong."""
+    traces = rung.candidate, rung.reference
+    if [any(id.kind == "main_grad" for id in trace.ids()) for trace in traces] == [False, True]:
+        return "the optimizer receives no gradient"
+    uncompared = [name for name in names if not compared.gradient(name)]
+    if len(uncompared) == len(names):
+        text = (
+            "the gradient after the reduction differs, and no micro-batch's gradient of "
+            f"{'it' if len(names) == 1 else 'them'} was compared"
+        )
+    else:
+        text = "each micro-batch's gradient agrees, but the gradient after the reduction does not"
+        if uncompared:
+            text += (
+                " (not compared: the micro-batches' gradients of "
+                f"{name_list(uncompared, 'parameter')})"
+            )
+    factor = comparison.factor
+    if factor is not None and factor.clips and factor.apart:
+        text += f"; the other {len(factor.scaled)} gradients differ only by the clipping factor"
+    elif factor is not None and len(names) == len(factor.scaled):
+        text += ", by the same factor for all"
+    return text
+
+
+def _failing(comparison: Comparison, targets: Iterable[str]) -> list[Finding]:
+    paths = {*targets}
+    return [
+        f
+        for f in comparison.findings
+        if f.verdict == "fail" and f.where is not None
+        if f.where.kind in REDUCED and f.where.path in paths
+    ]
+
+
+def norm_text(comparison: Comparison, rung: Rung, compared: Compared) -> str:
+    """The sentence on a wrong gradient norm or a wrong clip."""
+    factor, wrong = comparison.factor, comparison.wrong
+    if factor is not None and factor.clips:
+        agree = compared.has("param_grad") and not wrong["param_grad"]
+        before = "each micro-batch's gradient agrees; " if agree else ""
+        return f"{before}{factor_cause(factor)}: {factor.explanation}"
+    if not wrong["grad_norm"]:
+        return "the clipping is wrong: gradients agree before it, and differ after it"
+    main = (id for id in rung.reference.ids() if id.kind == "main_grad")
+    if reference_clips(rung, main):
+        return (
+            "the gradient norm is wrong, or all gradients are scaled before the norm is computed: "
+            "gradients are compared after clipping, which hides such a factor"
+        )
+    right = compared.has("main_grad") and not (wrong["main_grad"] or wrong["unclipped_grad"])
+    return f"the gradient norm is wrong{', although the gradients are right' if right else ''}"
+
+
+def adds_up(made: Reduction) -> bool:
+    """Whether a reduction sums or averages; one of another kind has its kind in its name."""
+    return made.call.endswith(_SUMS) or "(" not in made.call
+
+
+def once(reductions: Iterable[Reduction]) -> list[Reduction]:
+    """The reductions, without repetitions: of several that differ only in size, one is kept."""
+    found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
+    return list(found.values())

@@ -1,0 +1,191 @@
+"""Finds faults without a second Run: in initial parameters, or if no micro-batch is marked.
+
+Before the first step no tensor passes between modules.  If a program marks no micro-batch, no
+module is recorded.  In both cases there is nothing to rewrite.  Called by `search`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from pytest_trainsafe.core.code_files import is_fixture, relative
+from pytest_trainsafe.core.finding import Located
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
+from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, set_up
+from pytest_trainsafe.judges.compare.localize.places import Places
+from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.trace.facts import Site
+from pytest_trainsafe.trace.reader import Trace
+
+#: The kinds of tensors that an optimizer step produces for each parameter.
+_STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
+
+
+def initial(failed: Comparison, candidate: Trace) -> Located:
+    """The report's row on parameters that no rank holds, or else on wrong initial values."""
+    findings = [
+        (f.where, f.check)
+        for f in failed.findings
+        if f.verdict == "fail" and f.where is not None and f.where.step == INITIAL
+    ]
+    missing = [id for id, check in findings if check == "missing"]
+    if missing:
+        return _missing(missing, candidate)
+    wrong = list(dict.fromkeys(id for id, _ in findings))
+    at = _code(wrong[0].module, candidate)
+    names = list(dict.fromkeys(id.path for id in wrong))
+    text = (
+        "the initial parameters, before the first step: the values of "
+        f"{name_list(names, 'parameter')}{_on_stages(wrong, candidate)} differ from the "
+        "reference's, so the code that initializes, loads or shards the model is wrong"
+    )
+    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
+
+
+def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
+    held = _held(candidate)
+    lacking: dict[str, TensorId] = {}
+    for id in missing:
+        lacking.setdefault(_outermost(id, held), id)
+    names = list(lacking)
+    modules = [name for name in names if name != lacking[name].path]
+    text = (
+        "the initial parameters, before the first step: no rank holds "
+        f"{name_list(names, 'module' if len(modules) == len(names) else 'parameter')}"
+    )
+    if candidate.sizes["pp"] > 1 and names[0] in modules:
+        text += f"; the division into stages leaves it out: {_division(names[0], candidate)}"
+    at = _code(next(iter(lacking.values())).module, candidate)
+    return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
+
+
+def _code(module: str, candidate: Trace) -> tuple[str, str]:
+    """The line of a module's class, or of its nearest parent that a rank has, and what it is.
+
+    What it is names one more line, if one is known: the line at which the program makes a process
+    group, on whose ranks the parameters of a module may depend, or else the line that set up the
+    module.
+    """
+    modules = {name: event for rank in candidate.ranks for name, event in rank.modules.items()}
+    cls, source = module_code(modules, module)
+    if not source:
+        return "", ""
+    what = f"module class {cls}"
+    sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
+    group = next((site.user or site.at for site in sites if site.what == "group"), "")
+    if group and not is_fixture(group):
+        return source, f"{what}; a process group is made at {relative(group)}"
+    while module and module not in modules:
+        module = module.rpartition(".")[0]
+    return source, f"{what}{set_up(candidate, module, source)}"
+
+
+def _held(candidate: Trace) -> set[str]:
+    """The modules that some rank has, with all their parents.
+
+    A rank may have recorded only the parts of a module, so the module itself may not be listed.
+    """
+    held: set[str] = set()
+    for rank in candidate.ranks:
+        for name in (*rank.modules, *(id.module for id in rank.tensors if id.kind == "param")):
+            while name and name not in held:
+                held.add(name)
+                name = name.rpartition(".")[0]
+    return held
+
+
+def _outermost(id: TensorId, held: set[str]) -> str:
+    """Returns the outermost of those modules around a parameter that are missing in `held`.
+
+    Returns the path of the parameter `id` if `held` contains all modules around it.
+    """
+    parts = id.module.split(".")
+    for count in range(1, len(parts) + 1):
+        name = ".".join(parts[:count])
+        if name and name not in held:
+            return name
+    return id.path
+
+
+def _division(name: str, candidate: Trace) -> str:
+    """The siblings of a module on each stage: `in decoder.layers, rank 0 of pp has 0, 1`."""
+    parent, _, _ = name.rpartition(".")
+    inside = f"{parent}." if parent else ""
+    stages: dict[int, dict[str, None]] = {}
+    for rank in candidate.ranks:
+        here = stages.setdefault(rank.coordinates["pp"], {})
+        for module in rank.modules:
+            child = module.removeprefix(inside).partition(".")[0]
+            if module.startswith(inside) and child:
+                here[child] = None
+    divisions = [
+        f"rank {stage} of pp has {', '.join(children) or 'none'}"
+        for stage, children in sorted(stages.items())
+    ]
+    return f"in {parent or 'the root module'}, {'; '.join(divisions)}"
+
+
+def _on_stages(wrong: Iterable[TensorId], candidate: Trace) -> str:
+    """`, on rank 1 of pp,` if only some stages hold the wrong tensors; else ""."""
+    stages = {rank.coordinates["pp"] for id in wrong for rank, _ in candidate.holders(id)}
+    if not stages or len(stages) == candidate.sizes["pp"]:
+        return ""
+    return f", on rank {' and '.join(map(str, sorted(stages)))} of pp,"
+
+
+def whole_steps(failed: Comparison, places: Places) -> Located:
+    """The report's row for a program that marked no micro-batch, and a line of its step.
+
+    `places` has the lines.  No module is named, since none is compared.
+    """
+    wrong = [f.where for f in failed.findings if f.verdict == "fail" and f.where is not None]
+    kinds = {id.kind for id in wrong}
+    apart = unheld_in_both(places.candidate, places.reference)
+    # What no optimizer holds, such as an average, may follow from a wrong trained parameter.
+    held = [id for id in wrong if id.kind not in _STEPPED or _parameter(id) not in apart]
+    at = places.of_tensor((held or wrong)[0], failed) if wrong else NOWHERE
+    if kinds and kinds <= _STEPPED and failed.compared["main_grad"]:
+        names = list(dict.fromkeys(_parameter(id) for id in held or wrong))
+        if not held:
+            text = UnheldLines(places.candidate, places.reference, failed, names).sentence()
+            return Located((("faulty", text),), *at, tuple(("unheld", name) for name in names))
+        text = (
+            "every gradient that the optimizer receives agrees; the optimizer's step of "
+            f"{name_list(names, 'parameter')} is wrong"
+        )
+        return Located((("faulty", text),), *at, tuple(("optimizer", name) for name in names))
+    if kinds == {"loss"} and failed.compared["main_grad"]:
+        text = "every gradient and update agrees; the loss that the program reports is wrong"
+        return Located((("faulty", text),), *at, (("loss", "<program>"),))
+    if any(f.pattern is not None and f.pattern.name == "same data" for f in failed.findings):
+        return Located((), *at)  # the pattern says what is at fault
+    where = "in the data, the forward, the backward or the reduction of gradients"
+    before = ""
+    if kinds and wrong[0].kind == "loss":
+        where = (
+            "in what makes this loss: the data, the forward or the weights that compute it; or in "
+            "how the loss is reported"
+        )
+    elif kinds and "loss" not in kinds and failed.compared["loss"]:
+        before, where = "the loss agrees; ", "in the backward or the reduction of gradients"
+    why = (
+        f"{before}only whole steps were compared, so the fault may be {where}; mark micro-batches "
+        "with ctx.microbatch to distinguish these"
+    )
+    rows = [("not localised", why)]
+    if wrong and wrong[0].kind == "loss" and not any(s.what == "model" for s in places.sites):
+        unseen = "no call of the watched model was seen, so other weights may compute the loss"
+        rows.append(("", unseen))
+    return Located(tuple(rows), *at)
+
+
+def _parameter(id: TensorId) -> str:
+    """The path of the parameter that a tensor belongs to."""
+    if id.kind != "optimizer_state":
+        return id.path
+    leaf = id.name.split(".")[0]
+    return f"{id.module}.{leaf}" if id.module else leaf

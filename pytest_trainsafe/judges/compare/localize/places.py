@@ -1,0 +1,450 @@
+"""Finds the source line of a fault outside the modules, such as a reduction or an optimizer step.
+
+Reads the lines that the recorder stored.  Called by `judges.compare.localize.description`, and by
+`judges.compare.localize.search` if nothing was localised.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from pytest_trainsafe.core.code_files import is_fixture, relative
+from pytest_trainsafe.core.finding import Finding, Pattern
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
+from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
+from pytest_trainsafe.judges.compare.localize.gradients import (
+    adds_up,
+    never_reduced,
+    once,
+    unsummed,
+)
+from pytest_trainsafe.judges.compare.localize.lines import (
+    NOWHERE,
+    Place,
+    called_by,
+    has_whole_steps_only,
+    own,
+    program_line,
+    through,
+    writes_of,
+)
+from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.sweep.program import Program
+from pytest_trainsafe.trace.facts import (
+    Annotations,
+    Reduction,
+    Site,
+    What,
+)
+from pytest_trainsafe.trace.reader import Trace
+
+#: For each kind of tensor that no module produces: the phase that produces it.
+_MADE_BY: dict[str, Phase] = {
+    "loss": "loss",
+    "grad_norm": "norm",
+    "param": "optimizer",
+    "master_param": "optimizer",
+    "update": "optimizer",
+    "optimizer_state": "optimizer",
+}
+
+#: What a line does, for the report's "look at" row.
+_DOES: dict[What, str] = {
+    "model": "calls the model",
+    "loss": "reports the loss",
+    "norm": "reports the gradient norm",
+    "backward": "starts the backward",
+    "step": "steps the optimizer",
+    "alter": "changes parameters before the step's last forward",
+    "mode": "switches to evaluation mode",
+    "watch": "passes the annotations to ctx.watch",
+    "clear": "clears gradients between two backwards of a step",
+}
+
+#: What a wrapper does; parameters that the module gets later are not among these.
+_REDUCES = "reduces the gradients of the parameters that its module had then"
+
+#: In-place operations that scale a gradient.
+_SCALES = frozenset({"mul_", "div_", "_foreach_mul_", "_foreach_div_"})
+
+#: The largest relative difference between the factor of an error and that of a line that causes it.
+_NEAR = 0.02
+
+#: The patterns of gradients that a missing or wrong reduction may have.
+_OF_REDUCTIONS = frozenset(
+    {"partial sum", "scaled", "other micro-batches", "uncleared", "zero", "stale", "clip factor"}
+)
+
+
+class Places:
+    """The source lines that a candidate's trace recorded, searched for the line at fault.
+
+    Lines that change gradients in the same way in the `reference` are not at fault.
+    """
+
+    def __init__(self, candidate: Trace, program: Program, reference: Trace | None = None) -> None:
+        self.candidate = candidate
+        self.program = program
+        self.reference = reference
+        self.expected = set() if reference is None else writes_of(reference)
+        self.reductions = self._reductions("gradients")
+        self.norms = self._reductions("norm")
+        found = dict.fromkeys(site for rank in candidate.ranks for site in rank.events_of(Site))
+        self.sites = [site for site in found if site.what != "mode"]
+
+    def of_phase(self, phase: Phase, comparison: Comparison, targets: Iterable[str] = ()) -> Place:
+        """The source line of a fault that is not in a module but in the program's own code.
+
+        `phase` is the phase of the step in which the fault is, and `targets` has the paths of the
+        wrong parameters.
+        """
+        match phase:
+            case "data" | "forward":
+                found = self._does("model", "loss")
+            case "backward":
+                found = self._does("backward")
+            case "loss":
+                found = self._does("loss")
+            case "norm":
+                found = self._norm(comparison)
+            case "reduction":
+                found = self._reduction(comparison, targets)
+            case "accumulation":
+                found = self._accumulation()
+            case "clearing":
+                found = self._does("step")
+            case "optimizer":
+                found = self._optimizer()
+            case "unheld":
+                found = UnheldLines(self.candidate, self.reference, comparison, {*targets}).place()
+            case _:
+                return NOWHERE
+        return found if found[0] else (program_line(self.program), "the program")
+
+    def changed(self, comparison: Comparison, targets: Iterable[str]) -> Site | None:
+        """The line that changes the gradients of `targets` wrongly after their backward.
+
+        `targets` has the paths of parameters.  If the gradients are multiples of the reference's,
+        it is a line that multiplies by this number.  If their error is none that a reduction makes,
+        and a wrapper of torch reduces them, it is any line of the program that does not multiply.
+        """
+        patterns = _patterns(comparison, ("unclipped_grad", "main_grad"), {*targets})
+        found = self._multiplies(patterns)
+        wrapped = any(site.what == "wrapper" for site in self.sites)
+        if found is not None or not wrapped or _OF_REDUCTIONS & {p.name for p in patterns}:
+            return found
+        own = (site for site in self._unexpected() if not site.user)
+        return next((site for site in own if site.name not in _SCALES), None)
+
+    def _multiplies(self, patterns: Iterable[Pattern]) -> Site | None:
+        """The line that multiplies gradients by the factor of the first pattern that has one."""
+        factor = next((pattern.factor for pattern in patterns if pattern.factor), 0.0)
+        near = _NEAR * abs(factor)
+        unexpected = self._unexpected() if factor else iter(())
+        return next((site for site in unexpected if abs(site.factor - factor) <= near), None)
+
+    def _unexpected(self) -> Iterator[Site]:
+        """The lines that change gradients in place, and not in the same way in the reference."""
+        return (site for site in self.sites if site.what == "write" and site not in self.expected)
+
+    def of_condition(self, condition: Condition, module: str) -> Place:
+        """The source line that changes parameters before a forward, or switches a module's mode."""
+        if condition == "altered":
+            found = self._does("alter")
+            return found if found[0] else (program_line(self.program), "the program")
+        site = evaluations(self.candidate).get(module) if condition == "evaluated" else None
+        if site is None or not site.at:
+            return NOWHERE
+        return self._place(site, _DOES["mode"])
+
+    def of_tensor(self, id: TensorId, comparison: Comparison) -> Place:
+        """The source line that produces the wrong tensor `id`, if no module does."""
+        phase = _MADE_BY.get(id.kind)
+        if id.microbatch is None and id.kind.endswith("_grad"):
+            phase = "reduction"
+        if phase == "optimizer" and id.path in unheld_in_both(self.candidate, self.reference):
+            phase = "unheld"
+        if any(f.pattern and f.pattern.name == "same data" for f in comparison.findings):
+            phase = "data"
+        if phase is None and has_whole_steps_only(self.candidate):
+            phase = "forward"  # no module is compared, as for a buffer
+        if phase is None:
+            return NOWHERE
+        factor = comparison.factor
+        if phase == "reduction" and factor is not None and factor.clips and not factor.apart:
+            phase = "norm"
+        return self.of_phase(phase, comparison, [id.path])
+
+    def of_annotations(self) -> Place:
+        """The source line that passes the annotations to ctx.watch.
+
+        There is none if they are in a file, or if the program passes none.
+        """
+        facts = [each for rank in self.candidate.ranks for each in rank.events_of(Annotations)]
+        if any(each.file for each in facts) or not any(each.given for each in facts):
+            return NOWHERE
+        return self._does("watch")
+
+    def summing(self, axis: str) -> Place:
+        """The source line of a collective that sums gradients over the mesh axis `axis`."""
+        made = [each for each in self.reductions if axis in each.axes and adds_up(each)]
+        return self._of(made) if made else NOWHERE
+
+    def led_there(self) -> str:
+        """The user's line that calls the model, for faults in installed packages."""
+        sites = [site for site in self.sites if site.what == "model"]
+        return next((site.user or site.at for site in sites if own(site.user or site.at)), "")
+
+    def listed(self, phase: Phase, targets: Iterable[str]) -> list[Reduction]:
+        """The collectives that the report lists for a fault.
+
+        For the phase "norm", the result has the collectives that reduce the gradient norm.  For any
+        other phase, the result has those that possibly reduce the gradients of `targets`, paths of
+        parameters.  If no such collective was recorded, it has all collectives on gradients.
+        """
+        if phase == "norm":
+            return once(self.norms)
+        targets = [*targets]
+        return once(self._fitting(targets) or self._not_of_wrapper(targets, self.reductions))
+
+    def _reductions(self, of: str) -> list[Reduction]:
+        ranks = self.candidate.ranks
+        made = dict.fromkeys(each for rank in ranks for each in rank.events_of(Reduction))
+        return [each for each in made if each.of == of]
+
+    def _does(self, *kinds: What) -> Place:
+        for what in kinds:
+            for site in self.sites:
+                if site.what == what:
+                    return self._place(site, _DOES[what])
+        return NOWHERE
+
+    def _norm(self, comparison: Comparison) -> Place:
+        """The source line that reduces the gradient norm, or that scales gradients by it.
+
+        If ranks report the norms of their own parts, it is the line that reports the norm, unless
+        some line reduces the norm over other axes.
+        """
+        factor = comparison.factor
+        if factor is not None and factor.unsummed and not self.norms:
+            source, what = self._does("norm")
+            scaled = self._writes(_SCALES)[0]
+            if source:
+                at = f"; gradients are scaled at {relative(scaled)}" if scaled else ""
+                return source, f"{what}, which is not summed over {factor.unsummed}{at}"
+        changed = self._multiplies(_patterns(comparison, ("grad_norm",)))
+        if changed is not None:
+            return self._written(changed)
+        # A norm that is wrong by the size of an axis is due to the gradients' reduction over it.
+        # The gradients themselves do not show that, because clipping removes the factor.
+        named = {f.pattern.axis for f in _of_norm(comparison) if f.pattern}
+        role = self.candidate.sizes.mesh.role
+        axes = {axis for axis in named if role(axis) in ("dp", "cp")}
+        reduced = [made for made in self.reductions if axes & {*made.axes}]
+        if reduced and (factor is None or not factor.clips):
+            return self._of(reduced)
+        clip = self._writes(_SCALES)
+        if self.norms and not (factor is not None and factor.clips == "right norm" and clip[0]):
+            return self._of(self.norms)
+        return clip if clip[0] else self._does("norm", "step")
+
+    def _writes(self, operations: Collection[str] = ()) -> Place:
+        """The first source line that changes gradients in place.
+
+        If `operations` is not empty, it changes them by one of these operations.
+        """
+        for site in self.sites:
+            if site.what == "write" and (not operations or site.name in operations):
+                return self._written(site)
+        return NOWHERE
+
+    def _reduction(self, comparison: Comparison, targets: Iterable[str]) -> Place:
+        """The source line that reduces the gradients of `targets`, or applies a wrapper that does.
+
+        A missing reduction has no line of its own.  If one is missing, the result is the line that
+        reduces the same gradients over another axis, or else a line that reduces, writes or uses
+        any gradients.  A line that changes the gradients after their reduction comes before all
+        of these.
+        """
+        targets = [*targets]
+        changed = self.changed(comparison, targets)
+        if changed is not None:
+            return self._written(changed)
+        if axis := never_reduced(self.candidate, comparison, targets):
+            return self._unsynced(axis)
+        patterns = [f.pattern for f in comparison.findings if f.pattern and f.verdict == "fail"]
+        axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
+        fitting, ignored = self._fitting(targets), self._ignored(targets)
+        ranked = sorted(
+            fitting or self._not_of_wrapper(targets, self.reductions),
+            key=lambda made: (adds_up(made), not axes & {*made.axes}),
+        )
+        wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
+        role = self.candidate.sizes.mesh.role
+        if wrapper is not None and not (fitting and {*map(role, ranked[0].axes)} != {"dp"}):
+            does = "does not shard these parameters" if ignored else _REDUCES
+            if is_fixture(wrapper.user or wrapper.at):
+                return self._place(wrapper, f"applies {wrapper.name}, which reduces the gradients")
+            return (
+                wrapper.user or wrapper.at,
+                f"{wrapper.name} is applied here and {does}{through(wrapper)}",
+            )
+        if ranked:
+            return self._of(ranked)
+        written = self._writes()
+        return written if written[0] else self._uncalled(unsummed(comparison, targets), targets)
+
+    def _accumulation(self) -> Place:
+        """The source line that clears gradients between two backwards, or starts a backward."""
+        cleared = (site for site in self.sites if site.what == "clear")
+        site = next((site for site in cleared if site not in self.expected), None)
+        return self._does("backward") if site is None else self._place(site, _DOES["clear"])
+
+    def _unsynced(self, axis: str) -> Place:
+        """The source line that calls `no_sync`, or starts the last backward, which never reduces.
+
+        `axis` is the axis over which torch's wrapper would reduce.
+        """
+        site = next((site for site in self.sites if site.what == "no_sync"), None)
+        starts = [site for site in self.sites if site.what == "backward"]
+        if site is None and not starts:
+            return self._does("step")
+        does = "calls no_sync" if site is not None else _DOES["backward"]
+        wrapper = next(site for site in self.sites if site.what == "wrapper")
+        source, what = self._place(site or starts[-1], does)
+        return source, (
+            f"{what}; no reduction over {axis} was seen in the step; {wrapper.name} is applied at "
+            f"{relative(wrapper.user or wrapper.at)}"
+        )
+
+    def _uncalled(self, axis: str, targets: Sequence[str]) -> Place:
+        """The source lines between which a call is missing that sums gradients over `axis`.
+
+        They start the last backward and step the optimizer.  If `axis` is "", or if no backward is
+        known, it is the latter alone.
+        """
+        starts = [site for site in self.sites if site.what == "backward"]
+        step = self._does("step")
+        if not axis or not starts or not step[0]:
+            return step
+        source, what = self._place(starts[-1], _DOES["backward"])
+        return source, (
+            f"{what}; no call between it and the optimizer's step at {relative(step[0])} sums the "
+            f"gradient{'s' if len(targets) > 1 else ''} of {name_list(targets, 'parameter')} over "
+            f"{axis}"
+        )
+
+    def _fitting(self, targets: Iterable[str]) -> list[Reduction]:
+        """The recorded reductions that possibly reduce the gradients of the parameters `targets`.
+
+        `targets` are paths.  A reduction is chosen by its number of elements, N, in two cases.
+        Either one of `targets` has N elements on some rank, or no parameter of the model has N
+        elements.  In the second case the reduction is of a bucket of several gradients, which may
+        contain any parameter's gradient.  A reduction whose N is unknown is chosen too.
+        """
+        paths = {*targets}
+        every: set[int] = set()
+        sizes: set[int] = set()
+        for rank in self.candidate.ranks:
+            for id, event in rank.tensors.items():
+                if id.kind == "param":
+                    every.add(math.prod(event.shape))
+                    if id.path in paths:
+                        sizes.add(math.prod(event.shape))
+        return [
+            made
+            for made in self.reductions
+            if made.numel is None or made.numel in sizes or made.numel not in every
+            if made.numel in sizes or self._not_of_wrapper(paths, [made])
+        ]
+
+    def _not_of_wrapper(
+        self, targets: Collection[str], reductions: Sequence[Reduction]
+    ) -> list[Reduction]:
+        """The reductions, without those of FSDP2 if it does not shard any of `targets`.
+
+        FSDP2 reduces the gradients of the parameters that it shards by a reduce-scatter, and leaves
+        out those that are passed to it as `ignored_params`.
+        """
+        if not self._ignored(targets):
+            return [*reductions]
+        return [made for made in reductions if not made.call.startswith("reduce_scatter")]
+
+    def _ignored(self, targets: Collection[str]) -> bool:
+        """Whether `fully_shard` is applied to other parameters than `targets`, and to none of them.
+
+        `targets` are paths of parameters; False if there are none.
+        """
+        if not any(site.what == "wrapper" and site.name == "fully_shard" for site in self.sites):
+            return False
+        found = [
+            event.layout_source
+            for rank in self.candidate.ranks
+            for id, event in rank.tensors.items()
+            if id.kind == "param" and id.path in targets
+        ]
+        return bool(found) and "dtensor" not in found
+
+    def _of(self, ranked: Sequence[Reduction]) -> Place:
+        """The source line of the first reduction, or the user's line that called a library."""
+        made = ranked[0]
+        if own(made.caller):
+            return made.caller, f"{made} at {relative(made.site)}"
+        called = f", called at {relative(made.caller)}" if made.caller else ""
+        return made.site, f"{made}{called}{self.program_of(made.site)}"
+
+    def _optimizer(self) -> Place:
+        source, what = self._does("step")
+        for stepper in (site for site in self.sites if site.what == "stepper"):
+            defined = f"{stepper.name}.step is defined at {relative(stepper.at)}"
+            return source, f"{what}; {defined}{called_by(stepper, self.sites)}"
+        made = next((site for site in self.sites if site.what == "optimizer"), None)
+        if made is not None and not source:
+            return self._place(made, f"constructs {made.name}")
+        line = "" if made is None else made.user if made.user not in ("", source) else made.at
+        if made is None or is_fixture(line):
+            return source, what
+        return source, f"{what}; {made.name} is constructed at {relative(line)}"
+
+    def _written(self, site: Site) -> Place:
+        """The place of a line that changes gradients in place."""
+        return self._place(site, f"changes gradients by {site.name}")
+
+    def _place(self, site: Site, does: str) -> Place:
+        """The user's line, or a framework's line with that of the user's program; what it does.
+
+        Lines of this package's loops do not stand alone, because users have not written them.
+        """
+        if site.user:
+            return site.user, f"{does}{through(site)}"
+        program = program_line(self.program)
+        if is_fixture(site.at) and program:
+            return program, f"the program; the loop that trains it {does} at {relative(site.at)}"
+        return site.at, f"{does}{self.program_of(site.at)}"
+
+    def program_of(self, source: str) -> str:
+        """A clause on the line of the user's program, if `source` is not in the user's code."""
+        program = "" if own(source) else program_line(self.program)
+        return f"; the program is at {relative(program)}" if own(program) else ""
+
+
+def _of_norm(comparison: Comparison) -> Iterator[Finding]:
+    failing = (f for f in comparison.findings if f.verdict == "fail")
+    return (f for f in failing if f.where is not None and f.where.kind == "grad_norm")
+
+
+def _patterns(
+    comparison: Comparison, kinds: Collection[str], paths: Collection[str] = ()
+) -> list[Pattern]:
+    """The patterns of wrong tensors of some kinds, of all paths if there are no `paths`."""
+    return [
+        f.pattern
+        for f in comparison.findings
+        if f.verdict == "fail" and f.pattern is not None and f.where is not None
+        if f.where.kind in kinds and (not paths or f.where.path in paths)
+    ]

@@ -1,0 +1,141 @@
+"""Describes wrong parameters that no optimizer holds, and finds the line that changes them.
+
+Such a parameter, of an average or a teacher, changes by the program's own code.  In the Runs of a
+localisation, candidate and reference record the lines that do so (`record/training/unheld.py`).
+Called by `judges.compare.localize.description` and `places`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.tensor_id import INITIAL
+from pytest_trainsafe.core.usage import name_list
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.trace.facts import Changed
+from pytest_trainsafe.trace.reader import Trace
+
+#: Numbers that differ by less than this, relative to their size, may differ by rounding only.
+_CLOSE = 1e-5
+
+#: The names of collectives, as operations of `Changed`, that only copy what another rank has.
+_COPIES = frozenset({"broadcast_", "_allgather_base_", "allgather_", "scatter_", "recv_"})
+
+
+class UnheldLines:
+    """The lines that change some parameters in the first step in which something is wrong.
+
+    `reference` is None if it is not known.
+    """
+
+    def __init__(
+        self,
+        candidate: Trace,
+        reference: Trace | None,
+        comparison: Comparison,
+        names: Collection[str],
+    ) -> None:
+        failing = (f.where for f in comparison.findings if f.verdict == "fail")
+        self._step = min((id.step for id in failing if id is not None), default=INITIAL)
+        self._names = [*names]
+        self._candidate = candidate
+        self.ours = self._lines(candidate)
+        self.theirs = [] if reference is None else self._lines(reference)
+
+    def sentence(self) -> str:
+        """The sentence on these parameters, whose values are wrong."""
+        them = "it" if len(self._names) == 1 else "them"
+        text = (
+            f"the values of {name_list(self._names, 'parameter')} are wrong; no watched optimizer "
+            f"holds {them}: the program's own code changes {them}{self._order()}{self._numbers()}"
+        )
+        if idle := self._idle():
+            ranks = f"rank{'s' if len(idle) > 1 else ''} {', '.join(map(str, idle))}"
+            text += f"; on {ranks} no line that changes {them} was seen"
+        known = {(line.at, line.operation) for line in self.ours}
+        others = [x for x in self.theirs if (x.at, x.operation) not in known]
+        if self.ours and others:
+            also = "also " if len(others) < len(self.theirs) else ""
+            at = f"{others[0].operation} at {relative(others[0].at)}"
+            text += f"; the reference {also}changes {them} by {at}"
+        return text
+
+    def place(self) -> tuple[str, str]:
+        """The line that changes the parameters and what it does; "" for both if none was seen.
+
+        A line that does not do so in the reference comes first.
+        """
+        if not self.ours:
+            return ("", "") if not self.theirs else self._of(self.theirs, " in the reference")
+        expected = {(line.at, line.operation, line.stepped) for line in self.theirs}
+        odd = [x for x in self.ours if (x.at, x.operation, x.stepped) not in expected]
+        return self._of(odd if self.theirs and odd else self.ours)
+
+    def _of(self, lines: Sequence[Changed], where: str = "") -> tuple[str, str]:
+        line = min(lines, key=lambda each: each.operation in _COPIES)
+        led = f"; called at {relative(line.caller)}" if line.caller else ""
+        return (
+            line.at,
+            f"changes parameters that no watched optimizer holds{where}, by {line.operation}{led}",
+        )
+
+    def _order(self) -> str:
+        """A clause on the order of change and optimizer's step, if the reference's differs."""
+        ours, theirs = ({line.stepped for line in found} for found in (self.ours, self.theirs))
+        if (ours, theirs) == ({False}, {True}):
+            return " before the optimizer's step, and in the reference after it"
+        if (ours, theirs) == ({True}, {False}):
+            return " after the optimizer's step, and in the reference before it"
+        return ""
+
+    def _numbers(self) -> str:
+        """A clause on a number that an operation is given, if the reference gives it another one.
+
+        Compares only operations that each side gives the same numbers in all of their calls.
+        """
+        ours, theirs = map(_given, (self.ours, self.theirs))
+        for key in (key for key in ours if key in theirs):
+            if len(ours[key]) != 1 or len(theirs[key]) != 1:
+                continue
+            (mine,), (other,) = ours[key], theirs[key]
+            if len(mine) == len(other):
+                for here, there in zip(mine, other, strict=True):
+                    if not math.isclose(here, there, rel_tol=_CLOSE):
+                        at, operation = key
+                        return (
+                            f"; {operation} at {relative(at)} gets {here:.6g}, and in the "
+                            f"reference {there:.6g}"
+                        )
+        return ""
+
+    def _idle(self) -> list[int]:
+        """The ranks that hold the parameters and saw no line that changes them."""
+        if not self.ours:
+            return []
+        found = []
+        for rank in self._candidate.ranks:
+            held = any(id.kind == "param" and id.path in self._names for id in rank.tensors)
+            if held and not any(self._matches(line) for line in rank.events_of(Changed)):
+                found.append(rank.rank)
+        return found
+
+    def _lines(self, trace: Trace) -> list[Changed]:
+        """Each line once, without the names, in the order of the ranks."""
+        events: Iterable[Changed] = (e for rank in trace.ranks for e in rank.events_of(Changed))
+        bare = (msgspec.structs.replace(e, parameters=()) for e in events if self._matches(e))
+        return list(dict.fromkeys(bare))
+
+    def _matches(self, line: Changed) -> bool:
+        return line.step == self._step and not {*self._names}.isdisjoint(line.parameters)
+
+
+def _given(lines: Iterable[Changed]) -> dict[tuple[str, str], set[tuple[float, ...]]]:
+    """The numbers that the operations of lines are given, by line and operation."""
+    found: dict[tuple[str, str], set[tuple[float, ...]]] = {}
+    for line in lines:
+        found.setdefault((line.at, line.operation), set()).add(line.numbers)
+    return found

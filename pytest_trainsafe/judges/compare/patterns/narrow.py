@@ -1,0 +1,51 @@
+"""Recognises values that were rounded to a narrower dtype."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+
+_NARROWER = {
+    "float64": (torch.bfloat16, torch.float16, torch.float32),
+    "float32": (torch.bfloat16, torch.float16),
+}
+
+#: Values of at most this many significant bits (0, 1, 0.5) are representable in every dtype.
+PLAIN_BITS = 4
+
+
+def narrower(wrong: WrongTensor) -> Pattern | None:
+    """Matches if a narrower dtype can represent all values exactly, but not all of the reference's.
+
+    The error must also be no larger than the error of a few roundings to this dtype.  Never matches
+    values that are the reference's earlier ones: initial values fit narrow dtypes.
+    """
+    if wrong.value.is_complex() or _plain(wrong.value):
+        return None
+    if any(torch.equal(wrong.value, earlier) for earlier in wrong.earlier.values()):
+        return None
+    for dtype in _NARROWER.get(wrong.dtype, ()):
+        if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):
+            continue
+        # The error of a sum of a few rounded terms is slightly larger than that of one rounding.
+        if wrong.error > 2 * torch.finfo(dtype).eps * norm(wrong.reference):
+            continue
+        name = str(dtype).removeprefix("torch.")
+        return Pattern(
+            "narrower dtype",
+            f"every value fits {name} exactly, and the error is that of rounding to it",
+            cause=f"the value is computed in {name}, or converted to {name} and back",
+            short=f"rounded to {name}",
+        )
+    return None
+
+
+def _fits(tensor: torch.Tensor, dtype: torch.dtype) -> bool:
+    return bool((tensor.to(dtype).to(tensor.dtype) == tensor).all())
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    mantissa = torch.frexp(tensor).mantissa * 2**PLAIN_BITS
+    return bool((mantissa == mantissa.round()).all())

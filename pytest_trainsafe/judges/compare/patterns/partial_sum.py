@@ -1,0 +1,139 @@
+"""Recognises ranks that hold partial sums instead of the sum."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from pytest_trainsafe.align.merge import Part, merge
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.core.layout import Partial, axes_of
+from pytest_trainsafe.core.mesh import mesh_of
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+
+#: The largest number of ranks that are listed.
+MAX_RANKS = 8
+
+_NOUNS = {"activation": "activation", "loss": "loss", "grad_norm": "gradient norm"}
+
+
+def partial_sum(wrong: WrongTensor) -> Pattern | None:
+    """Matches if the sum (or mean) of the ranks' values along some axes is the reference.
+
+    Tries every set of axes that the layout does not name, the smallest set first.  For each, it
+    tries the sum itself, and the sum divided by the sizes of some of the axes.
+    """
+    sets = list(_sets(wrong))
+    first = _summed(wrong, ()) if sets else None
+    for axes in sets:
+        total = _summed(wrong, axes)
+        if total is None or total.shape != wrong.reference.shape:
+            continue
+        if first is None or wrong.explains(total / _size(wrong, axes), first):
+            continue  # the values are replicas, whose sum proves nothing
+        for count in range(len(axes) + 1):
+            for divided in itertools.combinations(axes, count):
+                value = total / _size(wrong, divided)
+                if wrong.explains(value):
+                    return _pattern(wrong, axes, divided, norm(value - wrong.reference))
+        if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
+            return _with_bias(wrong, axes)
+    return None
+
+
+def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:
+    """Whether a sum equals the reference plus one row that is added everywhere.
+
+    If ranks add a bias to their terms before the reduction, the sum contains the bias too often.
+    """
+    leading = tuple(range(total.ndim - 1))
+    if math.prod(total.shape[:-1]) < 2:
+        return False
+    excess = (total - wrong.reference).mean(leading, keepdim=True)
+    return wrong.explains(total - excess)
+
+
+def _with_bias(wrong: WrongTensor, axes: tuple[str, ...]) -> Pattern:
+    along = " and ".join(axes)
+    text = (
+        f"the ranks of {along} hold partial sums: {_terms(wrong.parts, axes)} equals the reference "
+        "plus the same row everywhere, such as a bias that every rank adds"
+    )
+    cause = f"an all-reduce over {along} is missing for this activation, before its bias is added"
+    short = f"partial sums over {along}, all-reduce missing"
+    return Pattern("partial sum", text, axes[0] if len(axes) == 1 else along, cause, short=short)
+
+
+def _sets(wrong: WrongTensor) -> Iterator[tuple[str, ...]]:
+    free = [
+        axis
+        for axis, size in wrong.sizes.items()
+        if size > 1
+        and not any(names_axis(part, axis) for part in wrong.parts)
+        and len({part.coordinates[axis] for part in wrong.parts}) == size
+    ]
+    for count in range(1, len(free) + 1):
+        yield from itertools.combinations(free, count)
+
+
+def names_axis(part: Part, axis: str) -> bool:
+    """Whether a part's layout names `axis`; if not, the ranks along it hold replicas."""
+    mesh = mesh_of(part.coordinates)
+    return any(axis in mesh.expand(axes_of(placement)) for placement in part.layout)
+
+
+def _summed(wrong: WrongTensor, axes: Sequence[str]) -> torch.Tensor | None:
+    """The logical tensor, assuming that the ranks of `axes` hold partial sums."""
+    partial = tuple(Partial(axis) for axis in axes)
+    parts = [
+        Part(p.rank, p.coordinates, p.tensor, p.layout + partial, p.layout_source)
+        for p in wrong.parts
+    ]
+    found = merge(parts, wrong.sizes, shape=tuple(wrong.reference.shape)).tensor
+    return found.to(wrong.reference.dtype) if found is not None else None
+
+
+def _size(wrong: WrongTensor, axes: Sequence[str]) -> int:
+    return math.prod(wrong.sizes[axis] for axis in axes)
+
+
+def _pattern(
+    wrong: WrongTensor, axes: tuple[str, ...], divided: tuple[str, ...], left: float
+) -> Pattern:
+    along = " and ".join(axes)
+    terms = _terms(wrong.parts, axes)
+    close = f"(to {left / (norm(wrong.reference) or 1.0):.1e})"
+    noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
+    if divided == axes:
+        text = (
+            f"the mean over the ranks of {along} ({terms}, divided by their number) equals the "
+            "reference"
+        )
+        cause = f"an average over {along} is missing for this {noun}"
+    elif divided:
+        text = f"the ranks of {along} hold partial sums: {terms}, divided by the size of "
+        text += f"{' and '.join(divided)}, equals the reference"
+        cause = f"an all-reduce over {along} is missing for this {noun}"
+    else:
+        text = f"the ranks of {along} hold partial sums: {terms} equals the reference"
+        cause = f"an all-reduce over {along} is missing for this {noun}"
+    axis = axes[0] if len(axes) == 1 else along
+    missing = "average" if divided == axes else "all-reduce"
+    short = f"partial sums over {along}, {missing} missing"
+    return Pattern("partial sum", f"{text} {close}", axis, cause, short=short)
+
+
+def _terms(parts: list[Part], axes: Sequence[str]) -> str:
+    """The sum in words, `rank0 + rank1`: the first rank and those that differ only along `axes`."""
+
+    def elsewhere(part: Part) -> dict[str, int]:
+        """The coordinates of the part's rank, except those along the `axes` of `_terms`."""
+        return {axis: at for axis, at in part.coordinates.items() if axis not in axes}
+
+    names = [f"rank{p.rank}" for p in parts if elsewhere(p) == elsewhere(parts[0])]
+    if len(names) > MAX_RANKS:
+        names = [*names[:2], "…", names[-1]]
+    return " + ".join(names)

@@ -1,0 +1,112 @@
+"""Recognises rows of the reference in wrong positions: shifted, permuted, or copied over others."""
+
+from __future__ import annotations
+
+import torch
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import LEFT_OVER, WrongTensor, norm
+
+#: The largest number of rows that are matched; it limits the matrix of their distances.
+MAX_ROWS = 2048
+
+#: How many elements of a row are used to find its match; the match is verified in full.
+SAMPLED = 64
+
+#: Moved rows with fewer elements than this in total match by chance.
+FEWEST = 8
+
+#: The largest shift that is tried.
+FARTHEST = 4
+
+
+def shifted(wrong: WrongTensor) -> Pattern | None:
+    """Matches if row i along one dimension equals the reference's row i - k, for some shift k.
+
+    The rows at the edge, which have no counterpart, may have any values.
+    """
+    for dim, length in enumerate(wrong.reference.shape):
+        for size in range(1, min(FARTHEST, length - 2) + 1):
+            for by in (size, -size):
+                if _shifts(wrong, dim, by):
+                    rows = "one row" if size == 1 else f"{size} rows"
+                    where = "forward" if by > 0 else "back"
+                    text = (
+                        f"the rows of dimension {dim} are shifted {where} by {rows}: row "
+                        f"{max(by, 0)} holds the values of the reference's row {max(-by, 0)}"
+                    )
+                    cause = f"an index or an offset along dimension {dim} is off by {size}"
+                    short = f"shifted {where} by {rows} along dimension {dim}"
+                    return Pattern("shifted", text, cause=cause, short=short)
+    return None
+
+
+def _shifts(wrong: WrongTensor, dim: int, by: int) -> bool:
+    kept = wrong.reference.shape[dim] - abs(by)
+    here, there = max(by, 0), max(-by, 0)
+    value = wrong.value.narrow(dim, here, kept)
+    expected = wrong.reference.narrow(dim, there, kept)
+    if value.numel() < FEWEST or kept < 2:
+        return False
+    error = norm(value - wrong.reference.narrow(dim, here, kept))
+    left = norm(value - expected)
+    # If the rows are all alike, a shift changes nothing and explains nothing.
+    return (
+        error >= wrong.error / 4
+        and error > wrong.allowed
+        and left <= max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error)
+    )
+
+
+def permuted(wrong: WrongTensor) -> Pattern | None:
+    """Matches if the wrong rows along one dimension are other rows of the reference."""
+    for dim in range(wrong.reference.ndim):
+        found = _sources(wrong, dim)
+        if found is None:
+            continue
+        rows, sources = found
+        arranged = wrong.reference.clone()
+        arranged.index_copy_(dim, rows, wrong.reference.index_select(dim, sources))
+        if not wrong.explains(wrong.value, arranged):
+            continue
+        length = wrong.reference.shape[dim]
+        first, source = int(rows[0]), int(sources[0])
+        what = f"{len(rows)} of {length} rows of dimension {dim}"
+        where = f"row {first} holds the values of the reference's row {source}"
+        if sorted(sources.tolist()) == rows.tolist():
+            cause = f"parts are gathered or reordered wrongly along dimension {dim}"
+            short = f"{what} are in another order"
+            return Pattern("permuted rows", f"{short}: {where}", cause=cause, short=short)
+        cause = f"rows are gathered or copied from the wrong places along dimension {dim}"
+        short = f"{what} are copies of other rows"
+        return Pattern("misplaced rows", f"{short}: {where}", cause=cause, short=short)
+    return None
+
+
+def _sources(wrong: WrongTensor, dim: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The indices of the wrong rows along a dimension and of the reference's rows closest to them.
+
+    None if rows cannot be matched, or if a wrong row is closest to its own row.
+    """
+    length = wrong.reference.shape[dim]
+    reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)
+    width = reference.shape[1]
+    errors = (value - reference).square().sum(dim=1).sqrt()
+    # A row with no more error than its share of rounding keeps its position.
+    limit = max(2 * wrong.allowed / max(length, 1) ** 0.5, 1e-3 * wrong.error / length**0.5)
+    rows = (errors > limit).nonzero().flatten()
+    if len(rows) * width < FEWEST or max(len(rows), length) > MAX_ROWS:
+        return None
+    columns = torch.linspace(0, width - 1, min(width, SAMPLED)).round().long()
+    distances = torch.cdist(value[rows][:, columns], reference[:, columns])
+    sources = distances.argmin(dim=1)
+    if bool((sources == rows).any()):
+        return None
+    if width < FEWEST and sorted(sources.tolist()) != rows.tolist():
+        return None  # among many short rows, one is close by chance
+    return rows, sources
+
+
+def _rows(tensor: torch.Tensor, dim: int) -> torch.Tensor:
+    real = torch.view_as_real(tensor.resolve_conj()) if tensor.is_complex() else tensor
+    return real.movedim(dim, 0).reshape(tensor.shape[dim], -1)

@@ -1,0 +1,55 @@
+"""Recognises values of the previous step or micro-batch, alone or added to the right ones."""
+
+from __future__ import annotations
+
+import math
+
+from pytest_trainsafe.core.finding import Pattern
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, by_few, norm
+
+
+def stale(wrong: WrongTensor) -> Pattern | None:
+    """Matches if the value equals an earlier value of the reference.
+
+    Never matches if only a few elements differ, because they may be equal by chance.
+    """
+    if by_few(wrong.value - wrong.reference):
+        return None
+    for when, earlier in wrong.earlier.items():
+        if earlier.shape != wrong.value.shape:
+            continue
+        if wrong.explains(wrong.value, earlier, wrong.earlier_allowed.get(when)):
+            return Pattern(
+                "stale",
+                f"the value equals the reference's value {when}",
+                cause="a buffer, a copy or an input is not updated in time",
+                short=f"stale, the value {when}",
+            )
+    return None
+
+
+def uncleared(wrong: WrongTensor) -> Pattern | None:
+    """Matches if a gradient of the previous step is added to the correct gradient.
+
+    A reduction that sums over ranks multiplies what was left on each of them, so the gradient of
+    the previous step may be added several times, by the size of an axis or a product of sizes.
+    """
+    added = wrong.value - wrong.reference
+    if by_few(added):
+        return None
+    for left in wrong.left:
+        power = float(left.square().sum())
+        if power == 0:
+            continue
+        times = round(float((added * left).sum()) / power)
+        if not 1 <= times <= math.prod(wrong.sizes.values()):
+            continue
+        if wrong.settles(norm(added - times * left)):
+            often = "" if times == 1 else f"{times} times "
+            return Pattern(
+                "uncleared",
+                f"the value is the reference plus {often}the gradient of the previous step",
+                cause="the gradients are not set to zero between the two steps",
+                short="the gradient of the previous step is added to it",
+            )
+    return None

@@ -1,0 +1,278 @@
+"""Collects the results of one comparison: findings, counts of tensors, and the largest error."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import torch
+
+from pytest_trainsafe.align.merge import Merged
+from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
+from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.errors import finite
+from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas, explain_tensor
+from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
+from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.guards.narrowed import narrowed
+from pytest_trainsafe.judges.compare.guards.unstable import note_size
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_allowed
+from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
+from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
+    ReferenceTolerances,
+    Tolerance,
+    Undetermined,
+)
+from pytest_trainsafe.judges.compare.values import Values
+from pytest_trainsafe.trace.schema import TensorEvent
+
+#: The largest number of tensors that are explained.  Explaining is as expensive as several
+#: comparisons, and later tensors repeat the first faults.
+MAX_EXPLAINED = 12
+
+
+class Results:
+    """The findings of one comparison so far, and the state kept between tensors."""
+
+    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+        self.rung = rung
+        self.loosen = loosen
+        self.result = Comparison(rung.dtype)
+        self.tolerances = ReferenceTolerances(rung)
+        self.failed_step: int | None = None
+        self.undetermined: dict[str, Undetermined] = {}
+        self.counted: set[TensorId] = set()
+        self.reference = self.tolerances.reference
+        self.candidate = Values(rung.candidate)
+        measures = [values.trace for values in self.tolerances.measures]
+        self.traces = (rung.candidate, rung.reference, *measures)
+        self._explained = 0
+
+    def judge(
+        self,
+        order: int,
+        id: TensorId,
+        merged: Merged,
+        reference: torch.Tensor,
+        tolerance: Tolerance,
+    ) -> bool:
+        """Judge values by the measured rounding.  Returns whether they passed."""
+        assert merged.tensor is not None
+        if not tolerance.finite:
+            self.doubt(order, id, "reference-finite", not_finite(reference))
+            return False
+        if merged.tensor.shape == reference.shape and reference.numel() == 0:
+            return True
+        if tolerance.unmeasured:
+            self.unmeasured(order, id)
+            return False
+        judged = judge_allowed(
+            merged.tensor.numpy(),
+            reference.numpy(),
+            tolerance.allowed,
+            tolerance.size,
+            self.rung.dtype,
+            # One flipped element exceeds the allowance of a slice of an update.
+            whole=id.kind == "update" and precision(self.rung.dtype).low,
+        )
+        self.note(id, tolerance, judged, merged.tensor)
+        if judged.passed:
+            self.precision(order, id, merged.tensor, reference)
+            return True
+        self.fail_judged(order, id, merged, reference, judged, tolerance.allowed)
+        return False
+
+    def precision(
+        self, order: int, id: TensorId, value: torch.Tensor, reference: torch.Tensor
+    ) -> None:
+        """Add a doubt about a passing tensor whose values have less precision than its dtype."""
+        dtype = narrowed(self.rung, id, value, reference)
+        if dtype is not None:
+            event = self.event(id)
+            assert event is not None, id
+            hides = f"and the rounding of {self.rung.dtype} hides the error"
+            message = (
+                f"every value is exact in {dtype}, although the tensor is stored as {event.dtype} "
+                f"and the reference's values are not all exact in {dtype}: the tensor is "
+                f"accumulated, reduced or copied in {dtype}, {hides}"
+            )
+            if id.kind == "loss":
+                message = (
+                    f"every loss of the candidate is exact in {dtype}, and the reference's losses "
+                    f"are not: the loss is computed in {dtype}, {hides}"
+                )
+            self.doubt(order, id, "narrowed", message)
+
+    def note(
+        self,
+        id: TensorId,
+        tolerance: Tolerance,
+        judged: TensorJudgement,
+        candidate: torch.Tensor | None = None,
+    ) -> None:
+        """Add a judgement to the result; `candidate` is None if it equals its reference."""
+        loosened = self.loosening(id)
+        if loosened is not None:
+            self.result.loosened.append((id, loosened))
+        if tolerance.undetermined is not None:
+            before = self.undetermined.get(id.path)
+            own = tolerance.rounding_of_zero(candidate) if candidate is not None else None
+            self.undetermined[id.path] = Undetermined.of(
+                tolerance.undetermined, id.step, before, own
+            )
+        self.count(id)
+        self.result.zero[id.kind] += tolerance.size == 0.0
+        if judged.ratio > self.result.worst:
+            self.result.worst, self.result.worst_id = judged.ratio, id
+        if judged.passed and self.loosening(id) is None:
+            root = max(tolerance.elements, 1) ** 0.5
+            note_size(self.result, id, judged.allowed, tolerance.size / root)
+        if judged.passed and judged.allowed >= 1 and id.kind != "update":
+            self.result.insensitive.append(id)
+
+    def loosening(self, id: TensorId) -> Loosen | None:
+        """The user's loosened tolerance for a tensor; None if there is none."""
+        return next((entry for entry in self.loosen if entry.matches(id)), None)
+
+    def factor(self, id: TensorId) -> float:
+        """The factor of the user's loosened tolerance for a tensor; 1.0 if there is none."""
+        loosened = self.loosening(id)
+        return loosened.factor if loosened is not None else 1.0
+
+    def replicas(self, id: TensorId, merged: Merged, reference: torch.Tensor) -> Pattern | None:
+        """The pattern of the replicas that differ from the first one, which is correct.
+
+        None if all replicas agree, if no pattern matches, or if too many tensors were explained.
+        """
+        odd = any(finding.check == "replicas" for finding in merged.findings)
+        if not odd or not is_number(reference) or not self.may_explain():
+            return None
+        return explain_replicas(self.rung, id, merged, reference, self.tolerances.others(id))
+
+    def may_explain(self) -> bool:
+        """Count one more explanation.  Returns whether it is within the limit."""
+        self._explained += 1
+        return self._explained <= MAX_EXPLAINED
+
+    def unmeasured(self, order: int, id: TensorId) -> None:
+        """Add a doubt about a tensor for which no rounding was measured."""
+        message = (
+            "no rounding was measured for this tensor: the runs that measure rounding did not "
+            "record the tensor, or recorded values that are not finite"
+        )
+        self.doubt(order, id, "measured", message)
+
+    def doubt(self, order: int, id: TensorId, check: str, message: str) -> None:
+        """Add an inconclusive finding on a tensor."""
+        finding = Finding(
+            verdict="inconclusive", judge="compare", check=check, message=message, where=id
+        )
+        self.add(order, finding)
+
+    def fail_judged(
+        self,
+        order: int,
+        id: TensorId,
+        merged: Merged,
+        reference: torch.Tensor,
+        judged: TensorJudgement,
+        allowed: Allowance | None,
+    ) -> None:
+        """Add a failing finding for a judged tensor, with its pattern and mismatch."""
+        pattern = None
+        if judged.check != "shape" and self.may_explain():
+            pattern = explain_tensor(self.rung, id, merged, reference, judged)
+        event = self.event(id)
+        message = judged.message
+        if judged.check == "shape" and event is not None:
+            message += f" (the layout comes from {event.layout_source})"
+        mismatch = None
+        if merged.tensor is not None:
+            rounding = allowed.norm if allowed is not None else 0.0
+            mismatch = mismatch_of(merged.tensor, reference, rounding)
+        self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern, mismatch)
+
+    def fail(
+        self,
+        order: int,
+        id: TensorId,
+        check: str,
+        message: str,
+        error: float | None = None,
+        allowed: float | None = None,
+        pattern: Pattern | None = None,
+        mismatch: Mismatch | None = None,
+    ) -> None:
+        """Add a failing finding on a tensor."""
+        finding = Finding(
+            verdict="fail",
+            judge="compare",
+            check=check,
+            message=message,
+            where=id,
+            error=error,
+            allowed=allowed,
+            mismatch=mismatch,
+        )
+        self.add(order, finding, pattern)
+
+    def add(self, order: int, finding: Finding, pattern: Pattern | None = None) -> None:
+        """Add a finding, with its position in dataflow and the candidate's module."""
+        where = finding.where
+        module = self.module(where) if where is not None else ("", "")
+        if finding.verdict == "fail" and where is not None:
+            self.failed_step = where.step
+        placed = msgspec.structs.replace(
+            finding,
+            order=order,
+            dtype=self.rung.dtype,
+            pattern=pattern,
+            module_class=module[0],
+            source=module[1],
+        )
+        self.result.findings.append(placed)
+
+    def module(self, id: TensorId) -> tuple[str, str]:
+        """The class and source of a tensor's module, or of its nearest parent with known code."""
+        codes = (module_code(rank.modules, id.module) for rank in self.rung.candidate.ranks)
+        return next((code for code in codes if code[1]), ("", ""))
+
+    def event(self, id: TensorId) -> TensorEvent | None:
+        """The candidate's event of a tensor, from its first holder; None if it has none."""
+        holders = self.rung.candidate.holders(id)
+        return holders[0][1] if holders else None
+
+    def count(self, id: TensorId) -> None:
+        """Count a tensor as compared, unless an earlier comparison counted it."""
+        if id not in self.counted:
+            self.result.compared[id.kind] += 1
+
+    def has_master(self, id: TensorId) -> bool:
+        """Whether both sides recorded a master copy of a parameter."""
+        master = msgspec.structs.replace(id, kind="master_param")
+        traces = (self.rung.candidate, self.rung.reference)
+        return all(trace.holders(master) for trace in traces)
+
+
+def is_number(tensor: torch.Tensor) -> bool:
+    """Whether a tensor is floating-point or complex, not integer or bool."""
+    return tensor.is_floating_point() or tensor.is_complex()
+
+
+def is_finite(tensor: torch.Tensor) -> bool:
+    """Whether all values of a tensor are finite."""
+    return finite(tensor.numpy())
+
+
+def not_finite(reference: torch.Tensor) -> str:
+    """The message about the values of a reference that are not finite."""
+    wrong = ~torch.isfinite(reference)
+    first = [int(i) for i in wrong.nonzero()[0]]
+    return (
+        f"{int(wrong.sum())} of {reference.numel()} values of the reference are not finite, first "
+        f"at {first}; nothing can be compared with them"
+    )

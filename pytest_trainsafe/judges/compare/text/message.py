@@ -1,0 +1,275 @@
+"""The failure message: what differs and where it starts, the likely cause, how to rerun.
+
+Plain text of at most 100 columns, for terminals and CI logs; longer names and commands are not
+broken.  Called by the assertions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.factor_text import Factor, factor_text
+from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement, lead_of
+from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
+from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
+from pytest_trainsafe.judges.compare.text.proposal import advice_rows
+from pytest_trainsafe.report.rerun import rerun_command, rerun_options
+from pytest_trainsafe.report.rows import head, row
+
+#: The most later tensors, and the most further findings on the first tensor, that are listed.
+MAX_THEN = 3
+MAX_ALSO = 4
+
+#: The names of groups of kinds in the row "not affected".
+_GROUPS = {
+    "initial parameters": ("param", "master_param"),
+    "inputs of the model": ("input",),
+    "forward activations": ("activation", "decision", "loss"),
+    "activation gradients": ("activation_grad",),
+    "micro-batch gradients": ("param_grad",),
+    "main gradients": ("unclipped_grad", "main_grad", "grad_norm"),
+    "updates and optimizer states": ("update", "optimizer_state"),
+    "buffers": ("buffer",),
+}
+
+
+def message_of(judgement: LadderJudgement, title: str = "") -> str:
+    """The report of a comparison, "" for a pass; `title` replaces the headline."""
+    if judgement.verdict == "pass":
+        return ""
+    case = judgement.case
+    return failure_message(
+        judgement.program,
+        judgement.point,
+        judgement.rungs,
+        case.nodeid if case is not None else "",
+        judgement.left_out,
+        rerun_options(case.settings) if case is not None else "",
+        judgement.located,
+        title,
+    )
+
+
+def failure_message(
+    program: str,
+    point: str,
+    judged: Sequence[RungJudgement],
+    nodeid: str,
+    left_out: Sequence[str] = (),
+    options: str = "",
+    located: Located | None = None,
+    title: str = "",
+) -> str:
+    """The report of a failed or inconclusive test.
+
+    `left_out` describes the rungs that were not judged.  `options` are the command-line options of
+    the rerun command.  `located` is the result of the localisation.  `title` replaces the headline.
+    """
+    last = judged[-1]
+    failing = [f for f in last.comparison.findings if f.verdict == "fail"]
+    if failing and last.missing is not None:
+        lines = _titled(title, f"trainsafe: {program} at {point}: {_lacks(last)}")
+        lines += _advised(last)
+        if last.rest is not None:
+            left = [f for f in last.rest.comparison.findings if f.verdict == "fail"]
+            lines += _difference(left, last.rest, located)
+    elif failing:
+        lines = _titled(title, f"trainsafe: {program} at {point} differs from {_whom(last)}")
+        lines += _difference(failing, last, located)
+        lines += _advised(last)
+    else:
+        lines = _titled(title, f"trainsafe: {program} at {point}: inconclusive, so not a pass")
+        lines += doubt_rows(judged)
+    lines += _context(judged)
+    for text in left_out:
+        lines += row("precision", text)
+    lines += _rerun(nodeid, options)
+    return "\n".join(lines)
+
+
+def _lacks(judged: RungJudgement) -> str:
+    """The headline of missing annotations; it says so if they do not explain every failure."""
+    assert judged.missing is not None
+    text = judged.missing.headline
+    return text if judged.rest is None else f"differs from {_whom(judged)}, and {text}"
+
+
+def _advised(judged: RungJudgement) -> list[str]:
+    rows = (row(label, text, wrap) for label, text, wrap in advice_rows(judged.advice))
+    return [line for lines in rows for line in lines]
+
+
+def _titled(title: str, headline: str) -> list[str]:
+    return [*([title] if title else head(headline)), ""]
+
+
+def rerun(judgement: LadderJudgement) -> list[str]:
+    """The row with the command that reruns the test."""
+    case = judgement.case
+    return [] if case is None else _rerun(case.nodeid, rerun_options(case.settings))
+
+
+def _rerun(nodeid: str, options: str) -> list[str]:
+    if not nodeid:
+        return []
+    return row("rerun", rerun_command(nodeid, options), wrapped=False)
+
+
+def _whom(judged: RungJudgement) -> str:
+    alone = judged.reference == "a single device"
+    return "its single-device reference" if alone else f"its reference at {judged.reference}"
+
+
+def _difference(
+    failing: Sequence[Finding], judged: RungJudgement, located: Located | None
+) -> list[str]:
+    lead = lead_of(failing)
+    lines = []
+    if lead.where is None:
+        lines += row("what", lead.message)
+    else:
+        lines += row("starts at", f"{lead.where} · {judged.dtype}")
+        lines += row("", _size(lead), wrapped=False)
+        lines += row("detail", lead.message)
+        if lead.mismatch is not None:
+            lines += row("elements", mismatch_text(lead.mismatch))
+    if lead.pattern is not None:
+        lines += row(_label(lead), lead.pattern.text)
+        lines += row("so", lead.pattern.cause)
+    lines += _also(failing, lead)
+    for hint in judged.hints:
+        lines += row("also", hint.message)
+    lines += _then(failing, lead, judged.comparison.factor)
+    lines += row("not affected", _unaffected(judged.comparison))
+    source, what = lead.source, f"module class {lead.module_class}"
+    if judged.explained:  # annotations are at fault, and not the module
+        source = ""
+    if located is not None:
+        for label, text in located.rows:
+            lines += row(label, text)
+        if located.source:
+            source, what = located.source, located.what
+    if source:
+        lines += row("look at", f"{relative(source)} ({what})")
+    return lines
+
+
+def _label(finding: Finding) -> str:
+    assert finding.pattern is not None
+    return "where" if finding.pattern.name == "confined" else "pattern"
+
+
+def _size(finding: Finding) -> str:
+    if finding.error is None:
+        return ""
+    if finding.allowed is None:
+        return f"error {finding.error:.1e}"
+    if finding.allowed == 0 or finding.error == float("inf"):
+        return "no rounding explains this"
+    times = finding.error / finding.allowed
+    return (
+        f"error {finding.error:.1e}, rounding allows {finding.allowed:.1e}"
+        f"    ({times_text(times)} times too large)"
+    )
+
+
+def times_text(times: float) -> str:
+    """How many times too large an error is: `13`, `130 000`, `6e+11`."""
+    if times < 100:
+        return f"{times:.2g}"
+    if times < 1e9:
+        return f"{float(f'{times:.2g}'):,.0f}".replace(",", " ")
+    return f"{times:.0e}"
+
+
+def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:
+    """The rows on the other checks that failed at the same tensor as `lead`."""
+    lines: list[str] = []
+    here = [f for f in failing if f.where == lead.where and f is not lead and f.message]
+    for finding in here[:MAX_ALSO]:
+        lines += row("also", finding.message)
+        if finding.pattern is not None and lead.pattern is None:
+            lines += row(_label(finding), finding.pattern.text)
+    if len(here) > MAX_ALSO:
+        lines += row("", f"and {len(here) - MAX_ALSO} more")
+    return lines
+
+
+def _then(failing: Sequence[Finding], lead: Finding, factor: Factor | None) -> list[str]:
+    """The rows on the wrong tensors after the first, in dataflow order, each once.
+
+    Gradients that are wrong by a common factor get one row together.
+    """
+    shown = {None, lead.where}
+    lines: list[str] = []
+    reduced = lead.where is not None and lead.where.kind == "main_grad"
+    if factor is not None and reduced and not _is_factor(lead):
+        lines += row("scaled", factor_text(factor))
+    if factor is not None and factor.clips:
+        shown |= {*factor.scaled}
+    later = {f.where: f for f in reversed(failing) if f.where not in shown}
+    for where, finding in list(reversed(later.items()))[:MAX_THEN]:
+        lines += row("then", str(where))
+        if finding.pattern is not None:
+            lines += row("", finding.pattern.text)
+        elif finding.error is not None:
+            lines += row("", _size(finding), wrapped=False)
+        else:
+            lines += row("", finding.message)
+    if len(later) > MAX_THEN:
+        more = len(later) - MAX_THEN
+        lines += row("", f"and {more} more tensor{'s' if more > 1 else ''}")
+    return lines
+
+
+def _is_factor(finding: Finding) -> bool:
+    return finding.pattern is not None and finding.pattern.name == "clip factor"
+
+
+def _unaffected(comparison: Comparison) -> str:
+    parts = []
+    wrong = comparison.wrong
+    for name, kinds in _GROUPS.items():
+        total = sum(comparison.compared[kind] for kind in kinds)
+        if total:
+            parts.append(f"{total - sum(wrong[kind] for kind in kinds)} of {total} {name}")
+    return ", ".join(parts)
+
+
+def _context(judged: Sequence[RungJudgement]) -> list[str]:
+    lines = row("compared", _compared(judged))
+    for entry in judged:
+        if entry.rounding != entry.dtype:
+            where = entry.cast.partition(" ")[2]
+            lines += row(
+                "precision",
+                f"{entry.dtype} was judged by the rounding of {entry.rounding}: the program "
+                f"casts to {entry.rounding} at {relative(where) or 'an unknown place'}",
+            )
+        if entry.samples > 1:
+            text = f"in {entry.dtype}, rounding was measured by {entry.samples} samples of noise"
+            lines += row("rounding", text)
+    for text in dict.fromkeys(text for entry in judged for text in entry.not_compared):
+        lines += row("not compared", text.removeprefix("not compared: "))
+    accepted = {f.check: f for entry in judged for f in entry.accepted}
+    for finding in accepted.values():
+        lines += row("accepted", f"{finding.check}: {finding.message}")
+    loosened = {entry: id for each in judged for id, entry in each.comparison.loosened}
+    for entry_loosen, id in loosened.items():
+        lines += row(
+            "loosened",
+            f"{entry_loosen.tensors} by {entry_loosen.factor:g} (for example {id.path}): "
+            f"{entry_loosen.reason}",
+        )
+    return lines
+
+
+def _compared(judged: Sequence[RungJudgement]) -> str:
+    """What was compared: `142 tensors in float64, 58 in float32, with a single device`."""
+    counts = [sum(entry.comparison.compared.values()) for entry in judged]
+    parts = [f"{counts[0]} tensor{'s' if counts[0] != 1 else ''} in {judged[0].dtype}"]
+    parts += [f"{n} in {entry.dtype}" for n, entry in zip(counts[1:], judged[1:], strict=True)]
+    return f"{', '.join(parts)}, with {judged[-1].reference}"

@@ -1,0 +1,29 @@
+"""A localisation of the fault in a test's candidate, as the ladder makes after a failure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from pytest_trainsafe.align.calls import renumbered
+from pytest_trainsafe.judges.compare.localize.budget import Deadline
+from pytest_trainsafe.judges.compare.localize.search import Search
+from pytest_trainsafe.judges.compare.rung import Rung
+
+
+@pytest.fixture
+def search(candidate_trace, reference_trace) -> Callable[..., Search]:
+    """Makes a localisation in one dtype, whether or not the candidate failed."""
+
+    def made(dtype: str = "float64") -> Search:
+        rung = Rung(
+            dtype=dtype,
+            candidate=renumbered(candidate_trace.at(dtype), reference_trace.at(dtype)),
+            reference=reference_trace.at(dtype),
+            perturbed=reference_trace.perturbed(dtype),
+            shadow=None if dtype == "float64" else reference_trace.at("float64"),
+        )
+        return Search(candidate_trace, reference_trace, rung, Deadline(600, lambda: 0.0))
+
+    return made

@@ -1,0 +1,63 @@
+"""The report names the axis without which a fault does not occur."""
+
+from __future__ import annotations
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.axes import PARALLEL_AXES
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.localize.axes import necessary_axis, parallel
+from pytest_trainsafe.reference_models import gpt
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import resolve
+
+
+def axis_of(fault, **axes):
+    """The axis and the sentence for a fault that occurs at Points where `fault(point)` is true."""
+    found = tried(fault, **axes)
+    return found.axis, found.text
+
+
+def tried(fault, **axes):
+    """What Points without one axis show about a fault."""
+    case = Case(Point.of(**axes), resolve(gpt.train), Settings())
+    return necessary_axis(case, parallel(case.point, PARALLEL_AXES), fault)
+
+
+def test_the_necessary_axis_is_named_with_the_axis_that_does_not_matter():
+    axis, text = axis_of(lambda point: point.size("tp") > 1, tp=2, cp=2)
+    assert axis == "tp"
+    assert text == "tp: at tp=1 the fault is gone, at cp=1 it is still there"
+
+
+def test_sequence_parallelism_and_tensor_parallelism_are_distinguished():
+    assert axis_of(lambda point: bool(point.get("sp", False)), tp=2, sp=True)[0] == "sp"
+    assert axis_of(lambda point: point.size("tp") > 1, tp=2, sp=True)[0] == "tp"
+
+
+def test_two_axes_that_are_necessary_together_are_named():
+    def both(point):
+        return point.size("tp") > 1 and point.size("cp") > 1
+
+    axis, text = axis_of(both, tp=2, cp=2, dp=2)
+    assert axis == ""
+    assert text == "tp and cp together: without any of them the fault is gone"
+
+
+def test_no_axis_is_named_for_a_fault_that_occurs_without_each_axis():
+    axis, text = axis_of(lambda point: True, tp=2, cp=2)
+    assert axis == ""
+    assert text == "no single axis: the fault also occurs at tp=1 and at cp=1"
+
+
+def test_the_axes_without_which_a_fault_stays_are_known():
+    assert tried(lambda point: point.size("tp") > 1, tp=2, cp=2, dp=2).stays == ("cp", "dp")
+    assert tried(lambda point: True, tp=2).stays == ("tp",)
+
+
+def test_no_axis_is_named_if_no_point_could_be_tried():
+    assert axis_of(lambda point: None, tp=2) == ("", "")
+
+
+def test_axes_without_effect_are_not_tried():
+    point = Point.of(tp=1, zero=0, recompute="none", sp=False, dp=2, dtype="float32")
+    assert parallel(point, PARALLEL_AXES) == ["dp"]

@@ -1,0 +1,167 @@
+"""Which module, or code between modules, is blamed for differences in a rewritten Run."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import pytest
+import torch
+from call_traces import Flow, flow, rung, values
+
+from pytest_trainsafe.core.layout import Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.instrument.rewrite import UNKNOWN
+from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
+from pytest_trainsafe.judges.compare.localize.scales import scales
+from pytest_trainsafe.judges.compare.rung import Rung
+
+TP = Point.of(tp=2)
+
+#: A block calls a norm and two linear layers; code of the block is between the layers.
+CALLERS = {"norm": "block", "fc1": "block", "fc2": "block"}
+FROM_NORM, BETWEEN = "output of norm", UNKNOWN
+
+
+def gradient(module: str, name: str = "output") -> TensorId:
+    return flow(module, name, "activation_grad")
+
+
+FORWARD = [
+    Flow(flow("block", "input.0"), values("tokens", 6, 4), source=UNKNOWN),
+    Flow(flow("norm", "input.0"), values("enters norm", 6, 4), source=UNKNOWN),
+    Flow(flow("norm"), values("norm", 6, 4)),
+    Flow(flow("fc1", "input.0"), values("norm", 6, 4), source=FROM_NORM),
+    Flow(flow("fc1"), values("fc1", 6, 8), (Shard(1, "tp"),)),
+    Flow(flow("fc2", "input.0"), values("activated", 6, 8), (Shard(1, "tp"),), BETWEEN),
+    Flow(flow("fc2"), values("fc2", 6, 4)),
+    Flow(flow("block"), values("block", 6, 4)),
+]
+BACKWARD = [
+    Flow(gradient("block"), values("grad block", 6, 4)),
+    Flow(gradient("fc2"), values("grad fc2", 6, 4)),
+    Flow(gradient("fc2", "input.0"), values("grad act", 6, 8), (Shard(1, "tp"),), BETWEEN),
+    Flow(gradient("fc1"), values("grad fc1", 6, 8), (Shard(1, "tp"),)),
+    Flow(gradient("fc1", "input.0"), values("grad norm", 6, 4), source=FROM_NORM),
+    Flow(gradient("norm"), values("grad norm", 6, 4)),
+]
+WEIGHT = Flow(flow("fc1", "weight", "param_grad"), values("grad weight", 8, 4), (Shard(0, "tp"),))
+ALL = [*FORWARD, *BACKWARD, WEIGHT]
+
+
+def wrong(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    return part + at["tp"]
+
+
+def blamed(made: Rung) -> list[Fault]:
+    """The faults of a Run whose outputs were all rewritten."""
+    rewrites = scales(made.reference, made.candidate)
+    return blame(made, compare(made), rewrites, Stages(made.candidate))
+
+
+def faults(
+    directory: Path, *ids: TensorId, lacking: str | None = None, flows: list[Flow] = ALL
+) -> list[Fault]:
+    """The faults if rank 1 records other values for `ids`, and no rank calls `lacking`."""
+    candidate = [
+        dataclasses.replace(each, change=wrong) if each.id in ids else each
+        for each in flows
+        if each.id.module != lacking
+    ]
+    assert {*ids} <= {each.id for each in candidate}
+    return blamed(rung(directory, flows, candidate, TP, callers=CALLERS))
+
+
+def test_a_module_is_blamed_if_its_inputs_agree_and_its_output_does_not(tmp_path):
+    assert faults(tmp_path, flow("fc1")) == [Fault("forward", "fc1")]
+
+
+def test_the_caller_is_blamed_if_an_input_that_it_computes_is_wrong(tmp_path):
+    found = faults(tmp_path, flow("fc2", "input.0"), flow("fc2"))
+    assert found == [Fault("forward", "block", between=True)]
+
+
+def test_a_module_with_wrong_inputs_from_a_faulty_module_is_not_blamed(tmp_path):
+    found = faults(tmp_path, flow("norm"), flow("fc1", "input.0"), flow("fc1"))
+    assert found == [Fault("forward", "norm")]
+
+
+def test_two_independent_faults_are_both_named_in_dataflow_order(tmp_path):
+    found = faults(tmp_path, flow("fc1"), flow("norm"))
+    assert found == [Fault("forward", "norm"), Fault("forward", "fc1")]
+
+
+def test_a_blamed_module_without_recorded_inputs_is_marked_as_not_compared(tmp_path):
+    flows = [each for each in ALL if each.id != flow("fc1", "input.0")]
+    found = faults(tmp_path, flow("fc1"), flows=flows)
+    assert found == [Fault("forward", "fc1", not_compared=True)]
+
+
+def test_different_input_tokens_of_the_model_are_a_data_fault(tmp_path):
+    tokens = Flow(flow("block", "input.0"), torch.arange(6), source=UNKNOWN)
+    others = dataclasses.replace(tokens, tensor=torch.arange(6) + 1)
+    read = [
+        dataclasses.replace(each, change=wrong) if each.id.module in ("norm", "block") else each
+        for each in FORWARD[1:]
+    ]
+
+    found = blamed(rung(tmp_path, [tokens, *FORWARD[1:]], [others, *read], TP, callers=CALLERS))
+
+    assert found == [Fault("data", PROGRAM)]
+
+
+def test_a_module_that_is_never_called_is_blamed_as_uncalled(tmp_path):
+    assert faults(tmp_path, lacking="fc2") == [Fault("forward", "fc2", uncalled="never")]
+
+
+def test_a_module_with_fewer_calls_than_in_the_reference_is_blamed_as_called_less(tmp_path):
+    again = [
+        dataclasses.replace(each, id=flow(each.id.module, each.id.name, call=1))
+        for each in FORWARD
+        if each.id.module == "fc1"
+    ]
+    candidate, reference = ALL, [*FORWARD, *again, *BACKWARD, WEIGHT]
+
+    found = blamed(rung(tmp_path, reference, candidate, TP, callers=CALLERS))
+
+    assert found == [Fault("forward", "fc1", uncalled="less")]
+
+
+@pytest.mark.parametrize(
+    ("ids", "fault"),
+    [
+        ([gradient("fc2", "input.0"), gradient("fc1")], Fault("backward", "fc2")),
+        ([gradient("fc1")], Fault("backward", "block", between=True)),
+    ],
+    ids=["within a module", "between modules"],
+)
+def test_a_wrong_output_gradient_is_blamed_on_the_consumer_of_the_output(tmp_path, ids, fault):
+    assert faults(tmp_path, *ids) == [fault]
+
+
+def test_a_wrong_output_gradient_of_the_outermost_module_is_blamed_on_the_program(tmp_path):
+    assert faults(tmp_path, gradient("block")) == [Fault("backward", PROGRAM)]
+
+
+def test_a_weight_gradient_that_alone_is_wrong_is_blamed_on_its_parameter(tmp_path):
+    assert faults(tmp_path, WEIGHT.id) == [Fault("weights", "fc1.weight")]
+
+
+def test_a_wrong_weight_gradient_of_a_faulty_module_is_no_second_fault(tmp_path):
+    found = faults(tmp_path, flow("fc1"), WEIGHT.id)
+    assert found == [Fault("forward", "fc1")]
+
+
+def test_a_wrong_loss_of_correct_outputs_is_blamed_on_the_program(tmp_path):
+    loss = Flow(flow("", "loss", "loss"), torch.tensor(2.0, dtype=torch.float64))
+    assert faults(tmp_path, loss.id, flows=[*ALL, loss]) == [Fault("loss", PROGRAM)]
+
+
+def test_a_wrong_buffer_is_blamed_on_its_module_even_if_the_outputs_are_correct(tmp_path):
+    table = TensorId(0, None, "buffer", "norm", "table")
+    first = msgspec.structs.replace(table, step=INITIAL)
+    flows = [Flow(first, values("table", 4)), *ALL, Flow(table, values("table", 4))]
+    assert faults(tmp_path, table, flows=flows) == [Fault("buffer", "norm")]

@@ -1,0 +1,73 @@
+"""A blamed module with changed parameters, or in another mode, is reported with that condition."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import pytest
+from blamed_traces import blamed, calling, located_faults, noting, text_of, with_facts
+from clipped_traces import rung
+from compare_traces import only
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.facts import Altered, Site
+from pytest_trainsafe.trace.reader import Trace
+
+TP = Point.of(tp=2)
+STEPS = Site("alter", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30", "_foreach_add_")
+EVALUATES = Site("mode", "/me/fit.py:9", name="norm")
+
+
+ALTERED = (Altered(0, 1, "norm"), STEPS)
+EVALUATED = (EVALUATES,)
+
+
+@pytest.fixture(scope="module")
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+    """The output of the norm is wrong, in every micro-batch."""
+    differs = only("activation", "norm.output", lambda r, at, part: part + 1)
+    return calling(rung(tmp_path_factory.mktemp("conditions"), TP, differs), fc1="", norm="")
+
+
+def in_the_reference_too(rung: Rung, *facts: msgspec.Struct) -> Rung:
+    trace = rung.reference
+    ranks = [dataclasses.replace(rank, facts=with_facts(rank, *facts)) for rank in trace.ranks]
+    both = dataclasses.replace(rung, reference=Trace(trace.path, trace.manifest, ranks))
+    return noting(both, *facts)
+
+
+def test_parameters_changed_during_the_step_are_reported_with_the_line_that_changes_them(
+    wrong: Rung,
+) -> None:
+    altered = noting(wrong, *ALTERED)
+    conditions = [fault.condition for fault in blamed(altered) if fault.target == "norm"]
+    assert conditions == ["", "altered"]  # of micro-batches 0 and 1
+    in_each_microbatch = noting(wrong, Altered(0, 0, "norm"), *ALTERED)
+    found = located_faults(in_each_microbatch)
+    assert "its parameters have changed since the step began" in text_of(found)
+    assert found.source == "/me/fit.py:30"
+    assert "through /env/site-packages/framework/loop.py:5" in found.what
+
+
+def test_a_module_in_evaluation_mode_is_reported_with_the_line_that_sets_the_mode(
+    wrong: Rung,
+) -> None:
+    found = located_faults(noting(wrong, *EVALUATED))
+    assert "the forward of norm: it runs in evaluation mode" in text_of(found)
+    assert (found.source, found.what) == ("/me/fit.py:9", "switches to evaluation mode")
+
+
+def test_a_condition_that_the_reference_also_has_is_not_reported(wrong: Rung) -> None:
+    both = in_the_reference_too(wrong, *EVALUATED, *ALTERED, Altered(0, 0, "norm"))
+    assert {fault.condition for fault in blamed(both)} == {""}
+    assert located_faults(both).what == "module class Norm"
+
+
+def test_a_module_in_evaluation_mode_only_in_the_reference_is_reported_in_training_mode(
+    wrong: Rung,
+) -> None:
+    both = in_the_reference_too(wrong, *EVALUATED)
+    text = text_of(located_faults(dataclasses.replace(both, candidate=wrong.candidate)))
+    assert "it runs in training mode, and in evaluation mode in the reference" in text

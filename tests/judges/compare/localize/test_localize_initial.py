@@ -1,0 +1,69 @@
+"""Parameters that no rank holds before the first step are reported, with the missing module."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import msgspec
+import torch
+from compare_traces import Record, training, write
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.localize.initial import initial
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import ModuleEvent
+
+#: The modules of `training`, and their names in these tests.
+NAMES = {
+    "norm": "decoder.layers.0.norm",
+    "fc1": "decoder.layers.1.fc1",
+    "fc2": "decoder.layers.2.fc2",
+}
+
+
+def renamed(record: Record) -> Record:
+    name = NAMES.get(record.id.module, record.id.module)
+    return dataclasses.replace(record, id=msgspec.structs.replace(record.id, module=name))
+
+
+def watched(trace: Trace, modules: tuple[str, ...]) -> Trace:
+    """The trace of a program that watches only `modules`, not the containers around them."""
+    known = {name: ModuleEvent(name, "Layer", "/me/layer.py:1") for name in modules}
+    ranks = [dataclasses.replace(rank, modules=dict(known)) for rank in trace.ranks]
+    return Trace(trace.path, trace.manifest, ranks)
+
+
+def report(folder: Path, gone: str, modules: tuple[str, ...]) -> str:
+    """The report if no stage has the parameters whose paths begin with `gone`."""
+
+    def without(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.path.startswith(gone) else part
+
+    records = [renamed(record) for record in training(steps=1)]
+    reference = write(folder / "reference", records)
+    candidate = write(folder / "candidate", records, Point.of(pp=2), edit=without)
+    rung = Rung("float64", watched(candidate, modules), reference)
+    rows = initial(compare(rung), rung.candidate).rows
+    return " ".join(text for _, text in rows)
+
+
+LAYERS = ("decoder.layers.0", "decoder.layers.0.norm", "decoder.layers.1", "decoder.layers.1.fc1")
+
+
+def test_a_layer_on_no_stage_is_named_even_if_no_rank_watches_the_decoder(
+    tmp_path: Path,
+) -> None:
+    text = report(tmp_path, "decoder.layers.2", LAYERS)
+    assert "no rank holds decoder.layers.2" in text
+    assert "rank 0 of pp has 0, 1" in text
+
+
+def test_a_missing_parameter_of_an_existing_module_is_not_blamed_on_the_stage_division(
+    tmp_path: Path,
+) -> None:
+    text = report(tmp_path, "decoder.layers.1.fc1.bias", LAYERS)
+    assert "no rank holds decoder.layers.1.fc1.bias" in text
+    assert "division" not in text

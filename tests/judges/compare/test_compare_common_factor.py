@@ -1,0 +1,177 @@
+"""The common factor that clipping gives all gradients is removed, and its cause is reported."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from clipped_traces import NORM, both, norm_wrong, rung
+from compare_traces import Edit, Record, only
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
+from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.rung import Rung
+
+TP = Point.of(tp=2)
+
+
+def judged(rung: Rung) -> Comparison:
+    return with_factor(rung, compare(rung))
+
+
+def lead(comparison: Comparison):
+    return lead_of([f for f in comparison.findings if f.verdict == "fail"])
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
+def test_a_wrong_norm_leads_instead_of_the_gradients_that_it_scales(
+    tmp_path: Path, dtype: str
+) -> None:
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 1.5, 1: 1.5}), dtype=dtype))
+    assert found.factor is not None
+    assert (len(found.factor.scaled), found.factor.apart) == (4, ())
+    first = lead(found)
+    assert first.where == NORM
+    assert first.pattern is not None
+    assert first.pattern.cause.startswith("the gradient norm is wrong")
+
+
+def test_a_different_wrong_norm_on_each_rank_is_one_cause(tmp_path: Path) -> None:
+    """If the norm is not summed over tp, each rank scales its gradients by another factor."""
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 0.8, 1: 0.9})))
+    assert found.factor is not None
+    assert (len(found.factor.scaled), found.factor.apart) == (4, ())
+    assert "1.25 times on rank 0, 1.11111 times on rank 1" in found.factor.description
+    assert lead(found).where == NORM
+
+
+def test_norms_of_the_ranks_parts_are_recognised_by_the_sum_of_their_squares(
+    tmp_path: Path,
+) -> None:
+    found = judged(rung(tmp_path / "parts", TP, norm_wrong({0: 0.6, 1: 0.8})))
+    assert found.factor is not None
+    assert found.factor.unsummed == "tp"
+    assert (
+        found.factor.explanation == "one factor for each rank of tp explains all 4 main gradients"
+    )
+    pattern = lead(found).pattern
+    assert pattern is not None
+    assert "a sum of the squares over tp is missing" in pattern.cause
+    for norms in ({0: 0.8, 1: 0.9}, {0: 1.5, 1: 1.5}):
+        other = judged(rung(tmp_path / f"{norms[0]}", TP, norm_wrong(norms))).factor
+        assert other is not None
+        assert other.unsummed == ""
+
+
+def test_a_factor_close_to_one_is_not_shown_as_one(tmp_path: Path) -> None:
+    found = judged(rung(tmp_path, TP, norm_wrong({0: 1 - 1e-8, 1: 1 - 1e-8})))
+    assert found.factor is not None
+    assert found.factor.description.startswith("1.00000001 times")
+
+
+def terms(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+    """Unequal terms of a sum over dp."""
+    return part * (0.75 if at["dp"] else 0.25)
+
+
+def test_a_gradient_wrong_beyond_the_common_factor_leads_and_is_explained_without_it(
+    tmp_path: Path,
+) -> None:
+    unreduced = only("main_grad", "fc1.bias", terms)
+    edit = both(norm_wrong({0: 1.5, 1: 1.5}), unreduced)
+    found = judged(rung(tmp_path, Point.of(dp=2), edit))
+    assert found.factor is not None
+    assert [id.path for id in found.factor.apart] == ["fc1.bias"]
+    first = lead(found)
+    assert first.where is not None
+    assert first.where.path == "fc1.bias"
+    assert first.pattern is not None
+    assert first.pattern.name == "partial sum"
+
+
+def scaled(factor: float, *kinds: str) -> Edit:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        return part * factor if record.id.kind in kinds else part
+
+    return edit
+
+
+def test_gradients_scaled_before_the_norm_is_computed_lead_the_report(tmp_path: Path) -> None:
+    """The norm is that of the scaled gradients, so they were scaled before it was computed."""
+    edit = scaled(2.0, "main_grad", "grad_norm")
+    found = judged(rung(tmp_path, Point.of(dp=2), edit, limit=0))
+    assert found.factor is not None
+    assert found.factor.clips == ""
+    first = lead(found)
+    assert first.where is not None
+    assert (first.where.kind, first.where.path) == ("main_grad", "norm.weight")
+    assert first.pattern is not None
+    assert first.pattern.axis == "dp"
+
+
+def test_a_common_factor_with_a_correct_norm_is_blamed_on_clipping(tmp_path: Path) -> None:
+    found = judged(rung(tmp_path, TP, scaled(2.0, "main_grad")))
+    assert found.factor is not None
+    assert found.factor.clips == "right norm"
+    first = lead(found)
+    assert first.pattern is not None
+    assert "though the reported norm is right" in first.pattern.cause
+
+
+def test_a_common_factor_without_clipping_is_not_blamed_on_clipping(tmp_path: Path) -> None:
+    """The reported norm is wrong by another factor than the gradients."""
+    edit = both(scaled(2.0, "main_grad"), scaled(1.3, "grad_norm"))
+    found = judged(rung(tmp_path, TP, edit, limit=0))
+    assert found.factor is not None
+    assert found.factor.clips == ""
+    assert lead(found).where.kind == "main_grad"
+
+
+def test_without_a_recorded_norm_clipping_is_detected_from_the_reference(tmp_path: Path) -> None:
+    edit = scaled(1.3, "main_grad")
+    found = judged(rung(tmp_path, TP, edit, without=lambda id: id.kind == "grad_norm"))
+    assert found.factor is not None
+    assert found.factor.clips == "reference"
+
+
+def reported_first(comparison: Comparison) -> Comparison:
+    """The comparison of a program that reports the norm before the optimizer's step."""
+    norms = [f for f in comparison.findings if f.where == NORM]
+    others = [f for f in comparison.findings if f.where != NORM]
+    return dataclasses.replace(comparison, findings=[*norms, *others])
+
+
+@pytest.mark.parametrize("limit", [1.0, 0.0])
+def test_a_norm_that_is_reported_before_the_gradients_does_not_lead(
+    tmp_path: Path, limit: float
+) -> None:
+    unreduced = only("main_grad", "fc1.bias", terms)
+    times = 1.5 if limit else 1.0
+    larger = only("grad_norm", "grad_norm", lambda record, at, part: part * 1.01)
+    edit = both(both(norm_wrong({0: times, 1: times}), unreduced), larger)
+    rung_ = rung(tmp_path, Point.of(dp=2), edit, limit=limit)
+    found = with_factor(rung_, reported_first(compare(rung_)))
+    first = lead(found)
+    assert first.where is not None
+    assert first.where.path == "fc1.bias"
+
+
+def test_a_factor_of_only_some_gradients_is_not_a_common_factor(tmp_path: Path) -> None:
+    def some(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
+        wrong = record.id.kind == "main_grad" and record.id.module == "fc1"
+        return part * 1.5 if wrong else part
+
+    found = judged(rung(tmp_path, TP, some))
+    assert found.failed
+    assert found.factor is None
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_equal_clipping_passes(tmp_path: Path, dtype: str) -> None:
+    clean = rung(tmp_path, TP, dtype=dtype)
+    assert not compare(clean).failed

@@ -1,0 +1,224 @@
+"""A passing gradient is inconclusive if all of its values are exact in a narrower dtype."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from compare_traces import draw, parameter
+
+from pytest_trainsafe.core.layout import Layout, Owned
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
+from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+
+Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
+
+MICROBATCHES = 3
+
+
+def in_float32(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    return torch.stack(list(terms)).float().sum(dim=0)
+
+
+def in_bfloat16(terms: Sequence[torch.Tensor]) -> torch.Tensor:
+    total = terms[0]
+    for term in terms[1:]:
+        total = total + term
+    return total.float()
+
+
+def terms_of(shape: tuple[int, ...] = (8, 8)) -> list[torch.Tensor]:
+    return [draw(f"term {index}", shape).bfloat16() for index in range(MICROBATCHES)]
+
+
+def noisy(terms: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+    return [term * (1 + draw("noise", tuple(term.shape)) * 2**-8).bfloat16() for term in terms]
+
+
+def write(
+    path: Path,
+    terms: Sequence[torch.Tensor],
+    main: torch.Tensor,
+    *,
+    layout: Layout = (),
+    recorded: bool = True,
+    kind: str = "main_grad",
+    notes: Sequence[NoteEvent] = (),
+) -> Trace:
+    """A trace of one step: micro-batches' gradients, and what the optimizer is given."""
+    manifest = manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu")
+    write_manifest(path, manifest)
+    writer = RankWriter(path, 0)
+    for note in notes:
+        writer.add(note)
+    for index, term in enumerate(terms if recorded else ()):
+        writer.add_tensor(parameter("param_grad", "fc.weight", 0, index), term, (), "default")
+    name = "fc.weight.exp_avg" if kind == "optimizer_state" else "fc.weight"
+    writer.add_tensor(parameter(kind, name, 0), main, layout, "default")
+    writer.add(StepEvent(0, MICROBATCHES, "", "", True, 0.0))
+    writer.close()
+    return Trace.open(path)
+
+
+def doubts(folder: Path, candidate: Trace, reference: Trace | None = None) -> list[str]:
+    """The messages of the check `narrowed`; asserts that there are no other findings."""
+    terms = terms_of()
+    reference = reference or write(folder / "reference", terms, in_float32(terms))
+    perturbed = write(folder / "perturbed", noisy(terms), in_float32(noisy(terms)))
+    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+    assert {finding.check for finding in found} <= {"narrowed"}, found
+    assert {finding.verdict for finding in found} <= {"inconclusive"}
+    return [finding.message for finding in found]
+
+
+def test_gradients_accumulated_in_bfloat16_are_inconclusive(tmp_path: Path) -> None:
+    terms = terms_of()
+
+    [message] = doubts(tmp_path, write(tmp_path / "candidate", terms, in_bfloat16(terms)))
+
+    assert message.startswith("every value is exact in bfloat16, although the tensor is stored as")
+
+
+def test_unclipped_gradients_accumulated_in_bfloat16_are_inconclusive(tmp_path: Path) -> None:
+    """Clipped gradients are not exact in bfloat16, because the clipping factor is not."""
+    terms, kind = terms_of(), "unclipped_grad"
+    reference = write(tmp_path / "exact", terms, in_float32(terms), kind=kind)
+    perturbed = write(tmp_path / "noise", terms, in_float32(noisy(terms)), kind=kind)
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), kind=kind)
+
+    [finding] = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+
+    assert (finding.check, finding.verdict) == ("narrowed", "inconclusive")
+
+
+def test_gradients_accumulated_in_float32_pass(tmp_path: Path) -> None:
+    terms = terms_of()
+    candidate = write(tmp_path / "candidate", terms, in_float32(terms[::-1]))
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_narrow_gradients_pass_if_those_of_the_reference_are_as_narrow(tmp_path: Path) -> None:
+    terms = terms_of()
+    reference = write(tmp_path / "narrow", terms, in_bfloat16(terms))
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms[::-1]))
+
+    assert doubts(tmp_path, candidate, reference) == []
+
+
+def test_gradients_stored_in_bfloat16_pass(tmp_path: Path) -> None:
+    terms = terms_of()
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms).bfloat16())
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_narrow_gradients_pass_if_the_framework_is_configured_to_reduce_in_bfloat16(
+    tmp_path: Path,
+) -> None:
+    terms, note = terms_of(), NoteEvent("reduces_in", "bfloat16")
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), notes=[note])
+
+    assert doubts(tmp_path, candidate) == []
+
+
+def test_a_float32_sum_of_few_terms_may_be_exact_in_float16(tmp_path: Path) -> None:
+    """The sum of two bfloat16 numbers of similar size has at most 11 bits, as float16 has."""
+    even = [(torch.arange(128, 192).view(8, 8) / 64).bfloat16(), draw("x", (8, 8)).bfloat16()]
+    even[1] = (even[0].float() + 1 / 64).bfloat16()
+    terms = [even[0], (even[1].float() / 2).bfloat16()]
+    main = in_float32(terms)
+    assert bool((main.half().float() == main).all())
+    assert not bool((main.bfloat16().float() == main).all())
+    reference = write(tmp_path / "reference", terms, main * (1 + 2**-20))
+    candidate = write(tmp_path / "candidate", terms, main)
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+@pytest.mark.parametrize("how", ["owned", "no terms", "one term"])
+def test_the_gradient_of_a_single_backward_may_be_narrow(tmp_path: Path, how: str) -> None:
+    """With ep, an expert's rank computes in one backward what the reference does in several."""
+    terms = terms_of()
+    main = in_float32(terms).bfloat16().float()
+    layout = (Owned(("cp", "dp"), 1),) if how == "owned" else ()
+    given = [main.bfloat16()] if how == "one term" else terms
+    candidate = write(
+        tmp_path / "candidate", given, main, layout=layout, recorded=how != "no terms"
+    )
+
+    reference = write(tmp_path / "whole", terms, in_float32(terms))
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+def test_narrow_gradients_of_mostly_zeros_pass(tmp_path: Path) -> None:
+    terms = [torch.zeros(8, 8).bfloat16() for _ in range(MICROBATCHES)]
+    for term in terms:
+        term[0, :3] = draw("row", (3,)).bfloat16() * 3
+    reference = write(tmp_path / "few", terms, in_float32(terms))
+    candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms))
+    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+
+    assert "narrowed" not in {finding.check for finding in found}
+
+
+def test_an_optimizer_state_rounded_to_bfloat16_is_a_narrowed_finding(tmp_path: Path) -> None:
+    terms = terms_of()
+    state = 0.1 * in_float32(terms)
+    reference = write(tmp_path / "reference", terms, state, kind="optimizer_state")
+    perturbed = write(tmp_path / "noise", terms, state * (1 + 2**-8), kind="optimizer_state")
+    narrow = state.bfloat16().float()
+    candidate = write(tmp_path / "candidate", terms, narrow, kind="optimizer_state")
+
+    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+
+    assert [finding.check for finding in found] == ["narrowed"]
+
+
+def losses(path: Path, values: Sequence[torch.Tensor]) -> Trace:
+    """A trace of one step with one loss for each micro-batch."""
+    write_manifest(path, manifest_of(RunSpec(program="model.train", dtype="bfloat16"), "cpu"))
+    writer = RankWriter(path, 0)
+    for index, value in enumerate(values):
+        writer.add_tensor(TensorId(0, index, "loss", "", "loss"), value, (), "default")
+    writer.add(StepEvent(0, len(values), "", "", True, 0.0))
+    writer.close()
+    return Trace.open(path)
+
+
+def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = True) -> list[str]:
+    """The findings on the candidate's losses; the reference's are in float32, or as narrow."""
+    exact = [2 + draw(f"loss {index}", ()).float() for index in range(len(candidate))]
+    if not wide:
+        exact = [loss.bfloat16() for loss in exact]
+    noise = [loss * (1 + draw(f"noise {i}", ()).float() * 2**-8) for i, loss in enumerate(exact)]
+    ours, due = losses(folder / "candidate", candidate), losses(folder / "reference", exact)
+    found = compare(Rung("bfloat16", ours, due, losses(folder / "noise", noise))).findings
+    return [f"{each.check} {each.where and each.where.microbatch}" for each in found]
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float32])
+def test_many_losses_computed_in_bfloat16_are_one_narrowed_finding(
+    tmp_path: Path, stored: torch.dtype
+) -> None:
+    narrow = [(2 + draw(f"loss {index}", ()).bfloat16()).to(stored) for index in range(6)]
+
+    assert loss_findings(tmp_path / "six", narrow) == ["narrowed 0"]
+    assert loss_findings(tmp_path / "few", narrow[:3]) == []
+    assert loss_findings(tmp_path / "alike", narrow, wide=False) == []
+
+
+def test_narrow_losses_pass_if_one_loss_needs_float32(tmp_path: Path) -> None:
+    given = [(2 + draw(f"loss {index}", ()).bfloat16()).float() for index in range(6)]
+    given[4] = 2 + draw("loss 4", ()).float()
+
+    assert loss_findings(tmp_path, given) == []

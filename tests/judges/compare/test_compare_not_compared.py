@@ -1,0 +1,123 @@
+"""Tensors that were not compared are listed: unrecorded ones, and those of one trace only."""
+
+from __future__ import annotations
+
+import msgspec
+import torch
+from compare_traces import Bench, Record, healthy, training
+
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
+from pytest_trainsafe.judges.compare.guards.vacuity import guard
+from pytest_trainsafe.trace.schema import NoteEvent
+
+POINT = Point.of(tp=2)
+
+
+def test_a_healthy_candidate_has_no_uncompared_tensors(bench: Bench) -> None:
+    rung = bench.rung(POINT)
+    assert not_compared(rung, compare(rung)) == []
+
+
+def test_notes_of_uncompared_outputs_are_listed_up_to_a_limit(bench: Bench) -> None:
+    notes = [NoteEvent("not_compared", f"fc{i}: output is a Cache") for i in range(6)]
+    reported = not_compared(rung := bench.rung(POINT, notes=notes), compare(rung))
+    assert reported[0] == "not compared: fc0: output is a Cache"
+    assert reported[4:] == ["not compared: and 2 more like these"]
+
+
+def test_an_unused_annotation_is_listed(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("unused_annotation", "the annotation is not used")])
+    assert not_compared(rung, compare(rung)) == ["the annotation is not used"]
+
+
+def test_a_pattern_that_matches_no_module_is_listed(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("unmatched_pattern", "nosuch.*")])
+    [reported] = not_compared(rung, compare(rung))
+    assert reported.startswith("not compared: the activations of 'nosuch.*'")
+
+
+def test_an_extra_module_call_of_the_candidate_is_listed(bench: Bench) -> None:
+    records = training("float32", 0.0)
+    again = [
+        Record(msgspec.structs.replace(r.id, call=1), r.tensor, r.layout)
+        for r in records
+        if r.id.kind == "activation" and r.id.module == "fc2"
+    ]
+    rung = bench.rung(POINT, healthy, records=[*records, *again])
+    found = compare(rung)
+    assert not found.failed
+    [reported] = not_compared(rung, found)
+    assert "8 of the candidate's tensors of kind activation have no counterpart in" in reported
+    assert reported.endswith("the reference (fc2.output call 1)")
+
+
+def test_gradients_that_the_candidate_did_not_record_are_listed(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        lacking = record.id.kind == "activation_grad" and record.id.module == "norm"
+        return None if lacking else part
+
+    rung = bench.rung(POINT, edit)
+    [reported] = not_compared(rung, compare(rung))
+    assert "8 of the reference's tensors of kind activation_grad" in reported
+    assert "(norm.output)" in reported
+
+
+def test_a_module_skipped_on_one_rank_fails_with_that_rank(bench: Bench) -> None:
+    """A missing replica is a failure, not a lack of coverage."""
+
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        skipped = record.id.kind == "activation" and record.id.module == "norm" and at["tp"] == 1
+        return None if skipped else part
+
+    found = compare(bench.rung(POINT, edit))
+    assert found.findings[0].check == "missing"
+    assert "rank 1 should hold a replica but recorded none" in found.findings[0].message
+
+
+def test_modules_inside_a_compiled_region_are_listed_and_do_not_fail(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        flows = record.id.kind in ("activation", "activation_grad")
+        return None if flows and record.id.module in ("fc1", "norm") else part
+
+    notes = [NoteEvent("compiled", name) for name in ("fc1", "norm", "never.called")]
+    rung = bench.rung(POINT, edit, notes=notes)
+    found = compare(rung)
+
+    assert not found.failed
+    assert [finding.check for finding in guard(rung, found)] == []
+    [reported] = not_compared(rung, found)
+    text = "not compared: the activations of 2 modules inside torch.compile (norm, fc1)"
+    assert reported == text
+
+
+def test_a_compiled_model_without_recorded_activations_gets_the_advice_to_watch_it(
+    bench: Bench,
+) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind in ("activation", "activation_grad") else part
+
+    notes = [NoteEvent("compiled", name) for name in ("fc1", "fc2", "norm")]
+    rung = bench.rung(POINT, edit, notes=notes)
+    found = compare(rung)
+
+    assert [finding.check for finding in guard(rung, found)] == []
+    [reported] = not_compared(rung, found)
+    assert reported.endswith("Give ctx.watch the compiled model, so that its output is compared")
+
+
+def test_a_module_outside_the_compiled_region_must_be_recorded(bench: Bench) -> None:
+    def edit(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+        return None if record.id.kind == "activation" and record.id.module == "fc1" else part
+
+    found = compare(bench.rung(POINT, edit, notes=[NoteEvent("compiled", "norm")]))
+
+    assert found.findings[0].check == "missing"
+
+
+def test_a_program_recorded_by_whole_steps_is_listed(bench: Bench) -> None:
+    rung = bench.rung(POINT, notes=[NoteEvent("level", "step")])
+    [reported] = not_compared(rung, compare(rung))
+    assert reported.startswith("only whole steps were compared, no activations and no gradients of")
+    assert reported.endswith("ctx.watch has level='step'")

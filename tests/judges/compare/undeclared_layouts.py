@@ -1,0 +1,32 @@
+"""Takes declared layouts away from a candidate, as if its annotations were missing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+import msgspec
+
+from pytest_trainsafe.core.layout import Layout, Partial, Placement
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.trace.reader import Trace
+
+Keep = Callable[[TensorId, Placement], bool]
+
+
+def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
+    """The rung without the declared placements that `keep` does not keep."""
+    ranks = []
+    for rank in rung.candidate.ranks:
+        tensors = {}
+        for id, event in rank.tensors.items():
+            raw = id.kind == "param_grad"  # the recorder knows that these are terms over cp
+            layout: Layout = tuple(
+                p for p in event.layout if keep(id, p) or (raw and isinstance(p, Partial))
+            )
+            source = "modules: *" if any(keep(id, p) for p in layout) else "default"
+            tensors[id] = msgspec.structs.replace(event, layout=layout, layout_source=source)
+        ranks.append(dataclasses.replace(rank, tensors=tensors))
+    trace = rung.candidate
+    return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))

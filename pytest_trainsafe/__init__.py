@@ -62,7 +62,8 @@ if TYPE_CHECKING:
     from pytest_trainsafe.record.model.consistent import consistent_tensor
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
-    from pytest_trainsafe.sweep import divides, relations, requires
+    from pytest_trainsafe.sweep import divides, requires
+from pytest_trainsafe.judges.metamorphic import relations
     from pytest_trainsafe.sweep.case import Case
     from pytest_trainsafe.sweep.traits import on_mesh
     from pytest_trainsafe.trace.reader import Trace

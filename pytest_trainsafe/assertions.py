@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from pytest_trainsafe.judge.contract import Judgement
     from pytest_trainsafe.judge.joint import JointJudgement
     from pytest_trainsafe.judges.learn.instrument.observation import TableObservation as Observation
+    from pytest_trainsafe.judges.metamorphic.relations import Relation
     from pytest_trainsafe.runs.traces import Traces
-    from pytest_trainsafe.sweep.relations import Relation
     from pytest_trainsafe.trace.reader import Trace
 
 __all__ = [
@@ -323,10 +323,10 @@ def assert_same_by(
     the relation does not apply at the Point, and ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.metamorphic.judge import judge_relation
+    from pytest_trainsafe.judges.metamorphic.judge import judge_relation
+    from pytest_trainsafe.judges.metamorphic.relations.offers import find_relation
+    from pytest_trainsafe.judges.metamorphic.text import relation_message
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.relation import relation_message
-    from pytest_trainsafe.sweep.relations.offers import find_relation
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -365,8 +365,8 @@ def assert_kept_relations(
     ArgumentError for a file that is missing or damaged, or that does not mention the program.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.metamorphic.find import assert_or_find
-    from pytest_trainsafe.sweep.relations.offers import find_relations
+    from pytest_trainsafe.judges.metamorphic.find import assert_or_find
+    from pytest_trainsafe.judges.metamorphic.relations.offers import find_relations
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(

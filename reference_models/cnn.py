@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.metamorphic import relations
 from pytest_trainsafe.reference_models.rules import compiled_alone, only_data_parallel
-from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.judges.metamorphic import relations
 from pytest_trainsafe.reference_models.config import VOCABULARY, GPTConfig
 from pytest_trainsafe.reference_models.rules import (
     compiled_alone,
@@ -20,7 +21,6 @@ from pytest_trainsafe.reference_models.rules import (
     torch_schedules_fit,
     vocabulary_over_tp,
 )
-from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.judges.metamorphic import relations
 from pytest_trainsafe.reference_models.config import VOCABULARY
 from pytest_trainsafe.reference_models.rules import known_vocabulary, only_data_parallel
-from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

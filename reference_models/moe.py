@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.metamorphic import relations
+from pytest_trainsafe.judges.metamorphic.relations import Setting
 from pytest_trainsafe.reference_models.config import VOCABULARY, MoEConfig
 from pytest_trainsafe.reference_models.rules import (
     only_axes,
@@ -17,8 +19,6 @@ from pytest_trainsafe.reference_models.rules import (
     sizes_of,
     vocabulary_over_tp,
 )
-from pytest_trainsafe.sweep import relations
-from pytest_trainsafe.sweep.relations import Setting
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from dataclasses import fields
 
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.metamorphic.relations import Setting
 from pytest_trainsafe.reference_models.config import VOCABULARY, TransformerConfig
 from pytest_trainsafe.reference_models.parallel.pipeline.schedules import TORCHS
-from pytest_trainsafe.sweep.relations import Setting
 from pytest_trainsafe.sweep.validity import Rule
 
 #: By axis, the values with which the axis has no effect on how a model is trained.

@@ -27,10 +27,10 @@ from pytest_trainsafe.fuzz.replay import Replay
 from pytest_trainsafe.fuzz.runner import GIVEN
 from pytest_trainsafe.fuzz.source import PointSource, point_source
 from pytest_trainsafe.fuzz.strategy import MAX_WORLD_SIZE, points_of
+from pytest_trainsafe.judges.metamorphic.relations import Relation
+from pytest_trainsafe.judges.metamorphic.relations.offers import find_relations
 from pytest_trainsafe.printable import printable
 from pytest_trainsafe.sweep.namesakes import refuse_other_file
-from pytest_trainsafe.sweep.relations import Relation
-from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.signature import FUZZ, FUZZING
 
 _PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)

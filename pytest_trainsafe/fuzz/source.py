@@ -22,7 +22,7 @@ from pytest_trainsafe.sweep.validity import Rule
 
 if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.examples import Examples
-    from pytest_trainsafe.sweep.relations import Relation
+    from pytest_trainsafe.judges.metamorphic.relations import Relation
 
 
 class PointSource:

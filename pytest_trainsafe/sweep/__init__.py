@@ -13,7 +13,7 @@ from pytest_trainsafe.sweep.traits import on_mesh
 from pytest_trainsafe.sweep.validity import Rule, divides, requires
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.sweep import relations
+    from pytest_trainsafe.judges.metamorphic import relations
 
 __all__ = [
     "MESH_AXES",

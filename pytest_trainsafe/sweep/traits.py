@@ -16,8 +16,8 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.judges.metamorphic.relations.relation import Relation
     from pytest_trainsafe.sweep.case import Case
-    from pytest_trainsafe.sweep.relations.relation import Relation
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

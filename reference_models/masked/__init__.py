@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe.judges.metamorphic import relations
 from pytest_trainsafe.reference_models.bugs import shared
 from pytest_trainsafe.reference_models.rules import fp8_scales_follow_micro_batches, only_axes
-from pytest_trainsafe.sweep import relations
 from pytest_trainsafe.sweep.validity import divides, requires
 
 if TYPE_CHECKING:

@@ -19,9 +19,9 @@ from pytest_trainsafe.errors import (
 )
 from pytest_trainsafe.fuzz.examples import Examples
 from pytest_trainsafe.fuzz.source import point_source
+from pytest_trainsafe.judges.metamorphic.relations import Vocabulary
+from pytest_trainsafe.judges.metamorphic.relations.offers import find_relations
 from pytest_trainsafe.reference_models import masked
-from pytest_trainsafe.sweep.relations import Vocabulary
-from pytest_trainsafe.sweep.relations.offers import find_relations
 from pytest_trainsafe.sweep.search.space import no_rule
 from pytest_trainsafe.sweep.signature import FUZZING
 

@@ -6,7 +6,7 @@ import pytest
 
 from pytest_trainsafe import Point, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
-from pytest_trainsafe.sweep.relations import Setting
+from pytest_trainsafe.judges.metamorphic.relations import Setting
 
 
 def setting(*, dp: int = 1, microbatches: int = 4, **arguments: object) -> Setting:

@@ -12,8 +12,8 @@ from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, RelationError, SweepError
+from pytest_trainsafe.judges.metamorphic.relations.relation import Change, Relation, Setting
 from pytest_trainsafe.runs.traces import Traces
-from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting
 from pytest_trainsafe.sweep.validity import invalid
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec, arguments_of

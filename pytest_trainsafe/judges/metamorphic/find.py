@@ -7,10 +7,10 @@ from pathlib import Path
 
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import RelationError
-from pytest_trainsafe.judge.metamorphic.judge import judge_relation
-from pytest_trainsafe.judge.metamorphic.kept import Kept, add_found, kept_of
+from pytest_trainsafe.judges.metamorphic.judge import judge_relation
+from pytest_trainsafe.judges.metamorphic.kept import Kept, add_found, kept_of
+from pytest_trainsafe.judges.metamorphic.relations import Order, Recompute, Relation
 from pytest_trainsafe.runs.traces import Traces
-from pytest_trainsafe.sweep.relations import Order, Recompute, Relation
 
 #: A function that asserts one relation, as `assert_same_by` does.
 Assert = Callable[[Relation, Traces], None]

@@ -9,7 +9,7 @@ Imported as `from pytest_trainsafe import relations`.  Imports no torch and no
 msgspec: programs import it when tests are collected.
 """
 
-from pytest_trainsafe.sweep.relations.built_in import (
+from pytest_trainsafe.judges.metamorphic.relations.built_in import (
     LossScale,
     Order,
     Padding,
@@ -18,8 +18,14 @@ from pytest_trainsafe.sweep.relations.built_in import (
     Split,
     Vocabulary,
 )
-from pytest_trainsafe.sweep.relations.offers import hold
-from pytest_trainsafe.sweep.relations.relation import KEEP, Change, Relation, Setting, View
+from pytest_trainsafe.judges.metamorphic.relations.offers import hold
+from pytest_trainsafe.judges.metamorphic.relations.relation import (
+    KEEP,
+    Change,
+    Relation,
+    Setting,
+    View,
+)
 
 __all__ = [
     "KEEP",

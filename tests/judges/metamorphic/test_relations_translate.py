@@ -13,8 +13,8 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import ArgumentError, RelationError
-from pytest_trainsafe.judge.metamorphic.translate import shapes_of, translated
-from pytest_trainsafe.sweep.relations.views import Cropped, Folded, Merged, Scaled
+from pytest_trainsafe.judges.metamorphic.relations.views import Cropped, Folded, Merged, Scaled
+from pytest_trainsafe.judges.metamorphic.translate import shapes_of, translated
 from pytest_trainsafe.trace.reader import Trace
 
 ROWS, WIDTH = 2, 6

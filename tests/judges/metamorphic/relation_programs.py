@@ -7,7 +7,7 @@ from torch import nn
 
 from pytest_trainsafe import relations
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.sweep.relations import KEEP
+from pytest_trainsafe.judges.metamorphic.relations import KEEP
 
 
 def samples(first: int, count: int) -> torch.Tensor:

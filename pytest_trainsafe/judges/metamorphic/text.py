@@ -5,8 +5,8 @@ Plain text of at most 100 columns, like the other reports.
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.metamorphic.judge import RelationJudgement
 from pytest_trainsafe.judges.compare.text.message import message_of, rerun
+from pytest_trainsafe.judges.metamorphic.judge import RelationJudgement
 from pytest_trainsafe.report.rows import head, row
 
 

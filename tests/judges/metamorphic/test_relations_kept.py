@@ -11,7 +11,7 @@ from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_kept_relations, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
-from pytest_trainsafe.judge.metamorphic.kept import FORMAT, MAX_BYTES, Kept, add_found, read_kept
+from pytest_trainsafe.judges.metamorphic.kept import FORMAT, MAX_BYTES, Kept, add_found, read_kept
 from pytest_trainsafe.runs.traces import Traces
 
 PROGRAM = "relation_programs:train"

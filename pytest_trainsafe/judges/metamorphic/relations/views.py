@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, View
+from pytest_trainsafe.judges.metamorphic.relations.relation import KEEP, Combine, View
 
 if TYPE_CHECKING:
     import torch

@@ -16,17 +16,17 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judge.contract import FindingsJudgement
-from pytest_trainsafe.judge.metamorphic.change import changed, setting_of, unseen
-from pytest_trainsafe.judge.metamorphic.translate import TranslatedTrace, shapes_of, translated
-from pytest_trainsafe.judge.metamorphic.varied import VariedTraces, Vary
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.metamorphic.change import changed, setting_of, unseen
+from pytest_trainsafe.judges.metamorphic.relations.relation import Change, Relation, Setting, View
+from pytest_trainsafe.judges.metamorphic.translate import TranslatedTrace, shapes_of, translated
+from pytest_trainsafe.judges.metamorphic.varied import VariedTraces, Vary
 from pytest_trainsafe.judges.replay.determinism.divergence import first_divergence
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.specs import Role
 from pytest_trainsafe.runs.traces import Traces
-from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 

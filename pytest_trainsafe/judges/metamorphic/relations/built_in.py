@@ -8,8 +8,14 @@ from typing import TYPE_CHECKING, ClassVar, get_args
 
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
-from pytest_trainsafe.sweep.relations.relation import Change, Relation, Setting, View
-from pytest_trainsafe.sweep.relations.views import Cropped, Folded, LossOf, Merged, Scaled
+from pytest_trainsafe.judges.metamorphic.relations.relation import Change, Relation, Setting, View
+from pytest_trainsafe.judges.metamorphic.relations.views import (
+    Cropped,
+    Folded,
+    LossOf,
+    Merged,
+    Scaled,
+)
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.finding import Pattern

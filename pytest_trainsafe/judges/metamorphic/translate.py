@@ -16,7 +16,7 @@ from pytest_trainsafe.core.layout import REPLICATED, axes_of
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
-from pytest_trainsafe.sweep.relations.relation import KEEP, Combine, Relation, View
+from pytest_trainsafe.judges.metamorphic.relations.relation import KEEP, Combine, Relation, View
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 from pytest_trainsafe.core.axes import AXES
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from pytest_trainsafe.judges.metamorphic.relations.relation import Relation
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.sweep.relations.relation import Relation
 from pytest_trainsafe.sweep.traits import give_traits, traits_of
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])

@@ -18,9 +18,9 @@ from _judged import Row
 from pytest_trainsafe.assertions import Loosen
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import Declaration
 from pytest_trainsafe.sweep.product import cell_of

@@ -20,11 +20,11 @@ from _page import write_section
 from _rungs import session
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug
 from pytest_trainsafe.reference_models.corpus import planted
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary

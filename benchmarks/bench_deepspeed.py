@@ -26,11 +26,11 @@ from deepspeed_known import catalogued_points, known_by
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import deepspeed_gpt
 from pytest_trainsafe.reference_models.deepspeed_bugs.programs import small as program
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker

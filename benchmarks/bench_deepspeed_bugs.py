@@ -24,12 +24,12 @@ from _measure import ROOT, finish, machine, show
 from _page import write_section
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.deepspeed_bugs import BUGS, DeepSpeedBug
 from pytest_trainsafe.reference_models.deepspeed_bugs.bug import Where
 from pytest_trainsafe.reference_models.deepspeed_bugs.install import install
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.marker import read_marker
 from pytest_trainsafe.sweep.product import cells

@@ -33,10 +33,10 @@ from bench_launch import TIMEOUT, in_turns
 from bench_peers import apart, timed
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer
 from pytest_trainsafe.reference_models import deepspeed_gpt
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.marker import read_marker

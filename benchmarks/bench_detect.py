@@ -21,9 +21,9 @@ from _rungs import case, session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 BUG = "tp-embedding-mask"

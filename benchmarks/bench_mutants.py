@@ -39,9 +39,9 @@ from _mutant_rows import chosen, options, parsed, read, show_survivors
 from _mutants import Mutation, mutations, sample
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.point_summary import PointSummary
 

@@ -32,8 +32,8 @@ from _measure import ROOT, finish, machine, show
 from _random_points import DTYPES, MAX_RANKS, Drawn, case_of, draw
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judge.joint import judge_case
-from pytest_trainsafe.report.joint import report_of
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.runs.session import Session
 
 #: The number of Points that one session judges; it keeps their references until it is closed.

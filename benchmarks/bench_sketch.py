@@ -21,11 +21,11 @@ from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judge.joint import judge_case
 from pytest_trainsafe.judges.compare.sketch.screen import screen_tensor
+from pytest_trainsafe.judges.joint import judge_case
+from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import Task, TorchrunLauncher
 from pytest_trainsafe.reference_models import gpt
-from pytest_trainsafe.report.joint import report_of
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve

@@ -18,7 +18,7 @@ from _rungs import case, session
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.reference_models.bugs import find
 from pytest_trainsafe.reference_models.mixed import has_experts
 from pytest_trainsafe.runs.session import Session

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
-from pytest_trainsafe.judge.arguments import (
+from pytest_trainsafe.judges.arguments import (
     require_expectations,
     require_fixture,
     require_options,
@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from pytest_trainsafe.core.finding import Finding
     from pytest_trainsafe.core.point import AxisValue, Point
-    from pytest_trainsafe.judge.contract import Judgement
-    from pytest_trainsafe.judge.joint import JointJudgement
+    from pytest_trainsafe.judges.contract import Judgement
+    from pytest_trainsafe.judges.joint import JointJudgement
     from pytest_trainsafe.judges.learn.instrument.observation import TableObservation as Observation
     from pytest_trainsafe.judges.metamorphic.relations import Relation
     from pytest_trainsafe.runs.traces import Traces
@@ -79,9 +79,9 @@ def assert_trainsafe(
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judge.joint import judge_case
+    from pytest_trainsafe.judges.joint import judge_case
+    from pytest_trainsafe.judges.joint_text import report_of
     from pytest_trainsafe.launch import GroupFailure
-    from pytest_trainsafe.report.joint import report_of
 
     require_fixture(candidate, "candidate")
     require_fixture(reference, "reference")
@@ -386,7 +386,7 @@ def _failure(
     report: str, judgement: Judgement | JointJudgement, before: str = ""
 ) -> TrainsafeFailure:
     """The exception for a judgement that is not a pass; its line starts with `before`."""
-    from pytest_trainsafe.report.first_line import first_line
+    from pytest_trainsafe.judges.first_line import first_line
 
     return TrainsafeFailure(report, judgement.findings, before + first_line(judgement))
 

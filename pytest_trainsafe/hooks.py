@@ -51,7 +51,7 @@ def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ig
     """Returns import paths of judges that `assert_trainsafe` uses in addition to the package's own.
 
     Called when pytest is configured.  Each path names a class that implements
-    `pytest_trainsafe.judge.contract.Judge` and is instantiated without arguments.
+    `pytest_trainsafe.judges.contract.Judge` and is instantiated without arguments.
 
         def pytest_trainsafe_judges(config):
             return ["our_tests.judges:LossFalls"]

@@ -17,9 +17,9 @@ from pytest_trainsafe.init.checklist import Check
 from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import LAYOUTS, Trial
-from pytest_trainsafe.judge.joint import JointJudgement, judge_case
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
+from pytest_trainsafe.judges.joint import JointJudgement, judge_case
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import reason
 from pytest_trainsafe.runs.session import Session

@@ -6,7 +6,7 @@ import measured_program
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
-from pytest_trainsafe.judge.joint import judge_case
+from pytest_trainsafe.judges.joint import judge_case
 
 
 def report(candidate_trace, reference_trace):

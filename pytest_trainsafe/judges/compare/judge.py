@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.judge.contract import JudgeOptions
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.contract import JudgeOptions
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case

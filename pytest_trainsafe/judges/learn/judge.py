@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judge.contract import JudgeOptions, worst
+from pytest_trainsafe.judges.contract import JudgeOptions, worst
 from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs

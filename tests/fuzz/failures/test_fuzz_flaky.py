@@ -7,7 +7,7 @@ from typing import Any
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.fuzz.failures.flaky import cause_text
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.launch import GroupFailure
 
 #: Traces that the replaced judge does not read.

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Pattern
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.replay.determinism.cause import Cause, Code, cause_of_draws, find_cause
 from pytest_trainsafe.judges.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judges.replay.determinism.variation import not_varied, variables

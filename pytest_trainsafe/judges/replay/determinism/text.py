@@ -6,7 +6,7 @@ Plain text of at most 100 columns, like the other reports.
 from __future__ import annotations
 
 from pytest_trainsafe.core.code_files import relative
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import head, row
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.judge.contract import FindingsJudgement, JudgeOptions
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
 from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, LedgerGap, UnseenDraws

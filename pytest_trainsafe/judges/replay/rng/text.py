@@ -5,7 +5,7 @@ Plain text of at most 100 columns.  Called by `assert_rng`.
 
 from __future__ import annotations
 
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import row
 from pytest_trainsafe.trace.reader import Trace
 

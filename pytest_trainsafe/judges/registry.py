@@ -10,7 +10,7 @@ import pkgutil
 from collections.abc import Sequence
 
 from pytest_trainsafe.errors import DeclarationError
-from pytest_trainsafe.judge.contract import Judge
+from pytest_trainsafe.judges.contract import Judge
 
 #: The judges of the package, in the order in which they run: the comparison, then by cost.
 BUILT_IN = (
@@ -51,7 +51,7 @@ def load_judge(path: str) -> Judge:
     if missing:
         raise DeclarationError(
             f"the hook pytest_trainsafe_judges returned {path!r}, but this class is not a judge: "
-            f"it has no {' and no '.join(missing)}; see pytest_trainsafe.judge.contract.Judge"
+            f"it has no {' and no '.join(missing)}; see pytest_trainsafe.judges.contract.Judge"
         )
     judge: Judge = made
     return judge

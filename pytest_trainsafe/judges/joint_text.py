@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judge.contract import Judgement
-from pytest_trainsafe.judge.joint import JointJudgement
 from pytest_trainsafe.judges.compare.text.message import message_of, rerun
+from pytest_trainsafe.judges.contract import Judgement
+from pytest_trainsafe.judges.joint import JointJudgement
 from pytest_trainsafe.report.rows import head, row
 
 #: The number of Findings of one judge that a report prints in full.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pytest_trainsafe.errors import DeclarationError
-from pytest_trainsafe.judge.registry import judges
+from pytest_trainsafe.judges.registry import judges
 
 JUDGE = '''
 """A judge of twenty lines: training runs twice, and every loss of the repetition is below LIMIT."""
@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.finding import StepSubject
-from pytest_trainsafe.judge.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.runs.specs import spec_of
 
 LIMIT = 10.0

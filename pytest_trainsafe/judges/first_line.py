@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
-from pytest_trainsafe.judge.contract import Judgement
-from pytest_trainsafe.judge.joint import JointJudgement
 from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement, lead_of
 from pytest_trainsafe.judges.compare.text.message import times_text
+from pytest_trainsafe.judges.contract import Judgement
+from pytest_trainsafe.judges.joint import JointJudgement
 
 
 def first_line(judgement: Judgement | JointJudgement) -> str:

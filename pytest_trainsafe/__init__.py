@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.fuzz.failure import FlakyProgram, FuzzFailure, FuzzInconclusive
     from pytest_trainsafe.fuzz.strategy import parallel_points
     from pytest_trainsafe.judges.learn.instrument.observation import observe
+    from pytest_trainsafe.judges.metamorphic import relations
     from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
     from pytest_trainsafe.judges.replay.checkpoints.instrument.plan import replay_plan
     from pytest_trainsafe.judges.replay.checkpoints.instrument.regenerate import fast_forward
@@ -63,7 +64,6 @@ if TYPE_CHECKING:
     from pytest_trainsafe.runs.group import Group
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.sweep import divides, requires
-from pytest_trainsafe.judges.metamorphic import relations
     from pytest_trainsafe.sweep.case import Case
     from pytest_trainsafe.sweep.traits import on_mesh
     from pytest_trainsafe.trace.reader import Trace
@@ -179,7 +179,7 @@ _HOME = {
     "per_example_dropout": "judges.replay.per_example.dropout",
     "per_example_generator": "judges.replay.per_example.keys",
     "per_example_keys": "judges.replay.per_example.keys",
-    "relations": "sweep",
+    "relations": "judges.metamorphic",
     "replay_plan": "judges.replay.checkpoints.instrument.plan",
     "requires": "sweep",
     "trainsafe_fuzz": "fuzz.decorator",

@@ -1,7 +1,7 @@
 """Writes proposed annotations to a file, at the user's request (--trainsafe-annotate).
 
-Called by `judges/compare/ladder/ladder.py` after a comparison failed.  The test that needs the annotations still
-fails in this run, and the failure message names the file.
+Called by `judges/compare/ladder/ladder.py` after a comparison failed.  The test that needs the
+annotations still fails in this run, and the failure message names the file.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The events of the operator ledger: every operator of one step, with exact hashes.
 
-`judges/replay/determinism/instrument/operator_ledger.py` writes them for a RunSpec that names the step, and
-`judges/replay/determinism/operator_look.py` compares those of two Runs.
+`judges/replay/determinism/instrument/operator_ledger.py` writes them for a RunSpec that names the
+step, and `judges/replay/determinism/operator_look.py` compares those of two Runs.
 """
 
 from __future__ import annotations

@@ -105,7 +105,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
                       pytest runs may use the recorded trace
         perturbation  the relative size of the noise injected into every leaf module's output and
                       gradient, 0 for none; `sample` numbers independent noise
-        rewrite       the activations and gradients to replace, by name (`judges/compare/instrument/rewrite.py`)
+        rewrite       the activations and gradients to replace, by name
         replay        the Run whose decisions, such as top-k choices, are used instead of its own
 
     What is recorded:
@@ -116,7 +116,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         modules      `fnmatch` patterns of modules whose activations are recorded
         watch_casts  whether casts out of float64 and casts to FP8 are recorded
         adapters     import paths of the framework adapters that the recorder asks
-        rng          whether ranks record their random draws in the RNG ledger (`judges/replay/rng/instrument`)
+        rng          whether ranks record their random draws in the RNG ledger
         operators    the step whose operators are recorded one by one, None for none
         observe      the API calls and changes of state that ranks observe, None for none
     """

@@ -10,3 +10,14 @@ translate  turns a trace's tensors into those of the other Run, so that they can
 kept       the file of relations that were found on healthy Runs
 find       tries relations on healthy Runs, or asserts those that the file keeps
 """
+
+from __future__ import annotations
+
+
+def __getattr__(name: str) -> object:
+    """Imports `relations` when it is first used, because most projects do not use it."""
+    if name != "relations":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    return import_module(f"{__name__}.relations")

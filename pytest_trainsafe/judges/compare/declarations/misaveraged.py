@@ -1,4 +1,4 @@
-"""Distinguishes a wrongly declared average from wrong code.  Called by `judges/compare/ladder/ladder.py`.
+"""Distinguishes a wrongly declared average from wrong code.  Called by the ladder.
 
 `gradients: {mean: [dp]}` declares that a rank's gradients are dp times those of the whole step
 until the reduction averages them.  If the declaration is wrong, every tensor before the reduction

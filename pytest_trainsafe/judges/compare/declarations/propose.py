@@ -1,8 +1,8 @@
 """Proposes annotations for tensors that have none and differ from their reference.
 
-Called by `judges.compare.ladder.ladder` if a comparison failed.  A proposal changes no verdict: it is text until a
-user adopts it.  Each proposal is first tried on the whole candidate.  This distinguishes a missing
-annotation from a missing reduction, which makes later tensors wrong.
+Called by `judges.compare.ladder.ladder` if a comparison failed.  A proposal changes no verdict: it
+is text until a user adopts it.  Each proposal is first tried on the whole candidate.  This
+distinguishes a missing annotation from a missing reduction, which makes later tensors wrong.
 """
 
 from __future__ import annotations

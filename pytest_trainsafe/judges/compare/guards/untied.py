@@ -2,7 +2,8 @@
 
 If a candidate does not share a weight that the reference shares, it has a parameter more.  That
 parameter is compared with nothing, but its gradient is missing in the gradient of the weight, and
-the module that holds it computes other values.  Called by `leading` and by `judges.compare.localize`.
+the module that holds it computes other values.  Called by `leading` and by
+`judges.compare.localize`.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Finds the module, reduction or step at fault with a second Run in which errors do not propagate.
 
-After a failure `judges.compare.ladder.ladder` calls `search.localize`.  Candidate and reference run again, with the
-tensors that pass between modules rewritten (TTrace, section 4.3; `judges/compare/instrument/rewrite.py`).  The
-tensors that still differ show the fault.
+After a failure `judges.compare.ladder.ladder` calls `search.localize`.  Candidate and reference run
+again, with the tensors that pass between modules rewritten (TTrace, section 4.3;
+`judges/compare/instrument/rewrite.py`).  The tensors that still differ show the fault.
 
     scales      the values with which each tensor is rewritten
     inputs      compares a module's inputs, whose layout is not declared

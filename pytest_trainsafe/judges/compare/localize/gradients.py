@@ -1,7 +1,8 @@
 """Describes gradients of which every micro-batch is right, but not what the optimizer receives.
 
 The program may lose some micro-batches before the reduction, or never reduce, or reduce wrongly.
-Called by `judges.compare.localize.blame`, `judges.compare.localize.places` and `judges.compare.localize.description`.
+Called by `judges.compare.localize.blame`, `judges.compare.localize.places` and
+`judges.compare.localize.description`.
 """
 
 from __future__ import annotations

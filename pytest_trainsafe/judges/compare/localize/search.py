@@ -1,8 +1,8 @@
 """Runs candidate and reference with rewritten tensors between modules, and finds what differs.
 
-`judges.compare.ladder.ladder` calls this after the comparison in one dtype failed.  A search costs one Run of the
-candidate, two or three of the reference (cached like every reference), and one more Run of the
-candidate for each axis tried.
+`judges.compare.ladder.ladder` calls this after the comparison in one dtype failed.  A search costs
+one Run of the candidate, two or three of the reference (cached like every reference), and one more
+Run of the candidate for each axis tried.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 A container of layers (the decoder, the model itself) is called on each of its stages, with
 different contents.  The call of the whole container corresponds to the input of the first stage and
 the output of the last.  Between two stages the program transfers the output of one, and the next
-must receive it bit for bit.  Called by `judges.compare.localize.search` and `judges.compare.localize.blame`.
+must receive it bit for bit.  Called by `judges.compare.localize.search` and
+`judges.compare.localize.blame`.
 """
 
 from __future__ import annotations

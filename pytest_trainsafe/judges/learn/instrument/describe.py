@@ -1,7 +1,7 @@
 """Describes the arguments, results and attributes of observed API calls.
 
-Each object is described by a `Value` (`judges.learn.events.events`).  A Value names the class of the
-object.  It also has the content of a number or a text, or facts on a tensor.
+Each object is described by a `Value` (`judges.learn.events.events`).  A Value names the class of
+the object.  It also has the content of a number or a text, or facts on a tensor.
 """
 
 from __future__ import annotations

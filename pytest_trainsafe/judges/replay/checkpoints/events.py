@@ -1,7 +1,7 @@
 """The events of replay checkpoints: where a Run saved one, and where a Run continued from one.
 
-`judges/replay/checkpoints/instrument/` writes them inside the ranks. `judges/replay/checkpoints/runs/` uses them to choose a checkpoint and
-to verify a replay.
+`judges/replay/checkpoints/instrument/` writes them inside the ranks.
+`judges/replay/checkpoints/runs/` uses them to choose a checkpoint and to verify a replay.
 """
 
 from __future__ import annotations

@@ -11,7 +11,8 @@ from pytest_trainsafe.report.rows import write_lines
 if TYPE_CHECKING:
     import pytest
 
-#: The same as in `judges/replay/checkpoints/runs/replays.py`, which is not imported here because it imports torch.
+#: The same as in `judges/replay/checkpoints/runs/replays.py`, which is not imported here because it
+#: imports torch.
 PROPERTY = "trainsafe_replay"
 
 #: The most characters of a line.

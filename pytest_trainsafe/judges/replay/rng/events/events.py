@@ -1,10 +1,10 @@
 """The events of the RNG ledger: which random number generator advanced, by what, and when.
 
-`judges/replay/rng/instrument/` writes them in the ranks; the rules in `judges/replay/rng/` read them. A state is a text: a
-hash of the generator's block of numbers and, if the generator has one, its position in that block
-("9c1185a5c5e9fc54.312"). Generators with equal texts draw the same numbers from there on. A third
-part is a hash of numbers that were drawn in advance (a generator of normal numbers draws two at a
-time).
+`judges/replay/rng/instrument/` writes them in the ranks; the rules in `judges/replay/rng/` read
+them. A state is a text: a hash of the generator's block of numbers and, if the generator has one,
+its position in that block ("9c1185a5c5e9fc54.312"). Generators with equal texts draw the same
+numbers from there on. A third part is a hash of numbers that were drawn in advance (a generator of
+normal numbers draws two at a time).
 """
 
 from __future__ import annotations

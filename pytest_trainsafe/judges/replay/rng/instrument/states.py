@@ -1,4 +1,4 @@
-"""Turns states of random generators into short texts; `judges/replay/rng/events/events.py` defines the format."""
+"""Turns states of random generators into short texts, whose format `events` defines."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import msgspec
 import torch
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.learn.events.file import FILE, read_table
+from pytest_trainsafe.judges.learn.events.file import FILE, observed, read_table
 from pytest_trainsafe.judges.learn.instrument.observation import observe
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.launch import GroupFailure
@@ -102,5 +102,5 @@ def of_ranks(
         files = [path / f"rank{rank}" / FILE for rank in range(case.point.world_size)]
         tables = [read_table(file, rank, below=path) for rank, file in enumerate(files)]
         return ObservedRun(name, tables, VERSIONS)
-    tables = [trace.observed(rank) for rank in range(case.point.world_size)]
+    tables = [observed(trace, rank) for rank in range(case.point.world_size)]
     return ObservedRun(name, tables, VERSIONS)

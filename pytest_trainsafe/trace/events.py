@@ -3,7 +3,8 @@
 Called by the reader, which decodes every line of a rank as one of these types.
 
 A judge that needs another event defines it as a `msgspec.Struct` with a tag of its own, in a file
-of its own, and registers it before a trace is written or read:
+of its own, and registers it before a trace is written or read.  Those of this package's judges are
+listed in `wings`:
 
     @register
     class GradientScale(msgspec.Struct, frozen=True, tag="gradient_scale"):
@@ -25,14 +26,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from pytest_trainsafe.judges.learn.events.file import ObservedEvent, UnseenCalls
-from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
-from pytest_trainsafe.judges.replay.rng.events.events import (
-    DrawEvent,
-    LedgerGap,
-    UnseenDraws,
-    WorkerDraw,
-)
+from pytest_trainsafe import wings
 from pytest_trainsafe.trace.facts import (
     Altered,
     Annotations,
@@ -109,17 +103,15 @@ for _built_in in (
         Site,
         Unheld,
     ),
-    *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
-    *(ObservedEvent, UnseenCalls),
     *(CheckpointEvent, ClipLimit, EpochRead, KeptWeights, TrainingState),
-    *(ReplayCheckpointEvent, RestartEvent),
 ):
     register(_built_in)
 
 
 def decoder() -> msgspec.json.Decoder[Any]:
     """A decoder that turns one line of a rank's events into an instance of a registered type."""
+    wings.modules(wings.EVENTS)
     return msgspec.json.Decoder(functools.reduce(operator.or_, _TYPES.values()))
 
 

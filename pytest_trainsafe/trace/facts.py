@@ -12,7 +12,7 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Step
-from pytest_trainsafe.judges.replay.rng.events.check import fault_of_fields
+from pytest_trainsafe.trace.fields import fault_of_fields
 
 #: A name, a path, or a file with its line.
 Text = Annotated[str, msgspec.Meta(max_length=4096)]

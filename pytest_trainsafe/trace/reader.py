@@ -23,9 +23,6 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
-from pytest_trainsafe.judges.learn.events.file import FILE, ObservedEvent, read_table
-from pytest_trainsafe.judges.learn.events.table import Table
-from pytest_trainsafe.judges.replay.rng.events.events import RngEvent
 from pytest_trainsafe.trace.check import (
     DTYPES,
     FEW_ELEMENTS,
@@ -91,11 +88,6 @@ class RankTrace:
     def note(self, key: NoteKey) -> list[str]:
         """The values noted under `key`, in order."""
         return [event.value for event in self.events_of(NoteEvent) if event.key == key]
-
-    @property
-    def rng(self) -> list[RngEvent]:
-        """The RNG ledger, in the order of time."""
-        return [event for event in self.events if isinstance(event, RngEvent)]
 
     def events_of(self, kind: type[_Fact]) -> list[_Fact]:
         """The events of one type, in order; empty for tensors, modules, inputs and steps."""
@@ -240,28 +232,6 @@ class Trace:
         except (PayloadError, OSError, IndexError) as error:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}, sketch {event.sketch}: {_reason(error)}") from error
-
-    def observed(self, rank: int) -> Table:
-        """The API calls and changes of state that a rank observed.
-
-        For a rank that did not finish, the table has the calls and changes that were written before
-        the rank ended.  Raises TraceError if the Run observed none (`RunSpec.observe`), or if the
-        file is missing or damaged.
-        """
-        if self.manifest.spec.observe is None:
-            raise TraceError(
-                f"{self.path} has no observed calls: its Run did not observe any. Record it with "
-                "RunSpec(observe=Observe())."
-            )
-        here = self.ranks[rank]
-        sealed = next(iter(here.events_of(ObservedEvent)), None)
-        if sealed is None and here.complete:
-            raise TraceError(
-                f"the observed calls of rank {rank} in {self.path} were too many for one file. "
-                "Observe fewer APIs, fewer variables, or fewer steps."
-            )
-        path = self.path / f"rank{rank}" / FILE
-        return read_table(path, rank, below=self.path, sealed=sealed)
 
     def _payload(self, rank: int, name: str) -> Payload:
         found = self._payloads.pop((rank, name), None)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
+from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, ledger
 
 
 def net():
@@ -39,7 +39,7 @@ def phases(record, parts, *around):
             with ctx.step(), ctx.microbatch(0):
                 sum(part(torch.ones(4, 2)).sum() for part in parts.values()).backward()
 
-    events = [e for e in record(train).rank.rng if isinstance(e, DrawEvent)]
+    events = [e for e in ledger(record(train).rank) if isinstance(e, DrawEvent)]
     return [event.phase for event in events]
 
 

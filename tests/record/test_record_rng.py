@@ -22,6 +22,7 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     LedgerGap,
     UnseenDraws,
     WorkerDraw,
+    ledger,
 )
 from pytest_trainsafe.judges.replay.rng.instrument import operators
 from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
@@ -61,7 +62,7 @@ def training(during=lambda: None, before=lambda: None, after=lambda: None, recom
 
 
 def draws(recorded, phase=None):
-    events = [event for event in recorded.rank.rng if isinstance(event, DrawEvent)]
+    events = [event for event in ledger(recorded.rank) if isinstance(event, DrawEvent)]
     return [e for e in events if e.phase == phase] if phase else events
 
 
@@ -189,7 +190,7 @@ def test_numbers_drawn_without_an_intercepted_operator_are_counted_as_unseen(rec
             torch.empty(1000, dtype=torch.int32).random_(generator=ahead)
         torch.default_generator.set_state(ahead.get_state())
 
-    unseen = [e for e in record(training(during=jump)).rank.rng if isinstance(e, UnseenDraws)]
+    unseen = [e for e in ledger(record(training(during=jump)).rank) if isinstance(e, UnseenDraws)]
 
     assert [(event.generator, event.count) for event in unseen] == [("torch cpu", 1000)]
 
@@ -212,11 +213,11 @@ def test_setting_a_seed_or_a_state_is_not_an_unseen_draw(record, restore):
 
     recorded = record(training(before=keep, during=put_back))
 
-    assert not any(isinstance(event, UnseenDraws) for event in recorded.rank.rng)
+    assert not any(isinstance(event, UnseenDraws) for event in ledger(recorded.rank))
 
 
 def test_a_disabled_ledger_records_only_that_it_is_switched_off(record):
-    [gap] = record(training(), rng=False).rank.rng
+    [gap] = ledger(record(training(), rng=False).rank)
 
     assert isinstance(gap, LedgerGap)
     assert "switched off" in gap.why
@@ -275,7 +276,7 @@ def test_draws_in_data_loader_workers_are_recorded(record):
         sent.append(pickle.dumps(_WatchedLoop("a folder", 0, "a.py:1")))  # as for a spawned worker
         assert len(list(batches)) == 2
 
-    found = [e for e in record(training(during=load)).rank.rng if isinstance(e, WorkerDraw)]
+    found = [e for e in ledger(record(training(during=load)).rank) if isinstance(e, WorkerDraw)]
 
     assert {(event.worker, event.generator, event.map_style) for event in found} == {
         (0, "torch cpu", True),

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
+from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, ledger
 
 
 def sharing(record, during):
@@ -31,7 +31,7 @@ def sharing(record, during):
                 model(torch.ones(2, 2, dtype=ctx.dtype)).sum().backward()
             optimizer.step()
 
-    events = [e for e in record(train).rank.rng if isinstance(e, DrawEvent)]
+    events = [e for e in ledger(record(train).rank) if isinstance(e, DrawEvent)]
     assert events
     return {(e.thread, e.shared) for e in events if e.shared}
 

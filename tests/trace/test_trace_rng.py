@@ -13,6 +13,7 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     RngEvent,
     UnseenDraws,
     WorkerDraw,
+    ledger,
 )
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -54,7 +55,7 @@ def written(path: Path, events: list[RngEvent]) -> Path:
 def test_rng_events_are_read_back_unchanged(tmp_path: Path):
     trace = Trace.open(written(tmp_path, SOUND))
 
-    assert trace.ranks[0].rng == SOUND
+    assert ledger(trace.ranks[0]) == SOUND
 
 
 @pytest.mark.parametrize(

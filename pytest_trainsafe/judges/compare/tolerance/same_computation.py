@@ -18,7 +18,7 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.sketch.screen import same
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, UnseenDraws
+from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, UnseenDraws, ledger
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import InputEvent
 
@@ -96,7 +96,7 @@ def _other_draws(reference: Trace, other: Trace) -> Flaw | None:
 def _draws(rank: RankTrace) -> dict[str, list[DrawEvent | UnseenDraws]]:
     """A rank's draws by the name of the generator, each in order."""
     found: dict[str, list[DrawEvent | UnseenDraws]] = {}
-    for event in rank.rng:
+    for event in ledger(rank):
         if isinstance(event, DrawEvent | UnseenDraws):
             found.setdefault(event.generator, []).append(event)
     return found

@@ -11,7 +11,7 @@ import os
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, BinaryIO
+from typing import TYPE_CHECKING, Annotated, BinaryIO
 
 import msgspec
 import numpy as np
@@ -33,6 +33,10 @@ from pytest_trainsafe.judges.learn.events.table import (
     Table,
     TableBuilder,
 )
+from pytest_trainsafe.trace.events import register
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.trace.reader import Trace
 
 #: The first bytes of a file.
 FORMAT = b"pytest-trainsafe observed 1\n"
@@ -70,6 +74,7 @@ class _Record(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     columns: dict[str, dict[str, bytes]]
 
 
+@register
 class ObservedEvent(msgspec.Struct, frozen=True, tag="observed"):
     """States that a rank's file is complete, and how many parts and bytes and which hash it has."""
 
@@ -78,6 +83,7 @@ class ObservedEvent(msgspec.Struct, frozen=True, tag="observed"):
     hash: Annotated[str, msgspec.Meta(max_length=32)]
 
 
+@register
 class UnseenCalls(msgspec.Struct, frozen=True, tag="unseen_calls"):
     """A sentence on what the rank should have observed but could not."""
 
@@ -265,3 +271,26 @@ def _little(kind: str) -> str:
 
 def _damaged(path: Path, reason: str) -> TraceError:
     return TraceError(f"{path} is damaged: {reason}. Record the run again.")
+
+
+def observed(trace: Trace, rank: int) -> Table:
+    """The API calls and changes of state that a rank observed.
+
+    For a rank that did not finish, the table has the calls and changes that were written before
+    the rank ended.  Raises TraceError if the Run observed none (`RunSpec.observe`), or if the file
+    is missing or damaged.
+    """
+    if trace.manifest.spec.observe is None:
+        raise TraceError(
+            f"{trace.path} has no observed calls: its Run did not observe any. Record it with "
+            "RunSpec(observe=Observe())."
+        )
+    here = trace.ranks[rank]
+    sealed = next(iter(here.events_of(ObservedEvent)), None)
+    if sealed is None and here.complete:
+        raise TraceError(
+            f"the observed calls of rank {rank} in {trace.path} were too many for one file. "
+            "Observe fewer APIs, fewer variables, or fewer steps."
+        )
+    path = trace.path / f"rank{rank}" / FILE
+    return read_table(path, rank, below=trace.path, sealed=sealed)

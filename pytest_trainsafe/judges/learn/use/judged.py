@@ -11,7 +11,7 @@ from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.judges.learn.check.cluster import clusters
 from pytest_trainsafe.judges.learn.check.findings import findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
-from pytest_trainsafe.judges.learn.events.file import UnseenCalls
+from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
 from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.judges.learn.packs.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack
@@ -54,7 +54,7 @@ def judge_packs(
 def observed_run(trace: Trace) -> ObservedRun:
     """The observed run of a trace: the table of each rank, the program and its versions."""
     manifest = trace.manifest
-    tables = [trace.observed(rank) for rank in range(len(trace.ranks))]
+    tables = [observed(trace, rank) for rank in range(len(trace.ranks))]
     return ObservedRun(manifest.program, tables, manifest.versions, setting_of(manifest.spec))
 
 

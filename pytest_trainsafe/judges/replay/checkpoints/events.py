@@ -12,6 +12,7 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Step
+from pytest_trainsafe.trace.events import register
 from pytest_trainsafe.trace.facts import Text
 
 _FOLDER = re.compile(r"(step-[0-9]{8})?", re.ASCII)
@@ -33,6 +34,7 @@ class HeldPart(msgspec.Struct, frozen=True, omit_defaults=True):
     calls: Count = 0
 
 
+@register
 class ReplayCheckpointEvent(
     msgspec.Struct, frozen=True, tag="replay_checkpoint", omit_defaults=True
 ):
@@ -61,6 +63,7 @@ class ReplayCheckpointEvent(
         return "it names too many parts" if any(len(part) > _MOST for part in parts) else ""
 
 
+@register
 class RestartEvent(msgspec.Struct, frozen=True, tag="replay_restart"):
     """The program continues from a ReplayCheckpoint: `step` is the number of the next step.
 

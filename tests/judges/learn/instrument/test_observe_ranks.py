@@ -11,7 +11,7 @@ import torch
 from observing import Kept, Net
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.learn.events.file import UnseenCalls
+from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import ProgramError
@@ -41,7 +41,7 @@ def _train(ctx: Context) -> None:
 
 def test_the_table_of_a_rank_has_its_steps_micro_batches_and_meta_variables(record: Record) -> None:
     recorded = record(_train, observe=Observe())
-    kept = Kept.of(recorded.trace.observed(0))
+    kept = Kept.of(observed(recorded.trace, 0))
     assert kept.steps == [0, 1, 2]
     forwards = kept.called("torch.nn.Module.forward")
     assert [(c.meta["step"], c.meta["microbatch"]) for c in forwards] == [
@@ -59,7 +59,7 @@ def test_observing_does_not_change_what_is_recorded(record: Record) -> None:
 def test_the_run_spec_selects_apis_and_steps_and_missing_apis_are_recorded(record: Record) -> None:
     selection = Observe(("torch.optim.SGD.step", "torch.optim.SGD.fly"), (), every=2)
     recorded = record(_train, observe=selection)
-    kept = Kept.of(recorded.trace.observed(0))
+    kept = Kept.of(observed(recorded.trace, 0))
     assert kept.apis() == ["torch.optim.SGD.step"] * 2
     assert kept.steps == [0, 2]
     [unseen] = recorded.rank.events_of(UnseenCalls)
@@ -70,7 +70,7 @@ def test_only_the_selected_tensors_of_calls_have_digests(record: Record) -> None
     functions = ("torch.nn.functional.linear", "torch.nn.functional.relu")
     contents = ("torch.nn.functional.linear result", "torch.nn.functional.re* *")
     selection = Observe(functions, (), contents=contents)
-    kept = Kept.of(record(_train, observe=selection).trace.observed(0))
+    kept = Kept.of(observed(record(_train, observe=selection).trace, 0))
 
     read: dict[str, set[tuple[str, bool]]] = {}
     for call in kept.calls:
@@ -95,7 +95,7 @@ def test_meta_variables_contain_the_rank_and_its_tp_coordinate(
     assignment = assign(observe=Observe(), point=Point.of({"tp": 2}))
     program.record(assignment, lambda ctx: _train(ctx))
     trace = Trace.open(assignment.trace, allow_incomplete=True)
-    meta = trace.observed(1).metas[0]
+    meta = observed(trace, 1).metas[0]
     assert (meta["rank"], meta["world_size"], meta["tp_rank"]) == (1, 2, 1)
 
 
@@ -108,13 +108,13 @@ def test_a_crashed_run_keeps_its_observations(assign: Callable[..., Assignment])
     with pytest.raises(ZeroDivisionError):
         program.record(assignment, crashes)
     trace = Trace.open(assignment.trace, allow_incomplete=True)
-    assert Kept.of(trace.observed(0)).steps == [0, 1, 2]
+    assert Kept.of(observed(trace, 0)).steps == [0, 1, 2]
 
 
 def test_reading_the_observations_of_a_run_without_observation_is_an_error(record: Record) -> None:
     recorded = record(_train)
     with pytest.raises(TraceError, match="did not observe any"):
-        recorded.trace.observed(0)
+        observed(recorded.trace, 0)
     assert not list(Path(recorded.trace.path).rglob("observed.bin"))
 
 
@@ -124,10 +124,10 @@ def test_a_changed_or_missing_table_is_refused(record: Record) -> None:
     data = file.read_bytes()
     file.write_bytes(data[:-1])
     with pytest.raises(TraceError, match="differs from what the rank recorded"):
-        recorded.trace.observed(0)
+        observed(recorded.trace, 0)
     file.unlink()
     with pytest.raises(TraceError, match="cannot be read"):
-        recorded.trace.observed(0)
+        observed(recorded.trace, 0)
 
 
 def test_ctx_meta_refuses_the_step(record: Record) -> None:

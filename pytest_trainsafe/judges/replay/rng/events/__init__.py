@@ -1,1 +1,4 @@
-"""The RNG ledger in a trace: `events` defines its events, `check` tests their fields."""
+"""The RNG ledger in a trace: `events` defines its events, `difference` compares two ledgers.
+
+`expectation` has `expect_rng`, by which a test declares what it expects of draws.
+"""

@@ -9,13 +9,17 @@ normal numbers draws two at a time).
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Number, Step
-from pytest_trainsafe.judges.replay.rng.events.check import fault_of_fields
+from pytest_trainsafe.trace.events import register
+from pytest_trainsafe.trace.fields import fault_of_fields
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.trace.reader import RankTrace
 
 #: What a rank was doing when it drew.  "data" is what the program does between the other phases:
 #: it loads and augments data.
@@ -51,6 +55,7 @@ MASKS = frozenset(
 )
 
 
+@register
 class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     """One generator was advanced, by one operator or by several consecutive ones of the same line.
 
@@ -104,6 +109,7 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
         return "it counts no operators" if self.count < 1 else ""
 
 
+@register
 class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults=True):
     """A generator advanced before this event by draws that the ledger did not intercept.
 
@@ -123,6 +129,7 @@ class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults
         return fault_of_fields([self.generator], states=[self.before, self.after])
 
 
+@register
 class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=True):
     """A worker process of a data loader advanced a generator while it fetched one batch.
 
@@ -145,6 +152,7 @@ class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=T
         return fault_of_fields([self.generator], [self.at], [self.before, self.after])
 
 
+@register
 class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
     """A kind of draw that this rank's ledger does not record: `what`, and the reason `why`."""
 
@@ -160,6 +168,11 @@ class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
 SWITCHED_OFF = LedgerGap("all draws", "the RNG ledger was switched off")
 
 RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
+
+
+def ledger(rank: RankTrace) -> list[RngEvent]:
+    """The RNG ledger of a rank, in the order of time."""
+    return [event for event in rank.events if isinstance(event, RngEvent)]
 
 
 def position(state: str) -> int | None:

@@ -17,6 +17,7 @@ from pytest_trainsafe.judges.replay.checkpoints.instrument import file
 from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
 from pytest_trainsafe.judges.replay.checkpoints.runs.replays import Replays
 from pytest_trainsafe.judges.replay.checkpoints.runs.request import read_request
+from pytest_trainsafe.judges.replay.rng.events.events import ledger
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.record import program
@@ -114,7 +115,7 @@ def test_the_trace_of_a_replay_has_all_steps_and_the_bits_of_the_original(record
     assert list(made.ids()) == list(whole.ids())
     assert_equivalent(made, whole)
     before: list[list[Any]] = [
-        [event for event in trace.ranks[0].rng if getattr(event, "step", 0) < 4]
+        [event for event in ledger(trace.ranks[0]) if getattr(event, "step", 0) < 4]
         for trace in (made, whole)
     ]
     assert before[0] == before[1]

@@ -1,4 +1,4 @@
-"""Checks fields of the RNG ledger's events beyond their types."""
+"""Checks fields of events beyond their types: texts, lines and states of random generators."""
 
 from __future__ import annotations
 

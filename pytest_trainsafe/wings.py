@@ -6,9 +6,10 @@ needs them.  A judge whose package is missing adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from types import ModuleType
+from typing import Any
 
 #: The modules that define event types of traces, and register them when they are imported.
 EVENTS = (
@@ -17,10 +18,29 @@ EVENTS = (
     "pytest_trainsafe.judges.replay.checkpoints.events",
 )
 
+#: The functions that write a section at the end of a run, by the setting that asks for it.  They
+#: get the terminal reporter, the settings, and the reports of the marked tests.
+SECTIONS = {
+    "learn": "pytest_trainsafe.judges.learn.text:write_learned",
+    "replay": "pytest_trainsafe.judges.replay.checkpoints.text:write_replays",
+}
+
 
 def modules(paths: Iterable[str]) -> list[ModuleType]:
     """The modules at import paths, without those of judges that are missing."""
     return [module for path in paths if (module := _module(path)) is not None]
+
+
+def function(path: str) -> Callable[..., Any]:
+    """The function at an import path; one of a judge that is missing does nothing."""
+    place, _, name = path.partition(":")
+    module = _module(place)
+    found: Callable[..., Any] = _nothing if module is None else getattr(module, name)
+    return found
+
+
+def _nothing(*args: object) -> None:
+    pass
 
 
 def _module(path: str) -> ModuleType | None:

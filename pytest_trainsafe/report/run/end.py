@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pytest_trainsafe import wings
 from pytest_trainsafe.config.settings import SETTINGS, Settings
 
 if TYPE_CHECKING:
@@ -33,14 +34,9 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
     settings = reporter.config.stash[SETTINGS]
     if reports:
         _conclude_tests(reporter, settings, reports, folder)
-    if settings.learn:
-        from pytest_trainsafe.judges.learn.text import write_learned
-
-        write_learned(reporter, settings, reports)
-    if settings.replay is not None:
-        from pytest_trainsafe.judges.replay.checkpoints.text import write_replays
-
-        write_replays(reporter)
+    for setting, path in wings.SECTIONS.items():
+        if getattr(settings, setting):
+            wings.function(path)(reporter, settings, reports)
 
 
 def _conclude_tests(

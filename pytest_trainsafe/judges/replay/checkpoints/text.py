@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.config.settings import SETTINGS
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.report.rows import write_lines
 
@@ -19,12 +20,11 @@ PROPERTY = "trainsafe_replay"
 _MOST = 2000
 
 
-def write_replays(reporter: pytest.TerminalReporter) -> None:
-    """Write the section on replayed Runs; writes nothing if the option is not given."""
-    requested = reporter.config.stash[SETTINGS].replay
-    if requested is None:
-        return
-    reports = [report for group in reporter.stats.values() for report in group]
+def write_replays(
+    reporter: pytest.TerminalReporter, settings: Settings, reports: Iterable[pytest.TestReport]
+) -> None:
+    """Writes the section on replayed Runs."""
+    assert settings.replay is not None
     found = {
         value: None
         for report in reports
@@ -33,6 +33,6 @@ def write_replays(reporter: pytest.TerminalReporter) -> None:
     }
     reporter.write_sep("=", "trainsafe replay")
     lines = found or [
-        f"no test requested the run of {requested[0]}; select the test that recorded it"
+        f"no test requested the run of {settings.replay[0]}; select the test that recorded it"
     ]
     write_lines(reporter, (excerpt(text, _MOST) for text in lines))

@@ -10,11 +10,11 @@ SPREAD := -n logical --maxprocesses 8 --dist worksteal
 # What may depend on the release of a dependency, and what may depend on how a CPU rounds.
 RANGES := tests/plugin tests/config tests/core tests/sweep tests/annotations tests/trace tests/align \
 	tests/judges/compare tests/record tests/report tests/launch
-NUMERICS := tests/core tests/align tests/judge tests/record tests/trace tests/reference_models \
+NUMERICS := tests/core tests/align tests/judges tests/record tests/trace tests/reference_models \
 	tests/end_to_end
 
 QUICK := tests/core tests/config tests/annotations tests/align tests/sweep tests/trace tests/report \
-	tests/judge tests/record tests/frameworks
+	tests/judges tests/record tests/frameworks
 
 .PHONY: setup demo quick test test-slow coverage test-oldest test-newest test-numerics \
 	test-third-party lint types bench packs mutants own-mutants nightly fuzz gpu clean

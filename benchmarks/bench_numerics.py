@@ -9,7 +9,7 @@ Points. With `--kept DIR` rows are stored there, so that an interrupted run cont
 that was completed is not judged again.
 
     python benchmarks/bench_numerics.py --random 100 --jobs 2
-    python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/judge/test_ladder.py
+    python benchmarks/bench_numerics.py --settings own avx2 --pytest tests/judges/test_ladder.py
 """
 
 from __future__ import annotations

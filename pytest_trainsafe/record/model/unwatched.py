@@ -6,8 +6,9 @@ was given is recorded.  Called by the recorder, after the first step.
 
 from __future__ import annotations
 
+import contextlib
 import gc
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -31,12 +32,23 @@ class Beside:
         # Runs that only measure need no notes.
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
         self._writer = writer
-        # What exists before the program starts is not the program's.  It is kept alive, so that no
-        # object of the program gets its id.
-        older = _objects() if self._notes else ()
-        self._older = {id(each): each for found in older for each in found}
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
+
+    @contextlib.contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Excludes what exists before the program starts, which is not the program's.
+
+        The garbage collector then neither lists nor visits it: half a million objects, of which
+        each search would take as long as some steps.
+        """
+        before = gc.get_freeze_count()
+        gc.freeze()
+        try:
+            yield
+        finally:
+            if not before:  # else another has frozen what must not be visited again
+                gc.unfreeze()
 
     def watch(
         self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]
@@ -47,7 +59,7 @@ class Beside:
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
         gc.collect()  # when garbage goes differs from Run to Run
-        for owner, weights in found_beside(self._parts, self._parameters, self._older):
+        for owner, weights in found_beside(self._parts, self._parameters):
             name = "a list with the shapes of the weights"
             if isinstance(owner, nn.Module):
                 name = f"the module {type(owner).__qualname__}"
@@ -63,7 +75,7 @@ class Beside:
         if number == 0 and self._notes and self._parts:
             found = [
                 *added(self._parts, self._parameters),
-                *unwatched(self._parts, self._parameters, self._older),
+                *unwatched(self._parts, self._parameters),
             ]
             for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
@@ -90,18 +102,13 @@ def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) ->
         )
 
 
-def unwatched(
-    parts: Sequence[nn.Module],
-    parameters: Mapping[str, torch.Tensor],
-    older: Container[int] = frozenset(),
-) -> Iterator[str]:
+def unwatched(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
     """Sentences about modules and dicts with weights of their own that the recorder does not see.
 
-    `parts` are the watched modules, and `parameters` their parameters by name.  `older` has the
-    ids of the objects that existed before the program.
+    `parts` are the watched modules, and `parameters` their parameters by name.
     """
     classes = {type(each) for part in parts for each in part.modules()}
-    for each in found_beside(parts, parameters, older):
+    for each in found_beside(parts, parameters):
         count = len(each.weights)
         if isinstance(each.owner, nn.Module):
             which = "another" if type(each.owner) in classes else "the"
@@ -124,15 +131,12 @@ class Kept(NamedTuple):
 
 
 def found_beside(
-    parts: Sequence[nn.Module],
-    parameters: Mapping[str, torch.Tensor],
-    older: Container[int] = frozenset(),
+    parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]
 ) -> Iterator[Kept]:
     """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
     known = {id(each) for each in parameters.values()}
     memory = {_address(each) for each in parameters.values()}
     modules, dicts, lists = _objects()
-    modules = [each for each in modules if id(each) not in older]
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
     others = [each for each in modules if id(each) not in watched | around]
@@ -141,7 +145,7 @@ def found_beside(
         own = [p for p in module.parameters() if id(p) not in known]
         if id(module) not in inner and own and not memory & set(map(_address, own)):
             yield Kept(module, own)
-    for found in (each for each in dicts if id(each) not in older):
+    for found in dicts:
         shared = [name for name in parameters if name in found]
         if len(shared) >= max(1, NAMES * len(parameters)) and not memory & {
             _address(found[name]) for name in shared
@@ -149,7 +153,7 @@ def found_beside(
             yield Kept(found, [found[name] for name in shared])
     shapes = [each.shape for each in parameters.values()]
     trained = [each.shape for each in parameters.values() if each.requires_grad]
-    for held in (each for each in lists if id(each) not in older):
+    for held in lists:
         held_shapes = [getattr(each, "shape", None) for each in held]
         alike = any(held_shapes == wanted for wanted in (shapes, trained))
         if alike and not memory & set(map(_address, held)):
@@ -160,7 +164,7 @@ def _objects() -> tuple[list[nn.Module], list[dict[str, Any]], list[list[Any]]]:
     modules: list[nn.Module] = []
     dicts: list[dict[str, Any]] = []
     lists: list[list[Any]] = []
-    # There are half a million objects: each function that is called for all of them shows.
+    # There may be many objects: each function that is called for all of them shows.
     are_modules: dict[type, bool] = {}
     for each in gc.get_objects():
         kind = type(each)

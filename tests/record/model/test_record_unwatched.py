@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import gc
 
 import numpy as np
 import torch
@@ -11,6 +10,8 @@ from torch import nn
 
 from pytest_trainsafe.record.model.unwatched import Beside, unwatched
 from pytest_trainsafe.trace.run_spec import RunSpec
+
+SPEC = RunSpec(program="a:b", dtype="float64")
 
 
 class Net(nn.Linear):
@@ -22,10 +23,12 @@ class Critic(nn.Linear):
 
 
 def test_a_replica_of_the_watched_model_is_called_another_module() -> None:
-    known = {id(each) for each in _modules()}
-    net = Net(3, 2)
-    kept = [copy.deepcopy(net), Critic(3, 2)]
-    found = [*unwatched([net], dict(net.named_parameters()), known)]
+    older = Critic(3, 2)
+    with Beside(SPEC, None).frozen():  # type: ignore[arg-type]
+        net = Net(3, 2)
+        kept = [copy.deepcopy(net), Critic(3, 2)]
+        found = [*unwatched([net], dict(net.named_parameters()))]
+    assert older.bias is not None
     assert len(kept) == len(found) == 2
     assert sorted(text.partition("; ")[0] for text in found) == [
         "the 2 weights of another module Net, which ctx.watch was not given",
@@ -33,17 +36,13 @@ def test_a_replica_of_the_watched_model_is_called_another_module() -> None:
     ]
 
 
-def _modules() -> list[nn.Module]:
-    return [each for each in gc.get_objects() if issubclass(type(each), nn.Module)]
-
-
 def test_weights_that_a_list_has_beside_what_is_no_tensor_are_those_with_values() -> None:
     net = nn.Sequential(Net(3, 2))
-    beside = Beside(RunSpec(program="a:b", dtype="float64"), None)  # type: ignore[arg-type]
+    beside = Beside(SPEC, None)  # type: ignore[arg-type]
     beside.watch([("", net)], dict(net.named_parameters()))
-    kept = [torch.zeros(2, 3), np.zeros(2)], {"0.weight": torch.zeros(2, 3), "0.bias": "none"}
-
-    found = dict(beside.weights())
+    with beside.frozen():
+        kept = [torch.zeros(2, 3), np.zeros(2)], {"0.weight": torch.zeros(2, 3), "0.bias": "none"}
+        found = dict(beside.weights())
 
     assert len(kept) == len(found) == 2
     assert {name: [tuple(w.shape) for w in weights] for name, weights in found.items()} == {

@@ -23,6 +23,11 @@ from pytest_trainsafe.core.links import unlinked
 RANK_SIDE = (
     *("align", "annotations", "arithmetic", "compat", "core", "frameworks"),
     *("launch", "record", "sweep", "trace"),
+    *("judges/compare/instrument", "judges/learn/events", "judges/learn/instrument"),
+    *("judges/metamorphic/relations", "judges/replay/per_example"),
+    *("judges/replay/checkpoints/events", "judges/replay/checkpoints/instrument"),
+    *("judges/replay/determinism/instrument", "judges/replay/resume/instrument"),
+    *("judges/replay/rng/events", "judges/replay/rng/instrument"),
 )
 
 #: This package's own folder.

@@ -23,7 +23,8 @@ from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
 from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
 from pytest_trainsafe.judges.replay.resume.instrument.checkpoints import Checkpoints
 from pytest_trainsafe.judges.replay.resume.instrument.state import StateRecorder
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger, RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
@@ -74,11 +75,8 @@ class Recorder:
         self.writer = writer
         self.clock = Clock()
         self.rng = RngLedger(writer, self.clock) if self.spec.rng else NoLedger(writer)
-        self.operators = (
-            None
-            if self.spec.operators is None
-            else OperatorLedger(self.spec.operators, writer, self.clock)
-        )
+        step = self.spec.operators
+        self.operators = None if step is None else OperatorLedger(step, writer, self.clock)
         self.checkpoints = Checkpoints(assignment, self.clock, writer, self.rng)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_trainsafe.judges.replay.rng.instrument import operators
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger
+from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
 

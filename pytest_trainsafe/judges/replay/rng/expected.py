@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.replay.rng.draws import (
     stream_of,
     when,
 )
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, WorkerDraw
+from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, WorkerDraw, ledger
 from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.judges.replay.rng.finding import violation
 
@@ -65,7 +65,7 @@ def unused(draws: Draws, expectations: Sequence[Expectation]) -> list[str]:
     places = {draw.place for rank in draws.by_rank for draw in rank} | {
         line_place(event.at)
         for rank in draws.trace.ranks
-        for event in rank.rng
+        for event in ledger(rank)
         if isinstance(event, WorkerDraw)
     }
     notes = []
@@ -90,7 +90,7 @@ def _without_draws(
     draws: Draws, by_rank: list[list[Draw]], expectation: Expectation
 ) -> Iterator[Finding]:
     """An inconclusive finding if some axis of an expectation has no draws to compare."""
-    if any(SWITCHED_OFF in rank.rng for rank in draws.trace.ranks):
+    if any(SWITCHED_OFF in ledger(rank) for rank in draws.trace.ranks):
         return  # rng:unseen is inconclusive
     # A rank that draws less than another breaks `same`; `different` needs draws of two ranks.
     least = dict.fromkeys(expectation.same, 1) | dict.fromkeys(expectation.different, 2)

@@ -10,7 +10,12 @@ from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, LedgerGap, UnseenDraws
+from pytest_trainsafe.judges.replay.rng.events.events import (
+    SWITCHED_OFF,
+    LedgerGap,
+    UnseenDraws,
+    ledger,
+)
 from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
 from pytest_trainsafe.judges.replay.rng.initialisation import initialisation
@@ -67,7 +72,7 @@ def judge_rng(
 def _unseen(draws: Draws) -> list[Finding]:
     """A finding for the first rank whose ledger does not show the draws of its dropout, if any."""
     for rank in draws.trace.ranks:
-        if SWITCHED_OFF in rank.rng:
+        if SWITCHED_OFF in ledger(rank):
             message = (
                 f"rank {rank.rank} has no RNG ledger, so its draws are unknown; record it with "
                 "--trainsafe-rng on"
@@ -77,12 +82,12 @@ def _unseen(draws: Draws) -> list[Finding]:
         if not rates or draws.masks(rank.rank) or rank.note("compiled"):
             continue
         reasons = [
-            f"{event.what}: {event.why}" for event in rank.rng if isinstance(event, LedgerGap)
+            f"{event.what}: {event.why}" for event in ledger(rank) if isinstance(event, LedgerGap)
         ]
         reasons += [
             f"{event.generator} drew {event.count} numbers that were not recorded, in step "
             f"{event.step}"
-            for event in rank.rng
+            for event in ledger(rank)
             if isinstance(event, UnseenDraws) and event.count
         ]
         if reasons:
@@ -120,7 +125,7 @@ def _notes(
             "give the loader its own generator, so that it leaves the training's stream alone"
         )
     for rank in draws.trace.ranks:
-        for event in rank.rng:
+        for event in ledger(rank):
             if isinstance(event, LedgerGap):
                 notes.append(f"rank {rank.rank}: {event.what} ({event.why})")
             elif isinstance(event, UnseenDraws) and event.count:

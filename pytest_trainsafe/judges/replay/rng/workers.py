@@ -13,7 +13,7 @@ from pytest_trainsafe.judges.replay.rng.draws import (
     stream_of,
     when,
 )
-from pytest_trainsafe.judges.replay.rng.events.events import WorkerDraw
+from pytest_trainsafe.judges.replay.rng.events.events import WorkerDraw, ledger
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
@@ -33,7 +33,7 @@ def workers(trace: Trace, ignored: Callable[[str, str], bool]) -> Iterator[Findi
     check = "rng:workers"
     for rank in trace.ranks:
         first: dict[tuple[int, str], dict[int, WorkerDraw]] = {}
-        for event in rank.rng:
+        for event in ledger(rank):
             if isinstance(event, WorkerDraw) and event.map_style:
                 first.setdefault((event.loader, event.generator), {}).setdefault(
                     event.worker, event

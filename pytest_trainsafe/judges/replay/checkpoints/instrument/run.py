@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger, RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.trace.writer import RankWriter

@@ -20,7 +20,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.core.untrusted import shown as excerpt
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger, RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.launch.loading import load_function
 from pytest_trainsafe.launch.task import Function
 from pytest_trainsafe.record.assignment import Assignment

@@ -19,7 +19,8 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
 from pytest_trainsafe.judges.replay.resume.instrument.objects import Objects, named
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import NoLedger, RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
+from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.training.clipping import Clip

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from threading import active_count, current_thread, get_ident
 from typing import Any
@@ -20,7 +20,6 @@ from torch import nn
 from pytest_trainsafe.judges.replay.rng.events.events import (
     NUMPY,
     PYTHON,
-    SWITCHED_OFF,
     TORCH_CPU,
     DrawEvent,
     LedgerGap,
@@ -419,35 +418,3 @@ class RngLedger:
     def _evaluating(self) -> bool:
         """Whether the program has put the model in evaluation mode, outside of the steps."""
         return self._clock.step is None and self._model.now()
-
-
-def _undisturbed(
-    name: str, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    return call(keys, *args, **kwargs)
-
-
-class NoLedger:
-    """Replaces the ledger if none is kept: its methods do nothing, and the trace says so."""
-
-    def __init__(self, writer: EventSink) -> None:
-        writer.add(SWITCHED_OFF)
-
-    @contextmanager
-    def recording(self, through: operators.Through | None = None) -> Iterator[None]:
-        without = through is None or operators.why_not()
-        with nullcontext() if without else operators.intercepted(_undisturbed, through=through):
-            yield
-
-    def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
-
-    def boundary(self) -> None: ...
-
-    @contextmanager
-    def during(self, phase: Phase) -> Iterator[None]:
-        yield
-
-    def states(self) -> dict[str, str]:
-        return {}
-
-    def look(self) -> None: ...

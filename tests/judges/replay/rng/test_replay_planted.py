@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng
-from pytest_trainsafe.judges.replay.rng.events.events import ledger
+from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 
 #: Program, fault, Point, the check that reports it, and words of its message.
@@ -110,14 +110,17 @@ def test_a_program_without_fault_has_no_finding_and_every_draw_is_judged(
 
 
 def test_the_program_without_fault_draws_in_both_dropouts_and_in_the_recomputation(recorded):
-    phases = {(e.phase, e.module) for e in ledger(recorded("train", dp=2, recompute=True).ranks[0])}
+    phases = {
+        (e.phase, e.module)
+        for e in recorded("train", dp=2, recompute=True).ranks[0].events_of(DrawEvent)
+    }
 
     assert {("forward", "inner_drop"), ("forward", "drop"), ("recomputation", "drop")} <= phases
 
 
 def test_draws_on_dtensors_are_recorded_with_the_shapes_of_the_local_tensors(recorded):
     def drawn(name, phase, **point):
-        events = ledger(recorded(name, **point).ranks[1])
+        events = recorded(name, **point).ranks[1].events_of(DrawEvent)
         return [(e.operator, e.module, e.shape) for e in events if e.phase == phase]
 
     assert drawn("drops_dtensors", "forward", tp=2) == [

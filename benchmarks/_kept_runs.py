@@ -34,11 +34,8 @@ from pytest_trainsafe.runs.session import Session
 #: The sources that every run depends on.  Of the folders in _PROGRAMS, a run depends only on its
 #: own program.
 _SOURCES = (
-    *(
-        "pytest_trainsafe/record",
-        "pytest_trainsafe/judges/learn/events",
-        "pytest_trainsafe/frameworks",
-    ),
+    *("pytest_trainsafe/record", "pytest_trainsafe/frameworks"),
+    *("pytest_trainsafe/judges/learn/events", "pytest_trainsafe/judges/learn/instrument"),
     *("reference_models", "benchmarks/_observed_runs.py"),
 )
 _PROGRAMS = ("healthy", "silent_errors")

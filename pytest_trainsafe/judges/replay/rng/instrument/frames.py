@@ -21,7 +21,8 @@ SAVE, LOAD, CHECKPOINT, INJECTED = 16, 32, 64, 128
 
 #: The recorder's own code that draws: noise, rewritten values and initial values.
 _INJECTING = tuple(
-    f"{PACKAGE / 'record' / name}{os.sep}" for name in ("inject", "model", "training")
+    f"{PACKAGE / name}{os.sep}"
+    for name in ("judges/compare/instrument", "record/model", "record/training")
 )
 
 #: The file names of Python's own code that imports modules.

@@ -19,8 +19,8 @@ from _measure import alternate, differences, finish, machine, median, quick, sho
 from torch import nn
 
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
-from pytest_trainsafe.judges.replay.rng.instrument.operators import KEY_NAME
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.program_dtype.random_operators import KEY_NAME
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Steps with and without the ledger, in turns.

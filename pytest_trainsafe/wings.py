@@ -18,6 +18,17 @@ EVENTS = (
     "pytest_trainsafe.judges.replay.checkpoints.events",
 )
 
+#: The instruments of Runs, as classes (`record/instrument.py`).
+INSTRUMENTS = (
+    "pytest_trainsafe.judges.compare.instrument.changing:Changing",
+    "pytest_trainsafe.judges.replay.rng.instrument.drawing:Drawing",
+    "pytest_trainsafe.judges.replay.resume.instrument.checkpoints:Checkpoints",
+    "pytest_trainsafe.judges.replay.checkpoints.instrument.restarting:Restarting",
+    "pytest_trainsafe.judges.replay.determinism.instrument.repeating:Repeating",
+    "pytest_trainsafe.judges.replay.resume.instrument.state:StateRecorder",
+    "pytest_trainsafe.judges.learn.instrument.observing:Observing",
+)
+
 #: The functions that write a section at the end of a run, by the setting that asks for it.  They
 #: get the terminal reporter, the settings, and the reports of the marked tests.
 SECTIONS = {
@@ -37,6 +48,12 @@ def function(path: str) -> Callable[..., Any]:
     module = _module(place)
     found: Callable[..., Any] = _nothing if module is None else getattr(module, name)
     return found
+
+
+def objects(paths: Iterable[str]) -> list[Any]:
+    """The objects at import paths, without those of judges that are missing."""
+    found = [(path, _module(path.partition(":")[0])) for path in paths]
+    return [getattr(module, path.partition(":")[2]) for path, module in found if module is not None]
 
 
 def _nothing(*args: object) -> None:

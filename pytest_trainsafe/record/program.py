@@ -14,11 +14,6 @@ import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
-from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.instrument.jumps import StableJumps
-from pytest_trainsafe.judges.replay.checkpoints.instrument.run import RecordedRun, recorded_run
-from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import filled
-from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
@@ -30,8 +25,6 @@ from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
-from pytest_trainsafe.record.program_dtype.default import ProgramDefault
-from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
@@ -77,39 +70,23 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
-    default = ProgramDefault(precision(spec.dtype).dtype)
     began, compiled = time.perf_counter(), compiled_regions()
     ctx = Context(spec, recorder, assignment.device)
     try:
         with contextlib.ExitStack() as around:
             around.enter_context(recorder.beside.frozen())
             around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
-            around.enter_context(default.installed())
+            around.enter_context(recorder.default.installed())
             around.enter_context(listening(recorder.before_clip))
             around.enter_context(following(recorder.on_collective))
             around.enter_context(watch or contextlib.nullcontext())
-            if spec.perturbation and spec.dtype == "float64":
-                around.enter_context(StableJumps())
             around.enter_context(ctx.marks)
-            around.enter_context(recorder.rng.recording(Draws(default).through))
-            around.enter_context(
-                recorded_run(RecordedRun(assignment, recorder.clock, writer, recorder.rng))
-            )
-            around.enter_context(
-                contextlib.nullcontext()
-                if recorder.operators is None
-                else recorder.operators.recording()
-            )
-            around.enter_context(sealed(spec.sealed))
-            around.enter_context(filled(spec.environ))
             around.enter_context(recorder.sites.constructions())
             around.enter_context(recorder.origins or contextlib.nullcontext())
-            around.enter_context(recorder.state.found())
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
             )
-            if recorder.observation is not None:
-                around.enter_context(recorder.observation.recording())
+            around.enter_context(recorder.instruments.within("around"))
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
@@ -122,8 +99,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             "each optimizer step in `with ctx.step():` and each forward and backward in "
             "`with ctx.microbatch(index):`"
         )
-    recorder.checkpoints.finish()
-    recorder.state.write()
+    recorder.instruments.call("finish")
     if recorder.parameters is not None:
         recorder.left.finish(recorder.parameters.changed)
         recorder.parameters.finish()

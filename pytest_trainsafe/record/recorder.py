@@ -15,16 +15,6 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.instrument.perturb import Noise
-from pytest_trainsafe.judges.compare.instrument.perturb_operations import OperationNoise
-from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
-from pytest_trainsafe.judges.learn.instrument.meta import checked
-from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
-from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
-from pytest_trainsafe.judges.replay.resume.instrument.checkpoints import Checkpoints
-from pytest_trainsafe.judges.replay.resume.instrument.state import StateRecorder
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
-from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
 from pytest_trainsafe.record.assignment import Assignment
@@ -34,6 +24,8 @@ from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described
+from pytest_trainsafe.record.instrument import WatchedModel
+from pytest_trainsafe.record.instruments import Instruments
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.model.inputs import ModelInputs
@@ -47,6 +39,8 @@ from pytest_trainsafe.record.model.parts import (
     unwrapped,
 )
 from pytest_trainsafe.record.model.unwatched import Beside
+from pytest_trainsafe.record.program_dtype.default import ProgramDefault
+from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
@@ -74,16 +68,13 @@ class Recorder:
         self.spec = assignment.spec
         self.writer = writer
         self.clock = Clock()
-        self.rng = RngLedger(writer, self.clock) if self.spec.rng else NoLedger(writer)
-        step = self.spec.operators
-        self.operators = None if step is None else OperatorLedger(step, writer, self.clock)
-        self.checkpoints = Checkpoints(assignment, self.clock, writer, self.rng)
+        self.clock.steps_done = self.spec.first_step
+        self.default = ProgramDefault(precision(self.spec.dtype).dtype)
+        self.draws = Draws(self.default)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
         self.parameters: ParameterRecorder | None = None
-        self.noisy: OperationNoise | None = None
         self.beside = Beside(self.spec, writer)
-        self.state = StateRecorder(self.spec, self.clock, writer, self.rng, self.beside)
         self.left = Left(self.spec, writer)
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
@@ -101,7 +92,8 @@ class Recorder:
         self._reported: set[TensorId] = set()
         self.origins = origins(self.spec, writer)
         self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites, self.origins)
-        self.observation = RankObservation(assignment, writer) if self.spec.observe else None
+        self.instruments = Instruments()
+        self.instruments.make(self)
 
     def watch(
         self,
@@ -127,8 +119,7 @@ class Recorder:
                 "ctx.watch was called twice; call it once, before the first step, with one model, "
                 "or with a list of its parts if a rank holds several"
             )
-        self.checkpoints.watched(model, optimizer)
-        clock = self.clock
+        self.instruments.call("before_watch", model, optimizer)
         engine = next(filter(None, (adapter.engine(model) for adapter in adapters())), None)
         if engine is not None:
             optimizer = engine.optimizer if optimizer is None else optimizer
@@ -168,28 +159,18 @@ class Recorder:
         self.writer.add(annotations.fact())
         for text in contradictions(parameters, self.spec.point, annotations):
             self.writer.add(NoteEvent("unused_annotation", text))
-        size = self.spec.perturbation
-        noise = Noise(size, self.spec.noise_seed) if size else None
-        if noise is not None and self.spec.noisy_operations:
-            self.noisy, noise = OperationNoise(noise), None
-        rewriter = None
-        if self.spec.rewrite:
-            where = self.spec.point.coordinates(self.writer.rank)
-            if not self.spec.point.get("compile", False):  # it would disable torch.compile
-                unheld = UnheldChanges(clock, self.writer, optimizer, parameters, self._stepped)
-                self.written = Writes(
-                    self.clock, self.sites, parameters.values(), unheld, self.origins
-                )
-            rewriter = Rewriter(
-                self.spec, where, self.clock, self.writer, annotations, noise, self.origins
-            )
+        watched_model = WatchedModel(parts, all_names, parameters, optimizer, annotations)
+        changes = self.instruments.changes(watched_model)
+        # Noise on operations and what follows writes are not used together; compiled code neither.
+        if self.spec.rewrite and not self.spec.point.get("compile", False):
+            unheld = UnheldChanges(self.clock, self.writer, optimizer, parameters, self._stepped)
+            self.written = Writes(self.clock, self.sites, parameters.values(), unheld, self.origins)
         self.activations = ActivationRecorder(
             self.assignment,
             self.clock,
             self.writer,
             annotations,
-            noise,
-            rewriter,
+            changes,
             self.sites,
             self.hooks,
         )
@@ -225,7 +206,7 @@ class Recorder:
             engine=engine,
             sites=self.sites,
             # An engine may clip or copy gradients after its step begins.
-            rewriter=rewriter if engine is None else None,
+            replacer=changes.gradients if engine is None else None,
         )
         if engine is None:  # an engine may split the parameters after ctx.initialize
             layouts = self.parameters.layouts
@@ -235,19 +216,14 @@ class Recorder:
         self.parameters.attach()
         self.parameters.attach_to_unsharded(names)
         self.parameters.initial()
-        self.state.watch(parameters, optimizer)
         self.left.watch(all_names, parameters, optimizer)
         if self.conditions is not None:
             self.conditions.remember()
         self.buffers = BufferRecorder(self.spec, self.clock, self.writer, annotations, names)
         self.buffers.attach()
         self.buffers.write_all(INITIAL)
-        self.reductions = Reductions(clock, self.writer, self.spec.point, parameters.values())
-        self.rng.watch({unwrapped(m): n for m, n in all_names.items()}, [p for _, p in parts])
-        if self.operators is not None:
-            self.operators.watch({unwrapped(m): n for m, n in all_names.items()})
-        if self.observation is not None:
-            self.observation.watch(parts, optimizer)
+        self.reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
+        self.instruments.call("watch", watched_model)
         dtype = precision(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
@@ -261,29 +237,25 @@ class Recorder:
                 "ctx.step was entered before ctx.watch was called; call ctx.watch(model, "
                 "optimizer) before the first step"
             )
-        self.checkpoints.before_step()
         self.sites.write_constructed()
-        self.rng.boundary()
-        self.state.before_step()
+        self.instruments.call("before_step")
         if 0 < self.clock.steps_done == self.spec.first_step:  # the values of the checkpoint
             self.parameters.write_values(self.clock.steps_done - 1)
             self.buffers.write_all(self.clock.steps_done - 1)
         rng, began = rng_hash(), time.perf_counter()
         number = self.clock.start_step()
         try:
-            if self.observation is not None:
-                self.observation.observer.begin_step(number)
             self.hooks.surround()
             self._reported.clear()
             self.inputs.start_step()
             self.parameters.start_step()
-            with self.noisy or self.written or contextlib.nullcontext():
+            with (
+                self.written or contextlib.nullcontext(),
+                self.instruments.within("in_step", number),
+            ):
                 yield number
-            if self.observation is not None:
-                self.observation.observer.end_step()
             self._write_gradients()
             stepped = self.parameters.finish_step()
-            self.rng.boundary()
             if self.conditions is not None:
                 self.conditions.remember()
             self.buffers.write_all(number)
@@ -304,16 +276,15 @@ class Recorder:
             self.parameters.end_step()
             self.buffers.end_step()
             self.clock.end_step()
-        self.state.after_step()
-        self.checkpoints.after_step()
+        self.instruments.call_backwards("after_step")
 
     def save(self, _own: Path | None) -> Iterator[Path | None]:
         """Implements `ctx.save`; a Run of a test never saves into the program's own folder."""
-        yield from self.checkpoints.save()
+        yield from self.instruments.folder("saving")
 
     def load(self, _own: Path | None) -> Iterator[Path | None]:
         """Implements `ctx.load`; a Run of a test never loads from the program's own folder."""
-        yield from self.checkpoints.load()
+        yield from self.instruments.folder("loading")
 
     def microbatch(self, index: int) -> Iterator[int]:
         """Implements `ctx.microbatch(index)`."""
@@ -333,19 +304,14 @@ class Recorder:
         assert self.parameters is not None
         assert self.activations is not None
         self.inputs.start_microbatch()
-        if self.observation is not None:
-            self.observation.observer.meta.microbatch = index
         try:
-            yield index
+            with self.instruments.within("in_microbatch", index):
+                yield index
         except BaseException:
             self.activations.drop(index)
             self.parameters.drop(index)
             self.clock.end_microbatch()
             raise
-        finally:
-            if self.observation is not None:
-                self.observation.observer.meta.microbatch = None
-        self.rng.look()
         if self.clock.end_microbatch():
             self.activations.write(index)
             self.parameters.write(index)
@@ -389,18 +355,16 @@ class Recorder:
 
     def meta(self, values: Mapping[str, object]) -> None:
         """Implements `ctx.meta`: attaches values to the API calls that are observed from now on."""
-        given = checked(values)
-        if given.keys() & {"step", "microbatch"}:
+        if values.keys() & {"step", "microbatch"}:
             text = "mark steps with ctx.step, and micro-batches with ctx.microbatch"
             raise ProgramError(f"ctx.meta does not take step or microbatch; {text}")
-        if self.observation is not None:
-            self.observation.meta(**given)
+        self.instruments.call("meta", values)
 
     def before_clip(self, clip: Clip) -> None:
         """Takes snapshots of the gradients, which the program is about to clip."""
         if self.parameters is not None:
             self.parameters.before_clip(clip)
-        self.state.before_clip(clip)
+        self.instruments.call("before_clip", clip)
 
     def _report(self, kind: _Reported, value: torch.Tensor | float, microbatch: int | None) -> None:
         assert self.clock.step is not None

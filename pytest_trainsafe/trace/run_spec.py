@@ -119,6 +119,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         rng          whether ranks record their random draws in the RNG ledger
         operators    the step whose operators are recorded one by one, None for none
         observe      the API calls and changes of state that ranks observe, None for none
+        instruments  import paths of further instruments, beside those of this package's judges
     """
 
     program: str
@@ -154,6 +155,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     rng: bool = True
     operators: int | None = None
     observe: Observe | None = None
+    instruments: tuple[str, ...] = ()
 
     @property
     def point(self) -> Point:

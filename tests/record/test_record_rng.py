@@ -24,10 +24,10 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     WorkerDraw,
     ledger,
 )
-from pytest_trainsafe.judges.replay.rng.instrument import operators
 from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
 from pytest_trainsafe.judges.replay.rng.instrument.workers import _WatchedLoop
 from pytest_trainsafe.record.hooks.casts import CastWatch
+from pytest_trainsafe.record.program_dtype import random_operators as operators
 
 
 class Dropping(nn.Module):

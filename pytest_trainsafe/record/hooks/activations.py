@@ -20,10 +20,9 @@ from torch.utils.hooks import RemovableHandle
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.perturb import Noise
-from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.hooks.changes import Changes, OutputNoise
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
@@ -59,8 +58,7 @@ class ActivationRecorder:
         clock: Clock,
         writer: RankWriter,
         annotations: Annotations,
-        noise: Noise | None,
-        rewriter: Rewriter | None = None,
+        changes: Changes,
         sites: Sites | None = None,
         hooks: ModuleHooks | None = None,
     ) -> None:
@@ -71,8 +69,7 @@ class ActivationRecorder:
         self.clock = clock
         self.writer = writer
         self.annotations = annotations
-        self.noise = noise
-        self.rewriter = rewriter
+        self.noise, self.rewriter = changes.noise, changes.rewriter
         self.sites = sites
         coordinates = self.point.coordinates(writer.rank)
         self.replayed = None
@@ -234,7 +231,7 @@ class ActivationRecorder:
     ) -> object:
         """Returns the value that the module returns: `output`, unless this Run rewrites outputs.
 
-        In a Run with a Rewriter, returns the result of `Rewriter.outputs`.  The docstring of that
+        In a Run with a rewriter, returns the result of its `outputs`.  The docstring of that
         method explains the parameters.
         """
         if self.rewriter is None:
@@ -361,7 +358,7 @@ class ActivationRecorder:
             self._layouts[key] = found or ((), "default")
         return self._layouts[key]
 
-    def _perturb(self, watched: nn.Module, name: str, noise: Noise) -> Any:
+    def _perturb(self, watched: nn.Module, name: str, noise: OutputNoise) -> Any:
         def hook(module: nn.Module, args: object, kwargs: object, output: object) -> object:
             return noise.output(name, output, [args, kwargs]) if module is watched else output
 

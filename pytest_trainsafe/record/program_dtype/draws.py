@@ -5,7 +5,7 @@ another amount.  So a program that draws its batch would train on other data in 
 and the distance between the two rungs would not measure rounding.  Here a random operator that
 fills a tensor of the Run's dtype (or of float64) draws in the program's default dtype, and the
 numbers are cast.  Whether the program asks for a dtype or not, it then draws the same numbers at
-every rung, up to the cast.  `judges/replay/rng/instrument/operators.py` intercepts the operators.
+every rung, up to the cast.  `record/program_dtype/random_operators.py` intercepts the operators.
 """
 
 from __future__ import annotations

@@ -12,16 +12,15 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Flat, Layout, Owned
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.record.adapter import Engine, adapters
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.changes import GradientReplacer
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout, summed
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.contributions import Contributions
-from pytest_trainsafe.record.training.generated import GeneratedGradients
 from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
 from pytest_trainsafe.record.training.parameter_adapter import (
     AttributeParameterAdapter,
@@ -54,7 +53,7 @@ class ParameterRecorder:
         parameter_adapter: ParameterAdapter | None = None,
         engine: Engine | None = None,
         sites: Sites | None = None,
-        rewriter: Rewriter | None = None,
+        replacer: GradientReplacer | None = None,
     ) -> None:
         self.spec = spec
         self.sizes = spec.point.sizes
@@ -88,7 +87,7 @@ class ParameterRecorder:
         self._hooked: set[str] = set()
         self._with_gradient: set[str] = set()
         self._noted: set[str] = set()
-        self._generated = None if rewriter is None else GeneratedGradients(rewriter)
+        self._replacer = replacer
         self._unclipped = Unclipped(spec, clock, writer, parameters, self._gradients)
         #: Removes the loss scale from a gradient, if a framework uses one.
         self.unscaled: Callable[[torch.Tensor], torch.Tensor] = lambda grad: grad
@@ -247,7 +246,7 @@ class ParameterRecorder:
         self.optimizer_stepped = True
         if self.sites is not None:
             self.sites.note("step", self.clock.step)
-            self.sites.start_own_step(localising=self._generated is not None)
+            self.sites.start_own_step(localising=self._replacer is not None)
         if not has_closure:  # a closure has yet to compute the gradients
             self._write_main_grads(owned, replace=True)
             self.clock.stepping = True
@@ -302,12 +301,12 @@ class ParameterRecorder:
             self._main_written |= to_write
         for name, gradient in held.items():
             self._add("main_grad", name, gradient)
-        if replace and held and self._generated is not None:
-            self._generated.begin(stepping(self.optimizer))
+        if replace and held and self._replacer is not None:
+            self._replacer.begin(stepping(self.optimizer))
             for name, gradient in held.items():
                 where = self._where("main_grad", name)
                 layout, _ = self._layout(name, gradient.tensor, flat_range=gradient.flat_range)
-                self._generated.replace(where, self.parameters[name], gradient.tensor, layout)
+                self._replacer.replace(where, self.parameters[name], gradient.tensor, layout)
 
     def _held_main_grads(self) -> Iterator[tuple[str, RankTensor]]:
         """Yields the main gradients; for freed ones, the gradients that `enter_wrapper` kept."""

@@ -12,8 +12,8 @@ import torch
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.judges.replay.rng.instrument import operators
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
+from pytest_trainsafe.record.program_dtype import random_operators as operators
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
 

@@ -22,8 +22,9 @@ from torch.utils._pytree import tree_leaves
 
 from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 from pytest_trainsafe.judges.replay.determinism.instrument.outside_reads import OutsideReads
-from pytest_trainsafe.judges.replay.rng.instrument import frames, ledger, operators
+from pytest_trainsafe.judges.replay.rng.instrument import frames, ledger
 from pytest_trainsafe.record.clock import Clock, in_backward
+from pytest_trainsafe.record.program_dtype import random_operators
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent
 from pytest_trainsafe.trace.writer import RankWriter
 
@@ -46,7 +47,7 @@ _THIN = tuple(
     )
 )
 # Random operators of the program are called through the RNG ledger.
-_THIN += (operators.__file__, ledger.__file__)
+_THIN += (random_operators.__file__, ledger.__file__)
 _THIN += (str(PACKAGE / "record" / "program_dtype" / "draws.py"),)
 
 

@@ -1,6 +1,6 @@
 """The checkpoint of one Run: when a program saves or loads it, and in which folder.
 
-Owned by the recorder, which implements the Context's `save` and `load` with it.  The folder has two
+It implements the Context's `save` and `load`.  The folder has two
 entries:
 
     program/         the files that the program saved
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -20,16 +20,15 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.core.untrusted import shown as excerpt
 from pytest_trainsafe.core.usage import listing
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
-from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
+from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
 from pytest_trainsafe.launch.loading import load_function
 from pytest_trainsafe.launch.task import Function
-from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.record.clock import Clock, ProgramError
+from pytest_trainsafe.record.clock import ProgramError
+from pytest_trainsafe.record.instrument import Instrument
+from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.trace.facts import CheckpointEvent
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import MAX_MANIFEST
-from pytest_trainsafe.trace.writer import RankWriter
 
 FORMAT = "pytest-trainsafe checkpoint"
 SCHEMA_VERSION = 1
@@ -48,25 +47,27 @@ class CheckpointManifest(msgspec.Struct, frozen=True, kw_only=True):
     spec: RunSpec
 
 
-class Checkpoints:
+class Checkpoints(Instrument):
     """Decides when a Run saves or loads its checkpoint, and in which folder.
 
     A Run without `spec.resume` does neither.
     """
 
-    def __init__(
-        self, assignment: Assignment, clock: Clock, writer: RankWriter, rng: RngLedger | NoLedger
-    ) -> None:
-        self._spec = assignment.spec
-        self._resume = assignment.spec.resume
-        self._folder = Path(assignment.checkpoint)
-        self._clock = clock
-        self._writer = writer
-        self._rng = rng
+    name = "checkpoint"
+    after: ClassVar = {
+        "rng": "draws while a checkpoint is saved or loaded are marked in the ledger"
+    }
+
+    def __init__(self, recorder: Recorder) -> None:
+        self._spec = recorder.spec
+        self._resume = recorder.spec.resume
+        self._folder = Path(recorder.assignment.checkpoint)
+        self._clock = recorder.clock
+        self._writer = recorder.writer
+        self._rng = recorder.instruments.get(Drawing).ledger
         self._watched: tuple[Any, Any] = None, None
         self._entered: list[int] = []
         self._done = False
-        clock.steps_done = self._spec.first_step
 
     @property
     def _saves(self) -> bool:
@@ -76,7 +77,7 @@ class Checkpoints:
     def _loads(self) -> bool:
         return self._resume is not None and self._resume.of is not None
 
-    def save(self) -> Iterator[Path | None]:
+    def saving(self) -> Iterator[Path | None]:
         """Implements `ctx.save`: yields the folder to save to, or None if no save is due now."""
         if self._clock.step is not None:
             raise ProgramError(
@@ -90,12 +91,12 @@ class Checkpoints:
         with self._saving(folder):
             yield folder
 
-    def load(self) -> Iterator[Path | None]:
+    def loading(self) -> Iterator[Path | None]:
         """Implements `ctx.load`: yields the folder to load from, or None if no load is due."""
         with self._loading(self._loads and not self._by_function) as folder:
             yield folder
 
-    def watched(self, model: Any, optimizer: Any) -> None:
+    def before_watch(self, model: Any, optimizer: Any) -> None:
         """Stores the model and the optimizer that the program passed to `ctx.watch`.
 
         If the test passed functions to `assert_resumable`, and this Run resumes from a checkpoint,

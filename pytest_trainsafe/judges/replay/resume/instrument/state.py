@@ -1,7 +1,7 @@
 """Records the state of a training that is not in recorded tensors: counters, schedules, RNG states.
 
-Called by the recorder at the start of each step and at the end, in Runs that save a checkpoint or
-continue from one.
+It is written at the start of each step and at the end, in Runs that save a checkpoint or continue
+from one.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import numbers
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import xxhash
@@ -19,10 +19,9 @@ from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
 from pytest_trainsafe.judges.replay.resume.instrument.objects import Objects, named
-from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
-from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
-from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.model.unwatched import Beside
+from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
+from pytest_trainsafe.record.instrument import Instrument, WatchedModel
+from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.optimizer import stepping
 from pytest_trainsafe.record.training.tensors import tensor_hash
@@ -34,8 +33,6 @@ from pytest_trainsafe.trace.facts import (
     StateEntry,
     TrainingState,
 )
-from pytest_trainsafe.trace.run_spec import RunSpec
-from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attributes of schedulers that hold their position in the schedule.
 _SCHEDULE = ("last_epoch", "T_cur", "T_i", "num_bad_epochs", "cooldown_counter", "best")
@@ -44,35 +41,35 @@ _SCHEDULE = ("last_epoch", "T_cur", "T_i", "num_bad_epochs", "cooldown_counter",
 _LONGEST = 1024
 
 
-class StateRecorder:
+class StateRecorder(Instrument):
     """Writes a `TrainingState` when called; does nothing in a Run without `spec.resume`."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        clock: Clock,
-        writer: RankWriter,
-        rng: RngLedger | NoLedger,
-        beside: Beside,
-    ) -> None:
+    name = "state"
+    after: ClassVar = {
+        "rng": "it reads the states that the ledger knows",
+        "checkpoint": "the state at a checkpoint is read before a test's function saves it",
+    }
+
+    def __init__(self, recorder: Recorder) -> None:
+        spec = recorder.spec
         self._wanted = spec.resume is not None
         #: The steps after which other weights are recorded: at the checkpoint, and one step later.
         self._looks = (spec.resume.step, spec.resume.step + 1) if spec.resume is not None else ()
-        self._beside = beside
-        self._clock = clock
-        self._writer = writer
-        self._rng = rng
+        self._beside = recorder.beside
+        self._clock = recorder.clock
+        self._writer = recorder.writer
+        self._rng = recorder.instruments.get(Drawing).ledger
         self._objects = Objects(self._read)
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._optimizer: Any = None
 
-    def found(self) -> contextlib.AbstractContextManager[None]:
+    def around(self) -> contextlib.AbstractContextManager[None]:
         """Finds the schedulers, scalers and samplers that are created in this context."""
         return self._objects.found() if self._wanted else contextlib.nullcontext()
 
-    def watch(self, parameters: Mapping[str, nn.Parameter], optimizer: Any) -> None:
-        """Reads the state of these objects from now on."""
-        self._parameters, self._optimizer = parameters, optimizer
+    def watch(self, watched: WatchedModel) -> None:
+        """Reads the state of the optimizer from now on."""
+        self._parameters, self._optimizer = watched.parameters, watched.optimizer
 
     def before_step(self) -> None:
         """Writes the current state, and at the checkpoint the weights beside the model."""
@@ -98,6 +95,10 @@ class StateRecorder:
             found.setdefault(name[:_LONGEST], []).append(xxhash.xxh3_64_hexdigest(text.encode()))
         hashes = {name: tuple(each) for name, each in found.items()}
         self._writer.add(KeptWeights(self._clock.steps_done, hashes))
+
+    def finish(self) -> None:
+        """Writes the state at the end."""
+        self.write()
 
     def write(self) -> None:
         """Writes the current state; called between two steps."""

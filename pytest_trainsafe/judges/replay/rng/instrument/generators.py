@@ -15,17 +15,10 @@ from pytest_trainsafe.judges.replay.rng.instrument.states import (
     PythonState,
     numpy_random,
 )
+from pytest_trainsafe.record.program_dtype.random_operators import NOT_SUBCLASSES, PLAIN
 
 #: The most generators from `numpy.random.default_rng` whose states are read.
 MAX_NUMPY = 64
-
-#: The classes of tensors that are not subclasses with code of their own.
-PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
-
-#: The types of the arguments of random operators, except for tensor subclasses.
-NOT_SUBCLASSES = PLAIN | {
-    *(torch.Generator, torch.dtype, float, int, bool, type(None), list, tuple),
-}
 
 #: The most generators of the program whose names are remembered.
 MAX_NAMES = 4096

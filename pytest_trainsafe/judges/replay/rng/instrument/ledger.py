@@ -26,7 +26,7 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     Phase,
     UnseenDraws,
 )
-from pytest_trainsafe.judges.replay.rng.instrument import frames, operators
+from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 from pytest_trainsafe.judges.replay.rng.instrument.generators import Generators, generator_of
 from pytest_trainsafe.judges.replay.rng.instrument.noted import (
@@ -49,6 +49,7 @@ from pytest_trainsafe.judges.replay.rng.instrument.workers import Workers
 from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.model.evaluating import Evaluating
+from pytest_trainsafe.record.program_dtype import random_operators
 
 #: The most draws in modules that are recorded per step. Outside of modules, draws of one line are
 #: merged.
@@ -78,14 +79,16 @@ class RngLedger:
         self._streams: list[Callable[[], str]] | None = None
 
     @contextmanager
-    def recording(self, through: operators.Through | None = None) -> Iterator[None]:
+    def recording(self, through: random_operators.Through | None = None) -> Iterator[None]:
         """Records draws in this context; `through` replaces what runs an operator of torch."""
         with ExitStack() as around:
-            why = operators.why_not()
+            why = random_operators.why_not()
             if why:
                 self._noted.sink.add(LedgerGap("torch's random operators", why))
             else:
-                around.enter_context(operators.intercepted(self._operator, self._dropout, through))
+                around.enter_context(
+                    random_operators.intercepted(self._operator, self._dropout, through)
+                )
             around.enter_context(self._functions.installed())
             around.enter_context(self._workers.followed())
             self._last.set(self._last.read())

@@ -9,8 +9,8 @@ from typing import Any
 from torch import nn
 
 from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, Phase
-from pytest_trainsafe.judges.replay.rng.instrument import operators
 from pytest_trainsafe.judges.replay.rng.instrument.noted import EventSink
+from pytest_trainsafe.record.program_dtype import random_operators
 
 
 def _undisturbed(
@@ -26,9 +26,13 @@ class NoLedger:
         writer.add(SWITCHED_OFF)
 
     @contextmanager
-    def recording(self, through: operators.Through | None = None) -> Iterator[None]:
-        without = through is None or operators.why_not()
-        with nullcontext() if without else operators.intercepted(_undisturbed, through=through):
+    def recording(self, through: random_operators.Through | None = None) -> Iterator[None]:
+        without = through is None or random_operators.why_not()
+        with (
+            nullcontext()
+            if without
+            else random_operators.intercepted(_undisturbed, through=through)
+        ):
             yield
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...

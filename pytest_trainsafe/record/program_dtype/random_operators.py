@@ -23,7 +23,13 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.judges.replay.rng.instrument.generators import NOT_SUBCLASSES, PLAIN
+#: The classes of tensors that are not subclasses with code of their own.
+PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
+
+#: The types of the arguments of random operators, except for tensor subclasses.
+NOT_SUBCLASSES = PLAIN | {
+    *(torch.Generator, torch.dtype, float, int, bool, type(None), list, tuple),
+}
 
 #: The key that operators are intercepted at.
 KEY_NAME = "TESTING_ONLY_GenericMode"

@@ -18,7 +18,7 @@ from pytest_trainsafe.judges.arguments import (
     require_recorded,
 )
 from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation, expect_rng
+from pytest_trainsafe.sweep.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:
     from pathlib import Path

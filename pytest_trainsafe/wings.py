@@ -36,6 +36,10 @@ SECTIONS = {
     "replay": "pytest_trainsafe.judges.replay.checkpoints.text:write_replays",
 }
 
+#: The classes that make some Runs in another way (`runs/substitute.py`), by the setting that asks
+#: for it.
+SUBSTITUTES = {"replay": "pytest_trainsafe.judges.replay.checkpoints.runs.replays:Replays"}
+
 
 def modules(paths: Iterable[str]) -> list[ModuleType]:
     """The modules at import paths, without those of judges that are missing."""

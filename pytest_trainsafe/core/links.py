@@ -2,7 +2,7 @@
 
 In a checkout, `fixtures`, `invariants` and `reference_models` in the package are links to the
 folders of the repository.  Reports name the files by their paths in the repository, so these
-packages call this at their import, and `runs/sources.py` when it finds them.
+packages call this at their import, and `runs/cached/sources.py` when it finds them.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ from typing import Protocol
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.trace.run_spec import RunSpec
 
 

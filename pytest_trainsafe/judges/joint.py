@@ -11,8 +11,8 @@ from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.contract import Judgement, JudgeOptions, worst
 from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.judges.registry import judges
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 

@@ -8,6 +8,9 @@ import msgspec
 
 from pytest_trainsafe.trace.run_spec import RunSpec
 
+#: The folder of a Run's replay checkpoints, beside its trace.
+CHECKPOINTS = "checkpoints"
+
 
 class Assignment(msgspec.Struct, frozen=True, kw_only=True):
     """The job that every rank of a group receives.

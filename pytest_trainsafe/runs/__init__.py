@@ -7,7 +7,8 @@ requested      the Runs that a test requested for its reference or candidate
 rounding       the dtype whose rounding error limits the comparison of a Run
 ahead          launches the next test's Runs
 unused_traces  warns of a test that requests no Run
-cache          references of earlier pytest runs, by the keys of `fingerprint` and `sources`
+cached         references that later runs of pytest reuse
+substitute     Runs that are made in another way than from the start
 interrupt      stops Runs at Ctrl-C
 group          the fixture `torchrun_group`
 """

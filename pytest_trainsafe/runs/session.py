@@ -20,25 +20,23 @@ from pathlib import Path
 import msgspec
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.judges.replay.checkpoints.instrument.run import CHECKPOINTS
-from pytest_trainsafe.judges.replay.checkpoints.runs.replays import Replays
-from pytest_trainsafe.judges.replay.checkpoints.runs.request import ReplayRequest
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device, device_of
-from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.assignment import CHECKPOINTS, Assignment
 from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.ahead import NextTest
-from pytest_trainsafe.runs.cache import ReferenceCache
-from pytest_trainsafe.runs.fingerprint import Key, make_key
+from pytest_trainsafe.runs.cached.cache import ReferenceCache
+from pytest_trainsafe.runs.cached.fingerprint import Key, make_key
+from pytest_trainsafe.runs.cached.sources import sources
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
 from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
-from pytest_trainsafe.runs.sources import sources
 from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
+from pytest_trainsafe.runs.substitute import Making, substitute_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
@@ -111,7 +109,8 @@ class Session:
             settings.launchers,
         )
         self.leases = Leases(settings.slots)
-        self.replays = Replays(settings.replay)
+        #: Makes some Runs in another way, if a setting asks for it.
+        self.substitute = substitute_of(settings)
         self.cache = ReferenceCache(cache_folder, settings.cache_size) if cache_folder else None
         self.stop = threading.Event()
         self.board = Board()
@@ -326,9 +325,9 @@ class Session:
             raise
 
     def _make(self, order: _ScheduledRun, device: Device, workdir: Path) -> Run:
-        replayed = self.replays.of(order.spec)
-        if replayed is not None:
-            return self._replay(replayed, order, device, workdir)
+        instead = self.substitute.instead(order.spec) if self.substitute is not None else None
+        if instead is not None:
+            return self._made_by(instead, order, device, workdir)
         cache_key = self._cache_key(order, device)
         if self.cache is None or cache_key is None:
             recorded = self._record(order, device, workdir, workdir / "trace")
@@ -359,18 +358,16 @@ class Session:
         own = made[-1]
         return Run(trace, own.seconds, cache_key.digest, entry.reused, own.notes, own.files)
 
-    def _replay(
-        self, request: ReplayRequest, order: _ScheduledRun, device: Device, workdir: Path
-    ) -> Run:
-        """The Run, made from an earlier trace up to a checkpoint; only later steps are executed."""
+    def _made_by(self, make: Making, order: _ScheduledRun, device: Device, workdir: Path) -> Run:
+        """The Run as a substitute makes it, which may record a part of it."""
         seconds: dict[str, float] = {}
         trace = workdir / "trace"
 
         def record(spec: RunSpec) -> None:
-            continued = dataclasses.replace(order, spec=spec)
-            seconds.update(self._record(continued, device, workdir, trace).seconds)
+            changed = dataclasses.replace(order, spec=spec)
+            seconds.update(self._record(changed, device, workdir, trace).seconds)
 
-        return Run(self.replays.make(request, order.spec, trace, record), seconds)
+        return Run(make(trace, record), seconds)
 
     def _is_cached(self, spec: RunSpec) -> bool:
         """Whether this Run is stored in the cache."""

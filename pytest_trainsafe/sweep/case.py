@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.axes import DTYPES, parallel_axes
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
+from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.program import Program
 
 

@@ -18,7 +18,7 @@ from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import AxisValue
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import SweepError
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
+from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.plain import why_not_plain
 from pytest_trainsafe.sweep.program import Program, resolve
 from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE

@@ -225,7 +225,7 @@ def live_of(
     terminal = file.isatty() and os.environ.get("TERM") not in ("dumb", "")
     if terminal:
         # Here and not when the thread first needs it: before Python 3.13, compiling a module while
-        # the main thread parses sources may fail (`runs/sources.py`).
+        # the main thread parses sources may fail (`runs/cached/sources.py`).
         rendered([("", "", "", "")], 10, color=False)
     return Live(
         rows,

@@ -20,8 +20,8 @@ from pytest_trainsafe.launch import WarmServer
 from pytest_trainsafe.launch.forkserver import start
 from pytest_trainsafe.launch.resources import leases, scratch
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.runs.cache import ReferenceCache
-from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.runs.cached.cache import ReferenceCache
+from pytest_trainsafe.runs.cached.fingerprint import Key
 from pytest_trainsafe.runs.session import Session
 
 pytestmark = [as_root, pytest.mark.usefixtures("open_umask")]

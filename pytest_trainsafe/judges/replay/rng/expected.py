@@ -15,8 +15,8 @@ from pytest_trainsafe.judges.replay.rng.draws import (
     when,
 )
 from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, WorkerDraw, ledger
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.judges.replay.rng.finding import violation
+from pytest_trainsafe.sweep.expectation import Expectation
 
 _CHECK = "rng:expected"
 

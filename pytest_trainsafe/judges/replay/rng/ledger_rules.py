@@ -16,13 +16,13 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     UnseenDraws,
     ledger,
 )
-from pytest_trainsafe.judges.replay.rng.events.expectation import Expectation
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
 from pytest_trainsafe.judges.replay.rng.initialisation import initialisation
 from pytest_trainsafe.judges.replay.rng.parallel import cut_axes, data_parallel
 from pytest_trainsafe.judges.replay.rng.recomputation import recomputation
 from pytest_trainsafe.judges.replay.rng.regions import Regions
 from pytest_trainsafe.judges.replay.rng.workers import shared_generator, workers
+from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.trace.reader import Trace
 
 

@@ -18,8 +18,8 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     UnseenDraws,
     WorkerDraw,
 )
-from pytest_trainsafe.judges.replay.rng.events.expectation import expect_rng
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, TensorEvent
 
 SINGLE = Point.of()

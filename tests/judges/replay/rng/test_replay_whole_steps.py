@@ -8,8 +8,8 @@ import pytest
 from ledger_traces import mask, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.replay.rng.events.expectation import expect_rng
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent
 

@@ -13,12 +13,9 @@ from pathlib import Path
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
-from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.assignment import CHECKPOINTS, Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.trace.writer import RankWriter
-
-#: The folder of a Run's checkpoints, beside its trace.
-CHECKPOINTS = "checkpoints"
 
 _current: RecordedRun | None = None
 

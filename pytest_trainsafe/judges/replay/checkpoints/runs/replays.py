@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from msgspec import structs
 
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import TraceError
 from pytest_trainsafe.judges.replay.checkpoints.runs.replayed import did_restart, verify
 from pytest_trainsafe.judges.replay.checkpoints.runs.request import ReplayRequest, read_request
@@ -17,6 +19,7 @@ from pytest_trainsafe.judges.replay.checkpoints.runs.spliced import spliced
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.resources.locks import Stopped
 from pytest_trainsafe.printable import printable
+from pytest_trainsafe.runs.substitute import Making
 from pytest_trainsafe.runs.unused_traces import given_traces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -31,14 +34,14 @@ class Replays:
     `notes` says what was replayed, and how far the replay equals the original.
     """
 
-    def __init__(self, requested: tuple[str, int | None] | None) -> None:
-        self._requested = requested
+    def __init__(self, settings: Settings) -> None:
+        self._requested = settings.replay
         self._request: ReplayRequest | None = None
         self._lock = threading.Lock()
         self.notes: list[str] = []
 
-    def of(self, spec: RunSpec) -> ReplayRequest | None:
-        """The replay to make instead of the Run of `spec`; None if it runs from the start.
+    def instead(self, spec: RunSpec) -> Making | None:
+        """Makes the replay instead of the Run of `spec`; None if it runs from the start.
 
         Raises the errors of `read_request`: TraceError and ArgumentError.
         """
@@ -57,9 +60,9 @@ class Replays:
         if request.folder is None:
             self.notes.append(f"{request.title} runs from the start: {request.why}")
             return None
-        return request
+        return functools.partial(self._make, request, spec)
 
-    def make(
+    def _make(
         self, request: ReplayRequest, spec: RunSpec, trace: Path, record: Callable[[RunSpec], None]
     ) -> Trace:
         """The Trace of a Run whose steps after the checkpoint are recorded in `trace` by `record`.
@@ -116,6 +119,6 @@ def _how_far(request: ReplayRequest, trace: Path) -> str:
 def attach_notes(item: pytest.Item) -> None:
     """Adds a test's notes on replays to its report."""
     for traces in given_traces(item):
-        notes = traces.runs.session.replays.notes
-        while notes:
-            item.user_properties.append((PROPERTY, printable(notes.pop(0))))
+        replays = traces.runs.session.substitute
+        while isinstance(replays, Replays) and replays.notes:
+            item.user_properties.append((PROPERTY, printable(replays.notes.pop(0))))

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe import Trace, TraceError, assert_equivalent
+from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.judges.replay.checkpoints.instrument import file
@@ -86,12 +87,10 @@ def replay(record, tmp_path):
     """Replay a trace; returns the Trace for the judges, and the notes of the replay."""
 
     def go(path, step=None, spec=SPEC, **how):
-        replays = Replays((str(path), step))
-        request = replays.of(spec)
-        assert request is not None
-        made = replays.make(
-            request, spec, tmp_path / "later/trace", lambda spec: record("later", spec, **how)
-        )
+        replays = Replays(Settings(replay=(str(path), step)))
+        make = replays.instead(spec)
+        assert make is not None
+        made = make(tmp_path / "later/trace", lambda spec: record("later", spec, **how))
         return made, replays.notes
 
     return go
@@ -173,21 +172,21 @@ def test_without_a_checkpoint_the_run_begins_at_its_first_step_with_a_note(recor
     shutil.rmtree(trace.parent / "checkpoints" / "step-00000004")
     assert read_request(str(trace), 5).first == 2
     shutil.rmtree(trace.parent / "checkpoints")
-    replays = Replays((str(trace), 5))
+    replays = Replays(Settings(replay=(str(trace), 5)))
 
-    assert replays.of(SPEC) is None
+    assert replays.instead(SPEC) is None
 
     [note] = replays.notes
     assert "in float32 runs from the start: there is no checkpoint in" in note
 
 
 def test_runs_with_another_spec_are_not_replayed(record):
-    replays = Replays((str(record("original")), 5))
+    replays = Replays(Settings(replay=(str(record("original")), 5)))
     for change in ({"dtype": "float64"}, {"seed": 1}, {"perturbation": 1e-7}, {"repeat": 1}):
-        assert replays.of(msgspec.structs.replace(SPEC, **change)) is None
-    assert replays.of(msgspec.structs.replace(SPEC, timeout=7.0)) is not None
+        assert replays.instead(msgspec.structs.replace(SPEC, **change)) is None
+    assert replays.instead(msgspec.structs.replace(SPEC, timeout=7.0)) is not None
     assert replays.notes == []
-    assert Replays(None).of(SPEC) is None
+    assert Replays(Settings(replay=None)).of(SPEC) is None
 
 
 def test_a_step_outside_of_the_trace_is_refused(record):
@@ -226,9 +225,9 @@ def test_a_program_that_draws_differently_fails_in_the_first_replayed_step(recor
 def test_a_replay_that_fails_before_it_loads_the_checkpoint_has_a_note(
     record, tmp_path, recorded_anything
 ):
-    replays = Replays((str(record("original")), 5))
-    request = replays.of(SPEC)
-    assert request is not None
+    replays = Replays(Settings(replay=(str(record("original")), 5)))
+    make = replays.instead(SPEC)
+    assert make is not None
     trace = tmp_path / "later" / "trace"
 
     def fail(spec):
@@ -239,7 +238,7 @@ def test_a_replay_that_fails_before_it_loads_the_checkpoint_has_a_note(
         )
 
     with pytest.raises(GroupFailure):
-        replays.make(request, SPEC, trace, fail)
+        make(trace, fail)
 
     [note] = replays.notes
     assert note.endswith(
@@ -250,9 +249,9 @@ def test_a_replay_that_fails_before_it_loads_the_checkpoint_has_a_note(
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_replay_that_draws_otherwise_has_a_note(record, tmp_path, fails):
-    replays = Replays((str(record("original")), 5))
-    request = replays.of(SPEC)
-    assert request is not None
+    replays = Replays(Settings(replay=(str(record("original")), 5)))
+    make = replays.instead(SPEC)
+    assert make is not None
 
     def draw_otherwise(spec):
         record("later", spec, draws=2)
@@ -262,17 +261,17 @@ def test_a_replay_that_draws_otherwise_has_a_note(record, tmp_path, fails):
             )
 
     with pytest.raises(ReplayMismatchError):
-        replays.make(request, SPEC, tmp_path / "later" / "trace", draw_otherwise)
+        make(tmp_path / "later" / "trace", draw_otherwise)
 
     [note] = replays.notes
     assert "in float32 failed to replay: the replay of step 4 from" in note
 
 
 def test_a_request_that_is_refused_has_a_note(record):
-    replays = Replays((str(record("original")), 6))
+    replays = Replays(Settings(replay=(str(record("original")), 6)))
 
     with pytest.raises(ArgumentError):
-        replays.of(SPEC)
+        replays.instead(SPEC)
 
     [note] = replays.notes
     assert note.startswith("nothing was replayed: --trainsafe-replay was given step 6, but")

@@ -28,8 +28,8 @@ import xxhash
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
 from pytest_trainsafe.launch.resources.locks import Lock, try_lock, wait_lock
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.runs.fingerprint import Key
-from pytest_trainsafe.runs.inputs import ChangedError, Inputs
+from pytest_trainsafe.runs.cached.fingerprint import Key
+from pytest_trainsafe.runs.cached.inputs import ChangedError, Inputs
 from pytest_trainsafe.trace.reader import Trace, TraceError
 
 FORMAT = "pytest-trainsafe reference 2"

@@ -6,7 +6,7 @@ import ast
 
 import pytest
 
-from pytest_trainsafe.runs import sources
+from pytest_trainsafe.runs.cached import sources
 
 
 def test_a_parse_that_fails_because_of_another_thread_is_repeated(

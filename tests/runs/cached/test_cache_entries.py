@@ -17,8 +17,8 @@ from cache_writer import record
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.runs.cache import Entry, ReferenceCache
-from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.runs.cached.cache import Entry, ReferenceCache
+from pytest_trainsafe.runs.cached.fingerprint import Key
 from pytest_trainsafe.trace.schema import SCHEMA_VERSION
 
 KEY = Key("0123", {"seed": 0})

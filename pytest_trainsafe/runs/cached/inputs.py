@@ -16,7 +16,7 @@ import msgspec
 from pytest_trainsafe.errors import TrainsafeError
 from pytest_trainsafe.launch.torchrun.launcher import is_launchers
 from pytest_trainsafe.record.reads.notes import EVERY_VARIABLE, Notes, stamp
-from pytest_trainsafe.runs.sources import content_hash, state_of
+from pytest_trainsafe.runs.cached.sources import content_hash, state_of
 
 #: The most bytes of one file, and of all files of one Run, whose content is hashed at each look-up.
 #: Other files count by size and time of modification.

@@ -24,7 +24,7 @@ import msgspec
 from pytest_trainsafe.core.code_files import PACKAGE, RANK_SIDE, is_project
 from pytest_trainsafe.core.links import unlinked
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
-from pytest_trainsafe.runs.sources import Sources, content_hash, sources, state_of
+from pytest_trainsafe.runs.cached.sources import Sources, content_hash, sources, state_of
 
 #: Environment variables that change what torch computes; a name that ends in "*" is a prefix.
 #: OMP_NUM_THREADS is not included because launchers always set it to the same number.

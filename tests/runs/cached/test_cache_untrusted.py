@@ -18,8 +18,8 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import BadFileError
 from pytest_trainsafe.launch.resources.locks import is_locked, try_lock
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.runs.cache import Entry, ReferenceCache
-from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.runs.cached.cache import Entry, ReferenceCache
+from pytest_trainsafe.runs.cached.fingerprint import Key
 
 KEY = Key("0123", {"seed": 0})
 LOSS = TensorId(0, None, "loss", "", "loss")
@@ -111,7 +111,7 @@ def test_if_the_lock_cannot_be_taken_a_reference_is_recorded_but_not_cached(
     def refuse(path: Path, _stop: object) -> None:
         raise PermissionError(13, "Permission denied", str(path))
 
-    monkeypatch.setattr("pytest_trainsafe.runs.cache.wait_lock", refuse)
+    monkeypatch.setattr("pytest_trainsafe.runs.cached.cache.wait_lock", refuse)
     entry = get(tmp_path / "cache", 1.0)
     assert (value(entry), entry.trace.path) == (1.0, tmp_path / "cache-own")
 

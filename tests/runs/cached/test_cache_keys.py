@@ -14,10 +14,10 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.reference_models.parallel import axes
-from pytest_trainsafe.runs import fingerprint
-from pytest_trainsafe.runs.fingerprint import Key, make_key
+from pytest_trainsafe.runs.cached import fingerprint
+from pytest_trainsafe.runs.cached.fingerprint import Key, make_key
+from pytest_trainsafe.runs.cached.sources import sources
 from pytest_trainsafe.runs.session import Session
-from pytest_trainsafe.runs.sources import sources
 
 PROGRAM = """
 import os, json

@@ -10,8 +10,8 @@ import torch
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.reads.notes import Notes
-from pytest_trainsafe.runs.cache import ReferenceCache
-from pytest_trainsafe.runs.fingerprint import Key
+from pytest_trainsafe.runs.cached.cache import ReferenceCache
+from pytest_trainsafe.runs.cached.fingerprint import Key
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 

@@ -11,10 +11,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
+#: The judges that `assert_trainsafe` asks, in their order: the comparison, then by cost.
+JUDGES = (
+    "pytest_trainsafe.judges.compare.judge:CompareJudge",
+    "pytest_trainsafe.judges.replay.rng.judge:ReplayJudge",
+    "pytest_trainsafe.judges.learn.judge:LearnJudge",
+)
+
 #: The modules that define event types of traces, and register them when they are imported.
 EVENTS = (
     "pytest_trainsafe.judges.learn.events.file",
-    "pytest_trainsafe.judges.replay.rng.events.events",
     "pytest_trainsafe.judges.replay.checkpoints.events",
 )
 

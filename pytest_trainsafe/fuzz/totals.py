@@ -46,7 +46,7 @@ def fuzz_summary(
         "verdict": "inconclusive" if reasons else "pass",
         **_totals(name, runner, endings),
     }
-    made.pop("observed", None)
+    made.pop("artefacts", None)
     if reasons:
         made["reason"] = "; ".join(reasons)
     return made

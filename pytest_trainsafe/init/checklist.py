@@ -15,10 +15,10 @@ from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.init.axes import Axes
 from pytest_trainsafe.init.program import Found, is_own
 from pytest_trainsafe.init.trial import Trial
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, WorkerDraw
 from pytest_trainsafe.sweep.point_summary import plural
 from pytest_trainsafe.trace.facts import Annotations, Cast, Site
 from pytest_trainsafe.trace.reader import RankTrace
+from pytest_trainsafe.trace.rng.events import DrawEvent, WorkerDraw
 from pytest_trainsafe.trace.schema import TensorEvent
 
 COMMON = "docs/usage.md#what-the-reference-and-the-candidate-must-have-in-common"

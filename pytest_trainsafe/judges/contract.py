@@ -7,8 +7,8 @@ The session launches, shares and caches the Runs that it requests.  `registry` h
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Protocol
 
 from pytest_trainsafe.config.checks import is_accepted
@@ -74,11 +74,15 @@ class Judge(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FindingsJudgement:
-    """A Judgement made from findings; its verdict is their worst, `pass` if there are none."""
+    """A Judgement made from findings; its verdict is their worst, `pass` if there are none.
+
+    `artefacts` has the paths of files that the judge made, by what they are.
+    """
 
     judge: str
     findings: Sequence[Finding] = ()
     not_compared: Sequence[str] = ()
+    artefacts: Mapping[str, str] = field(default_factory=dict, kw_only=True)
 
     @property
     def verdict(self) -> Verdict:
@@ -100,6 +104,7 @@ class FindingsJudgement:
             self.judge,
             tuple(finding for finding in self.findings if finding not in excused),
             (*self.not_compared, *notes),
+            artefacts=self.artefacts,
         )
 
 

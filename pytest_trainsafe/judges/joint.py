@@ -9,7 +9,6 @@ from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, first_of
 from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.contract import Judgement, JudgeOptions, worst
-from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.judges.registry import judges
 from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.expectation import Expectation
@@ -76,9 +75,11 @@ def _summary(joint: JointJudgement) -> PointSummary:
     summary = compared.summary
     others = [each for each in joint.judgements if each is not compared]
     summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]
-    for each in others:
-        if isinstance(each, LearnJudgement) and each.observed:
-            summary["observed"] = each.observed
+    artefacts: dict[str, str] = {}
+    for each in joint.judgements:
+        artefacts.update(getattr(each, "artefacts", {}))
+    if artefacts:
+        summary["artefacts"] = artefacts
     if joint.verdict == compared.verdict:
         return summary
     summary["verdict"] = joint.verdict

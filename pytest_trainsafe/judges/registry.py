@@ -9,15 +9,9 @@ import functools
 import pkgutil
 from collections.abc import Sequence
 
+from pytest_trainsafe import wings
 from pytest_trainsafe.errors import DeclarationError
 from pytest_trainsafe.judges.contract import Judge
-
-#: The judges of the package, in the order in which they run: the comparison, then by cost.
-BUILT_IN = (
-    "pytest_trainsafe.judges.compare.judge:CompareJudge",
-    "pytest_trainsafe.judges.replay.rng.judge:ReplayJudge",
-    "pytest_trainsafe.judges.learn.judge:LearnJudge",
-)
 
 
 def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
@@ -26,12 +20,17 @@ def judges(own: Sequence[str] = ()) -> tuple[Judge, ...]:
     Raises DeclarationError (a ValueError) for an import path that does not lead to a judge, and for
     two judges with the same name.
     """
-    found = [load_judge(path) for path in (*BUILT_IN, *own)]
+    found = [*_built_in(), *map(load_judge, own)]
     names = [judge.name for judge in found]
     twice = next((name for name in names if names.count(name) > 1), None)
     if twice is not None:
         raise DeclarationError(f"two judges have the name {twice!r}; rename one of them")
     return tuple(found)
+
+
+@functools.cache
+def _built_in() -> tuple[Judge, ...]:
+    return tuple(kind() for kind in wings.objects(wings.JUDGES))
 
 
 @functools.cache

@@ -25,6 +25,7 @@ from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
 from pytest_trainsafe.record.hooks.consequences import consequences
+from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.record.training.clipping import listening
@@ -86,6 +87,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             around.enter_context(
                 recorder.modes.watched() if spec.rewrite else contextlib.nullcontext()
             )
+            if not recorder.instruments.has("rng"):
+                around.enter_context(drawn_through(recorder.draws.through))
             around.enter_context(recorder.instruments.within("around"))
             train(ctx)
     except BaseException:

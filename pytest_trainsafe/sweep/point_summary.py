@@ -72,8 +72,8 @@ class PointSummary(TypedDict, total=False):
     pytest run.  `first` is the first Finding of a failure's report; `faults` has the phase and the
     module or parameter of each localised fault, and `look_at` the place in the code.  `program` and
     `axes` are the program's path and the value of each axis.  `notes` apply to any verdict, for
-    example that a dtype was not judged or that ranks were not forked.  `observed` is the folder of
-    the trace that a pack of invariants may be learned from.
+    example that a dtype was not judged or that ranks were not forked.  `artefacts` has the
+    paths of files that judges made, by what they are.
     """
 
     point: Required[str]
@@ -88,7 +88,7 @@ class PointSummary(TypedDict, total=False):
     program: NotRequired[str]
     axes: NotRequired[dict[str, AxisValue]]
     notes: NotRequired[list[str]]
-    observed: NotRequired[str]
+    artefacts: NotRequired[dict[str, str]]
 
 
 def attach_summary(node: pytest.Item, summary: PointSummary) -> None:

@@ -48,6 +48,7 @@ from pytest_trainsafe.trace.facts import (
     Unheld,
 )
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent, OutsideRead
+from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.schema import (
     End,
     InputEvent,
@@ -103,6 +104,7 @@ for _built_in in (
         Site,
         Unheld,
     ),
+    *(DrawEvent, UnseenDraws, WorkerDraw, LedgerGap),
     *(OperatorCount, OperatorEvent, OutsideRead),
     *(CheckpointEvent, ClipLimit, EpochRead, KeptWeights, TrainingState),
 ):

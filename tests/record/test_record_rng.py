@@ -17,17 +17,17 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_trainsafe.judges.replay.rng.events.events import (
+from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
+from pytest_trainsafe.judges.replay.rng.instrument.workers import _WatchedLoop
+from pytest_trainsafe.record.hooks.casts import CastWatch
+from pytest_trainsafe.record.program_dtype import random_operators as operators
+from pytest_trainsafe.trace.rng.events import (
     DrawEvent,
     LedgerGap,
     UnseenDraws,
     WorkerDraw,
     ledger,
 )
-from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
-from pytest_trainsafe.judges.replay.rng.instrument.workers import _WatchedLoop
-from pytest_trainsafe.record.hooks.casts import CastWatch
-from pytest_trainsafe.record.program_dtype import random_operators as operators
 
 
 class Dropping(nn.Module):

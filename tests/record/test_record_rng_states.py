@@ -10,7 +10,6 @@ from torch import nn
 from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
 from pytest_trainsafe.judges.replay.rng.instrument import cpu_memory
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.states import (
@@ -19,6 +18,7 @@ from pytest_trainsafe.judges.replay.rng.instrument.states import (
     torch_state,
 )
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 
 class Events(list):

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, ledger
+from pytest_trainsafe.trace.rng.events import DrawEvent, ledger
 
 
 def sharing(record, during):

@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from pytest_trainsafe.judges.replay.rng.events.events import (
+from pytest_trainsafe.trace.reader import Trace, TraceError
+from pytest_trainsafe.trace.rng.events import (
     DrawEvent,
     LedgerGap,
     RngEvent,
@@ -15,7 +16,6 @@ from pytest_trainsafe.judges.replay.rng.events.events import (
     WorkerDraw,
     ledger,
 )
-from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 

@@ -2,6 +2,10 @@
 
 A learned rule is an invariant.  Its form, such as "an argument is constant", is a relation.
 
+instrument  observes API calls and changes of state in the ranks
+events      the tables in which they are recorded
+judge       the registered judge, which checks a test's packs
+text        the sentences of its findings, and the section on learned packs
 run         an observed run of a program
 relation    the interface of relations
 relations   the relations of the package
@@ -22,3 +26,6 @@ quote       describes a call or a change in one line
 
 #: The judge's name, which its findings carry.
 JUDGE = "learn"
+
+#: The artefact of a test from which a pack is learned: the trace of its observed Run.
+OBSERVED = "observed"

@@ -8,15 +8,13 @@ requested if a pack is to be learned from the test; the ranks then observe every
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import structs
 
-from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judges.contract import JudgeOptions, worst
-from pytest_trainsafe.judges.learn import JUDGE
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
+from pytest_trainsafe.judges.learn import JUDGE, OBSERVED
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
@@ -24,24 +22,6 @@ from pytest_trainsafe.trace.run_spec import Observe, RunSpec
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judges.learn.packs.pack import Pack
-
-
-@dataclass(frozen=True, slots=True)
-class LearnJudgement:
-    """The result of checking a test's packs.
-
-    `observed` is the path of the trace that was kept to learn from, "" if none was.
-    """
-
-    findings: Sequence[Finding] = ()
-    not_compared: Sequence[str] = ()
-    observed: str = ""
-    judge: str = JUDGE
-
-    @property
-    def verdict(self) -> Verdict:
-        """The worst verdict of the findings."""
-        return worst(finding.verdict for finding in self.findings)
 
 
 class LearnJudge:
@@ -55,21 +35,21 @@ class LearnJudge:
             return []
         return [_spec(case, _packs(case))]
 
-    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LearnJudgement:
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> FindingsJudgement:
         """Check the packs on the observed Run, and keep its trace if a pack is learned from it."""
         if not _concerns(case):
-            return LearnJudgement()
+            return FindingsJudgement(JUDGE)
         from pytest_trainsafe.judges.learn.registry import relations
         from pytest_trainsafe.judges.learn.use.judged import judge_trace
 
         packs = _packs(case)
         spec = _spec(case, packs)
         trace = runs.get(spec).trace
-        observed = str(runs.keep(spec)) if _teaches(case) else ""
+        artefacts = {OBSERVED: str(runs.keep(spec))} if _teaches(case) else {}
         if not packs:
-            return LearnJudgement(observed=observed)
+            return FindingsJudgement(JUDGE, artefacts=artefacts)
         found = judge_trace(trace, packs, relations(case.settings.relations), options.accept)
-        return LearnJudgement(found.findings, found.not_compared, observed)
+        return FindingsJudgement(JUDGE, found.findings, found.not_compared, artefacts=artefacts)
 
 
 def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:

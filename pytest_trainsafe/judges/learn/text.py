@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judges.learn import OBSERVED
 from pytest_trainsafe.report.rows import head, row, write_lines
 from pytest_trainsafe.sweep.point_summary import PROPERTY, plural
 
@@ -15,15 +16,15 @@ if TYPE_CHECKING:
     import pytest
 
     from pytest_trainsafe.config.settings import Settings
+    from pytest_trainsafe.judges.contract import FindingsJudgement
     from pytest_trainsafe.judges.learn.invariant import Invariant
-    from pytest_trainsafe.judges.learn.judge import LearnJudgement
     from pytest_trainsafe.judges.learn.use.from_tests import LearnedPack
 
 #: The most invariants of one kind that the terminal lists.
 MAX_LISTED = 12
 
 
-def learn_message(judgement: LearnJudgement, what: str) -> str:
+def learn_message(judgement: FindingsJudgement, what: str) -> str:
     """The message for a judgement of invariants that is not a pass; `what` names the run."""
     wrong = judgement.verdict == "fail"
     verdict = "breaks learned invariants" if wrong else "is inconclusive, so not a pass"
@@ -92,8 +93,10 @@ def _observed(
             failed.add(report.nodeid)
         for name, value in report.user_properties:
             summary = json.loads(str(value)) if name == PROPERTY else {}
-            if isinstance(summary, dict) and isinstance(summary.get("observed"), str):
-                kept[summary["observed"]] = report.nodeid, str(summary.get("verdict"))
+            made = summary.get("artefacts") if isinstance(summary, dict) else None
+            folder = made.get(OBSERVED) if isinstance(made, dict) else None
+            if isinstance(folder, str):
+                kept[folder] = report.nodeid, str(summary.get("verdict"))
     return kept, failed
 
 

@@ -10,8 +10,8 @@ import msgspec
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, Phase
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import TensorEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest

@@ -9,7 +9,8 @@ from typing import Any
 
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError
-from pytest_trainsafe.judges.learn.judge import LearnJudgement, observed_spec
+from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.learn.judge import observed_spec
 from pytest_trainsafe.judges.learn.registry import relations
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.judges.learn.use.deploy import load_packs, observation_of
@@ -20,7 +21,7 @@ from pytest_trainsafe.trace.reader import Trace
 
 def judge_given(
     given: Any, names: Sequence[str], accept: Collection[str]
-) -> tuple[str, LearnJudgement]:
+) -> tuple[str, FindingsJudgement]:
     """Judges `given` by the packs `names`; returns the run's name for the report and the judgement.
 
     Raises ArgumentTypeError if `given` is nothing that can be judged, TraceError if the trace has
@@ -46,7 +47,7 @@ def judge_given(
 
 def _judge_fixture(
     given: Traces, names: Sequence[str], accept: Collection[str]
-) -> tuple[str, LearnJudgement]:
+) -> tuple[str, FindingsJudgement]:
     case = given.case
     known = relations(case.settings.relations)
     packs = load_packs(names, Path(case.settings.root), known)

@@ -7,12 +7,12 @@ from collections.abc import Collection, Mapping, Sequence
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.learn import JUDGE
 from pytest_trainsafe.judges.learn.check.cluster import clusters
 from pytest_trainsafe.judges.learn.check.findings import findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
-from pytest_trainsafe.judges.learn.judge import LearnJudgement
 from pytest_trainsafe.judges.learn.packs.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
@@ -23,7 +23,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 def judge_trace(
     trace: Trace, packs: Sequence[Pack], known: Mapping[str, Relation], accept: Collection[str]
-) -> LearnJudgement:
+) -> FindingsJudgement:
     """Check packs on what the ranks of a trace observed, as `judge_packs` does."""
     return judge_packs(observed_run(trace), packs, known, accept=accept, unseen=_unseen(trace))
 
@@ -35,7 +35,7 @@ def judge_packs(
     *,
     accept: Collection[str] = (),
     unseen: Sequence[str] = (),
-) -> LearnJudgement:
+) -> FindingsJudgement:
     """Check packs on an observed run.
 
     `known` maps names to relations (the forms of invariants).  If no invariant applies to the run,
@@ -48,7 +48,7 @@ def judge_packs(
     if not checked.triggered and not is_accepted(f"{JUDGE}:nothing", accept):
         findings.append(_nothing(packs))
     notes = [*checked.not_checked.sentences(), *(f"not observed: {each}" for each in unseen)]
-    return LearnJudgement(findings, notes)
+    return FindingsJudgement(JUDGE, findings, notes)
 
 
 def observed_run(trace: Trace) -> ObservedRun:

@@ -9,9 +9,9 @@ from pytest_trainsafe.core.finding import RankSubject, StepSubject
 from pytest_trainsafe.core.usage import name_ranks
 from pytest_trainsafe.judges.replay.resume.continued import inputs_by_call
 from pytest_trainsafe.judges.replay.resume.difference import Difference
-from pytest_trainsafe.judges.replay.rng.events.events import WorkerDraw
 from pytest_trainsafe.trace.facts import EpochRead
 from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.events import WorkerDraw
 from pytest_trainsafe.trace.schema import InputEvent
 
 _POSITION = (

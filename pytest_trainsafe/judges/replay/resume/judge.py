@@ -32,10 +32,10 @@ from pytest_trainsafe.judges.replay.resume.layout import judge_layout
 from pytest_trainsafe.judges.replay.resume.state import entry_differences
 from pytest_trainsafe.judges.replay.resume.streams.find import stream_differences
 from pytest_trainsafe.judges.replay.rng.draws import Draws, describe_draw
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, LedgerGap
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
 from pytest_trainsafe.trace.run_spec import Resume
 
 

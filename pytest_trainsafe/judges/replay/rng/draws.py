@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.mesh import elsewhere
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.replay.rng.events.events import MASKS, DrawEvent
 from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.events import MASKS, DrawEvent
 
 #: The place of a draw: step, micro-batch, module ("" for none), and its number, from 0, among the
 #: draws of its phase there.

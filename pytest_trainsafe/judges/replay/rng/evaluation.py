@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws, describe_draw, stream_of
-from pytest_trainsafe.judges.replay.rng.events.events import MASKS, NUMPY, PYTHON
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.parallel import Excused
+from pytest_trainsafe.trace.rng.events import MASKS, NUMPY, PYTHON
 
 #: Phases of the training whose draws influence its results.
 _TRAINING = frozenset({"forward", "backward", "optimizer"})

@@ -14,9 +14,9 @@ from pytest_trainsafe.judges.replay.rng.draws import (
     stream_of,
     when,
 )
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, WorkerDraw, ledger
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.sweep.expectation import Expectation
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, WorkerDraw, ledger
 
 _CHECK = "rng:expected"
 

@@ -10,12 +10,6 @@ from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
 from pytest_trainsafe.judges.replay.rng.evaluation import evaluation_dropout, evaluation_shift
-from pytest_trainsafe.judges.replay.rng.events.events import (
-    SWITCHED_OFF,
-    LedgerGap,
-    UnseenDraws,
-    ledger,
-)
 from pytest_trainsafe.judges.replay.rng.expected import expected, unused
 from pytest_trainsafe.judges.replay.rng.initialisation import initialisation
 from pytest_trainsafe.judges.replay.rng.parallel import cut_axes, data_parallel
@@ -24,6 +18,12 @@ from pytest_trainsafe.judges.replay.rng.regions import Regions
 from pytest_trainsafe.judges.replay.rng.workers import shared_generator, workers
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import (
+    SWITCHED_OFF,
+    LedgerGap,
+    UnseenDraws,
+    ledger,
+)
 
 
 def judge_rng(

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws, describe_draw, stream_of, when
-from pytest_trainsafe.judges.replay.rng.events.events import MASKS
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.parallel import Excused
+from pytest_trainsafe.trace.rng.events import MASKS
 
 
 def recomputation(draws: Draws, excused: Excused) -> Iterator[Finding]:

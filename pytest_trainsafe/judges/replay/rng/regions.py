@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from pytest_trainsafe.core.layout import Split
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws, Site
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 #: Mesh axes by their own names, so that an axis may have any role and a role several axes.
 Region = frozenset[str]

@@ -13,10 +13,10 @@ from pytest_trainsafe.judges.replay.rng.draws import (
     stream_of,
     when,
 )
-from pytest_trainsafe.judges.replay.rng.events.events import WorkerDraw, ledger
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import WorkerDraw, ledger
 
 #: Python's name for the main thread.
 _MAIN = "MainThread"

@@ -10,8 +10,8 @@ from ledger_traces import mask, write
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng, expect_rng
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF
 
 
 def without_ledger(path: Path):

@@ -8,8 +8,8 @@ import pytest
 from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 SINGLE = Point.of()
 

@@ -8,10 +8,10 @@ import pytest
 from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, DrawEvent, Phase
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, DrawEvent, Phase
 
 
 def drawn(path: Path, *events) -> Trace:

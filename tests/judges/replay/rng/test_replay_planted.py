@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.trace.rng.events import DrawEvent
 
 #: Program, fault, Point, the check that reports it, and words of its message.
 FAULTS: list[tuple[str, str, dict[str, Any], str, str]] = [

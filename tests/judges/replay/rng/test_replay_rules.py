@@ -11,15 +11,15 @@ from ledger_traces import mask, state, write
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.replay.rng.draws import Draws, describe_draw
-from pytest_trainsafe.judges.replay.rng.events.events import (
+from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.sweep.expectation import expect_rng
+from pytest_trainsafe.trace.rng.events import (
     SWITCHED_OFF,
     DrawEvent,
     LedgerGap,
     UnseenDraws,
     WorkerDraw,
 )
-from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
-from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, TensorEvent
 
 SINGLE = Point.of()

@@ -18,10 +18,10 @@ from pytest_trainsafe.errors import ReplayError, ReplayMismatchError
 from pytest_trainsafe.judges.replay.checkpoints.instrument.file import replace_file
 from pytest_trainsafe.judges.replay.checkpoints.instrument.generators import Source
 from pytest_trainsafe.judges.replay.checkpoints.instrument.run import current_run
-from pytest_trainsafe.judges.replay.rng.events.difference import advances, first_difference
-from pytest_trainsafe.judges.replay.rng.events.events import DrawEvent, UnseenDraws
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.trace.rng.difference import advances, first_difference
+from pytest_trainsafe.trace.rng.events import DrawEvent, UnseenDraws
 
 FORMAT = "pytest-trainsafe first step"
 

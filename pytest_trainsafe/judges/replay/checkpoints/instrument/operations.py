@@ -27,11 +27,11 @@ from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils.data import sampler
 
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.judges.replay.rng.events.events import LedgerGap
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 from pytest_trainsafe.judges.replay.rng.instrument.generators import Generators, generator_of
 from pytest_trainsafe.judges.replay.rng.instrument.states import NumpyState
+from pytest_trainsafe.trace.rng.events import LedgerGap
 
 if TYPE_CHECKING:
     from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint

@@ -10,10 +10,10 @@ import msgspec
 from pytest_trainsafe.errors import ReplayMismatchError
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.judges.replay.checkpoints.runs.request import ReplayRequest, step_is_over
-from pytest_trainsafe.judges.replay.rng.events.difference import advances, first_difference
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, LedgerGap
 from pytest_trainsafe.sweep.point_summary import plural
 from pytest_trainsafe.trace.reader import RankTrace, Trace
+from pytest_trainsafe.trace.rng.difference import advances, first_difference
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
 from pytest_trainsafe.trace.schema import StepEvent
 
 

@@ -9,7 +9,7 @@ from pytest_trainsafe.core.finding import StreamSubject
 from pytest_trainsafe.judges.replay.resume.difference import Difference
 from pytest_trainsafe.judges.replay.resume.streams.lost import Stream
 from pytest_trainsafe.judges.replay.rng.draws import Draw, describe_draw, when
-from pytest_trainsafe.judges.replay.rng.events.events import Phase
+from pytest_trainsafe.trace.rng.events import Phase
 
 _CAUSE = (
     "the generator itself was restored: find why the resumed training makes other calls. A call "

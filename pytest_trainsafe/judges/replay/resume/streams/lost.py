@@ -13,8 +13,8 @@ from pytest_trainsafe.core.finding import StreamSubject
 from pytest_trainsafe.judges.replay.resume.difference import Difference
 from pytest_trainsafe.judges.replay.resume.state import place_of, state_after
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws, describe_draw, when
-from pytest_trainsafe.judges.replay.rng.events.events import position
 from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.rng.events import position
 
 _CAUSE = (
     "save the states of all generators on every rank, and restore a rank's own after everything "

@@ -10,15 +10,15 @@ from pytest_trainsafe.core.finding import StreamSubject
 from pytest_trainsafe.judges.replay.resume.difference import Difference
 from pytest_trainsafe.judges.replay.resume.state import state_after
 from pytest_trainsafe.judges.replay.rng.draws import Draw, describe_draw, when
-from pytest_trainsafe.judges.replay.rng.events.events import (
+from pytest_trainsafe.trace.facts import TrainingState
+from pytest_trainsafe.trace.reader import RankTrace
+from pytest_trainsafe.trace.rng.events import (
     NUMPY,
     PYTHON,
     DrawEvent,
     UnseenDraws,
     position,
 )
-from pytest_trainsafe.trace.facts import TrainingState
-from pytest_trainsafe.trace.reader import RankTrace
 
 _CAUSE = (
     "the program seeds this generator during the training, so its state needs no checkpoint: "

@@ -1,4 +1,4 @@
-"""The RNG ledger of one rank: turns draws into the events of `judges/replay/rng/events/events.py`.
+"""The RNG ledger of one rank: turns draws into the events of `trace/rng/events.py`.
 
 Owned by the recorder. It reads a generator's state before and after each draw that it intercepts,
 and at the boundaries of steps, where it finds draws that it did not intercept.
@@ -17,15 +17,6 @@ import msgspec
 import torch
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import (
-    NUMPY,
-    PYTHON,
-    TORCH_CPU,
-    DrawEvent,
-    LedgerGap,
-    Phase,
-    UnseenDraws,
-)
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 from pytest_trainsafe.judges.replay.rng.instrument.generators import Generators, generator_of
@@ -50,6 +41,15 @@ from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.model.evaluating import Evaluating
 from pytest_trainsafe.record.program_dtype import random_operators
+from pytest_trainsafe.trace.rng.events import (
+    NUMPY,
+    PYTHON,
+    TORCH_CPU,
+    DrawEvent,
+    LedgerGap,
+    Phase,
+    UnseenDraws,
+)
 
 #: The most draws in modules that are recorded per step. Outside of modules, draws of one line are
 #: merged.

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from typing import Any
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import SWITCHED_OFF, Phase
 from pytest_trainsafe.judges.replay.rng.instrument.noted import EventSink
-from pytest_trainsafe.record.program_dtype import random_operators
-
-
-def _undisturbed(
-    name: str, call: Callable[..., Any], keys: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> Any:
-    return call(keys, *args, **kwargs)
+from pytest_trainsafe.record.program_dtype.random_operators import Through, drawn_through
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, Phase
 
 
 class NoLedger:
@@ -25,15 +18,8 @@ class NoLedger:
     def __init__(self, writer: EventSink) -> None:
         writer.add(SWITCHED_OFF)
 
-    @contextmanager
-    def recording(self, through: random_operators.Through | None = None) -> Iterator[None]:
-        without = through is None or random_operators.why_not()
-        with (
-            nullcontext()
-            if without
-            else random_operators.intercepted(_undisturbed, through=through)
-        ):
-            yield
+    def recording(self, through: Through | None = None) -> AbstractContextManager[object]:
+        return nullcontext() if through is None else drawn_through(through)
 
     def watch(self, names: Mapping[nn.Module, str], roots: Sequence[nn.Module]) -> None: ...
 

@@ -14,9 +14,9 @@ import msgspec
 import torch
 from torch import nn
 
-from pytest_trainsafe.judges.replay.rng.events.events import TORCH_CPU, DrawEvent, Phase
 from pytest_trainsafe.judges.replay.rng.instrument.frames import Place
 from pytest_trainsafe.judges.replay.rng.instrument.unseen import LastState, as_text
+from pytest_trainsafe.trace.rng.events import TORCH_CPU, DrawEvent, Phase
 
 #: The most draws that are held until their events are made.
 MAX_HELD = 256

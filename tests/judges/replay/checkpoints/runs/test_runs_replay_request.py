@@ -18,11 +18,11 @@ from pytest_trainsafe.judges.replay.checkpoints.instrument import file
 from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
 from pytest_trainsafe.judges.replay.checkpoints.runs.replays import Replays
 from pytest_trainsafe.judges.replay.checkpoints.runs.request import read_request
-from pytest_trainsafe.judges.replay.rng.events.events import ledger
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.trace.rng.events import ledger
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 

@@ -15,7 +15,6 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Number, Step
-from pytest_trainsafe.trace.events import register
 from pytest_trainsafe.trace.fields import fault_of_fields
 
 if TYPE_CHECKING:
@@ -55,7 +54,6 @@ MASKS = frozenset(
 )
 
 
-@register
 class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
     """One generator was advanced, by one operator or by several consecutive ones of the same line.
 
@@ -109,7 +107,6 @@ class DrawEvent(msgspec.Struct, frozen=True, tag="draw", omit_defaults=True):
         return "it counts no operators" if self.count < 1 else ""
 
 
-@register
 class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults=True):
     """A generator advanced before this event by draws that the ledger did not intercept.
 
@@ -129,7 +126,6 @@ class UnseenDraws(msgspec.Struct, frozen=True, tag="unseen_draws", omit_defaults
         return fault_of_fields([self.generator], states=[self.before, self.after])
 
 
-@register
 class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=True):
     """A worker process of a data loader advanced a generator while it fetched one batch.
 
@@ -152,7 +148,6 @@ class WorkerDraw(msgspec.Struct, frozen=True, tag="worker_draw", omit_defaults=T
         return fault_of_fields([self.generator], [self.at], [self.before, self.after])
 
 
-@register
 class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
     """A kind of draw that this rank's ledger does not record: `what`, and the reason `why`."""
 

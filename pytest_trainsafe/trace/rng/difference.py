@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from pytest_trainsafe.judges.replay.rng.events.events import (
+from pytest_trainsafe.trace.rng.events import (
     NUMPY,
     PYTHON,
     DrawEvent,

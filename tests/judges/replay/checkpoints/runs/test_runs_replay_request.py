@@ -186,7 +186,7 @@ def test_runs_with_another_spec_are_not_replayed(record):
         assert replays.instead(msgspec.structs.replace(SPEC, **change)) is None
     assert replays.instead(msgspec.structs.replace(SPEC, timeout=7.0)) is not None
     assert replays.notes == []
-    assert Replays(Settings(replay=None)).of(SPEC) is None
+    assert Replays(Settings()).instead(SPEC) is None
 
 
 def test_a_step_outside_of_the_trace_is_refused(record):

@@ -36,9 +36,10 @@ from pytest_trainsafe.arithmetic.errors import (
     UndecidedError,
     UnseenNumberError,
 )
+from pytest_trainsafe.arithmetic.field import factor
 from pytest_trainsafe.arithmetic.mode import ExactMode
 from pytest_trainsafe.arithmetic.numbers import Numbers
-from pytest_trainsafe.arithmetic.packing import factor, rational
+from pytest_trainsafe.arithmetic.packing import rational
 from pytest_trainsafe.arithmetic.residues import Residues
 from pytest_trainsafe.arithmetic.table import (
     Call,

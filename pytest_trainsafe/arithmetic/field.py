@@ -6,10 +6,11 @@ All functions take packed tensors without infinities and broadcast like torch's.
 from __future__ import annotations
 
 from collections.abc import Callable
+from fractions import Fraction
 
 import torch
 
-from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, pack, unpack
+from pytest_trainsafe.arithmetic.packing import BITS, PRIMES, pack, rational, unpack
 
 Linear = Callable[..., torch.Tensor]
 
@@ -123,3 +124,20 @@ def root(x: torch.Tensor) -> torch.Tensor:
     roots exist.
     """
     return power(x, ((PRIMES[0] + 1) // 4, (PRIMES[1] + 1) // 4))
+
+
+def factor(numbers: torch.Tensor, reference: torch.Tensor) -> Fraction | None:
+    """The one rational number by which every element of `reference` becomes that of `numbers`.
+
+    None if there is no such number, or if all elements of both are zero.
+    """
+    pairs = [
+        (a, b)
+        for a, b in zip(numbers.reshape(-1), reference.reshape(-1), strict=True)
+        if int(a.view(torch.int64)) or int(b.view(torch.int64))
+    ]
+    if not pairs or any(not int(b.view(torch.int64)) for _, b in pairs):
+        return None
+    first, second = (torch.stack(side) for side in zip(*pairs, strict=True))
+    ratios = multiply(first, inverse(second))
+    return rational(ratios[0]) if bool((ratios == ratios[0]).all()) else None

@@ -96,22 +96,3 @@ def rational(number: torch.Tensor, size: int = 1 << 44) -> Fraction | None:
         previous, current = current, previous - quotient * current
         above, below = below, above - quotient * below
     return best
-
-
-def factor(numbers: torch.Tensor, reference: torch.Tensor) -> Fraction | None:
-    """The one rational number by which every element of `reference` becomes that of `numbers`.
-
-    None if there is no such number, or if all elements of both are zero.
-    """
-    pairs = [
-        (a, b)
-        for a, b in zip(numbers.reshape(-1), reference.reshape(-1), strict=True)
-        if int(a.view(torch.int64)) or int(b.view(torch.int64))
-    ]
-    if not pairs or any(not int(b.view(torch.int64)) for _, b in pairs):
-        return None
-    from pytest_trainsafe.arithmetic.field import inverse, multiply
-
-    first, second = (torch.stack(side) for side in zip(*pairs, strict=True))
-    ratios = multiply(first, inverse(second))
-    return rational(ratios[0]) if bool((ratios == ratios[0]).all()) else None

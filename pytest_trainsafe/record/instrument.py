@@ -10,16 +10,37 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.record.assignment import Assignment
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.hooks.changes import Changes
+from pytest_trainsafe.record.model.origins import Origins
+from pytest_trainsafe.record.model.unwatched import Beside
+from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.trace.run_spec import RunSpec
+from pytest_trainsafe.trace.writer import RankWriter
 
-if TYPE_CHECKING:
-    from pytest_trainsafe.record.hooks.changes import Changes
-    from pytest_trainsafe.record.recorder import Recorder
+_Kind = TypeVar("_Kind", bound="Instrument")
+
+
+class Recording(Protocol):
+    """What instruments need of the recorder; `draws` makes draws in the program's own dtype."""
+
+    assignment: Assignment
+    spec: RunSpec
+    writer: RankWriter
+    clock: Clock
+    beside: Beside
+    origins: Origins | None
+    draws: Draws
+
+    def instrument(self, kind: type[_Kind]) -> _Kind:
+        """An instrument that was made before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +68,7 @@ class Instrument:
     name: ClassVar[str]
     after: ClassVar[Mapping[str, str]] = {}
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         """Called before the program starts; the instruments that come first are made."""
 
     def around(self) -> AbstractContextManager[object]:

@@ -5,14 +5,11 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_trainsafe import wings
 from pytest_trainsafe.record.hooks.changes import Changes
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
-
-if TYPE_CHECKING:
-    from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 
 _Kind = TypeVar("_Kind", bound=Instrument)
 
@@ -24,7 +21,7 @@ class Instruments:
         self._made: list[Instrument] = []
         self._calls: dict[str, list[Callable[..., Any]]] = {}
 
-    def make(self, recorder: Recorder) -> None:
+    def make(self, recorder: Recording) -> None:
         """Makes the instruments, each after those that must come first."""
         kinds = [
             *wings.objects(wings.INSTRUMENTS),

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import torch
 
@@ -24,7 +24,7 @@ from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.hooks.source import described
-from pytest_trainsafe.record.instrument import WatchedModel
+from pytest_trainsafe.record.instrument import Instrument, WatchedModel
 from pytest_trainsafe.record.instruments import Instruments
 from pytest_trainsafe.record.layouts.resolve import contradictions
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
@@ -58,6 +58,8 @@ Level = Literal["microbatch", "step"]
 LEVELS: tuple[Level, ...] = ("microbatch", "step")
 
 _Reported = Literal["loss", "grad_norm"]
+
+_Kind = TypeVar("_Kind", bound=Instrument)
 
 
 class Recorder:
@@ -94,6 +96,10 @@ class Recorder:
         self.inputs = ModelInputs(self.spec, self.clock, writer, self.sites, self.origins)
         self.instruments = Instruments()
         self.instruments.make(self)
+
+    def instrument(self, kind: type[_Kind]) -> _Kind:
+        """The instrument of a class, for those that come after it."""
+        return self.instruments.get(kind)
 
     def watch(
         self,

@@ -8,7 +8,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.trace.rng.events import DrawEvent, ledger
+from pytest_trainsafe.trace.rng.events import DrawEvent
+from pytest_trainsafe.trace.rng.ledger import ledger
 
 
 def net():

@@ -11,9 +11,8 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 from pytest_trainsafe.record.instruments import in_order
-from pytest_trainsafe.record.recorder import Recorder
 from pytest_trainsafe.trace.events import register
 
 
@@ -28,7 +27,7 @@ class Moments(Instrument):
     name = "moments"
     after: ClassVar = {"rng": "only to have another place"}
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self._writer = recorder.writer
 
     def _note(self, what: str) -> None:

@@ -144,7 +144,7 @@ def test_misuse_of_the_context_outside_of_a_run_is_an_error() -> None:
 def test_micro_batches_are_divided_among_the_dp_ranks(
     assign: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.unrecorded import Unrecorded
 
     shares = []
     for rank in range(4):

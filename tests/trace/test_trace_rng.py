@@ -14,8 +14,8 @@ from pytest_trainsafe.trace.rng.events import (
     RngEvent,
     UnseenDraws,
     WorkerDraw,
-    ledger,
 )
+from pytest_trainsafe.trace.rng.ledger import ledger
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.code_files import is_stdlib, line_of
-from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.launch.console.breakpoint_error import BreakpointError
 from pytest_trainsafe.launch.task import Task
 
 if TYPE_CHECKING:
@@ -24,10 +24,6 @@ if TYPE_CHECKING:
 _PATIENCE = datetime.timedelta(days=7)
 
 _debugger: Debugger | None = None
-
-
-class BreakpointError(TrainsafeError):
-    """A debugger in a rank has no terminal, or the user left it with `q`."""
 
 
 def install(task: Task, rank: int, group: Path) -> None:

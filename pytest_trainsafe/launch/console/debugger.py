@@ -17,7 +17,7 @@ from types import FrameType
 from typing import Any, TextIO
 
 from pytest_trainsafe.core.code_files import line_of
-from pytest_trainsafe.launch.console.breakpoints import BreakpointError
+from pytest_trainsafe.launch.console.breakpoint_error import BreakpointError
 from pytest_trainsafe.launch.console.loan import SOCKET
 from pytest_trainsafe.launch.resources.short_path import short_path
 

@@ -43,7 +43,7 @@ _PRELOAD = (
     *("torch.distributed.device_mesh", "torch.nn.parallel", "torch.optim"),
     *("torch.utils.checkpoint", "torch.utils.data"),
     *("safetensors.torch", "pytest_trainsafe.record.program"),
-    *("pytest_trainsafe.record.before_fork",),
+    *("pytest_trainsafe.record.program_dtype.before_fork",),
     *("pytest_trainsafe.annotations.declared",),
     *("pytest_trainsafe.frameworks.torch_native.adapter",),
     *("pytest_trainsafe.frameworks.deepspeed.adapter",),

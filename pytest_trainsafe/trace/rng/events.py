@@ -9,16 +9,13 @@ normal numbers draws two at a time).
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import Literal, get_args
 
 import msgspec
 
 from pytest_trainsafe.core.layout import Count
 from pytest_trainsafe.core.tensor_id import Number, Step
 from pytest_trainsafe.trace.fields import fault_of_fields
-
-if TYPE_CHECKING:
-    from pytest_trainsafe.trace.reader import RankTrace
 
 #: What a rank was doing when it drew.  "data" is what the program does between the other phases:
 #: it loads and augments data.
@@ -163,11 +160,6 @@ class LedgerGap(msgspec.Struct, frozen=True, tag="rng_gap", omit_defaults=True):
 SWITCHED_OFF = LedgerGap("all draws", "the RNG ledger was switched off")
 
 RngEvent = DrawEvent | UnseenDraws | WorkerDraw | LedgerGap
-
-
-def ledger(rank: RankTrace) -> list[RngEvent]:
-    """The RNG ledger of a rank, in the order of time."""
-    return [event for event in rank.events if isinstance(event, RngEvent)]
 
 
 def position(state: str) -> int | None:

@@ -10,8 +10,7 @@ from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.judges.compare.instrument.perturb_operations import OperationNoise
 from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
 from pytest_trainsafe.record.hooks.changes import Changes
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
-from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 
 
 class Changing(Instrument):
@@ -19,7 +18,7 @@ class Changing(Instrument):
 
     name = "compare"
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self._recorder = recorder
         self._spec = recorder.spec
         self._noisy: OperationNoise | None = None

@@ -19,7 +19,8 @@ from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.sketch.screen import same
 from pytest_trainsafe.trace.reader import RankTrace, Trace
-from pytest_trainsafe.trace.rng.events import DrawEvent, UnseenDraws, ledger
+from pytest_trainsafe.trace.rng.events import DrawEvent, UnseenDraws
+from pytest_trainsafe.trace.rng.ledger import ledger
 from pytest_trainsafe.trace.schema import InputEvent
 
 #: How many roundings may separate an input from the same input in another dtype: a program may

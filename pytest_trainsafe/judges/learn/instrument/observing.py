@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from pytest_trainsafe.judges.learn.instrument.meta import checked
 from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
-from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 
 
 class Observing(Instrument):
@@ -22,7 +21,7 @@ class Observing(Instrument):
         "state": "the same",
     }
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         asked = recorder.spec.observe is not None
         self._observation = RankObservation(recorder.assignment, recorder.writer) if asked else None
 

@@ -16,7 +16,8 @@ from pytest_trainsafe.judges.replay.rng.draws import (
 )
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.sweep.expectation import Expectation
-from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, WorkerDraw, ledger
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, WorkerDraw
+from pytest_trainsafe.trace.rng.ledger import ledger
 
 _CHECK = "rng:expected"
 

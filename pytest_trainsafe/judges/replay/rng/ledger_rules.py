@@ -18,12 +18,8 @@ from pytest_trainsafe.judges.replay.rng.regions import Regions
 from pytest_trainsafe.judges.replay.rng.workers import shared_generator, workers
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng.events import (
-    SWITCHED_OFF,
-    LedgerGap,
-    UnseenDraws,
-    ledger,
-)
+from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDraws
+from pytest_trainsafe.trace.rng.ledger import ledger
 
 
 def judge_rng(

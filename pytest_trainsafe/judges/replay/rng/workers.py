@@ -16,7 +16,8 @@ from pytest_trainsafe.judges.replay.rng.draws import (
 from pytest_trainsafe.judges.replay.rng.finding import violation
 from pytest_trainsafe.judges.replay.rng.parallel import Excused
 from pytest_trainsafe.trace.reader import Trace
-from pytest_trainsafe.trace.rng.events import WorkerDraw, ledger
+from pytest_trainsafe.trace.rng.events import WorkerDraw
+from pytest_trainsafe.trace.rng.ledger import ledger
 
 #: Python's name for the main thread.
 _MAIN = "MainThread"

@@ -7,8 +7,7 @@ from typing import ClassVar
 
 from pytest_trainsafe.judges.replay.checkpoints.instrument.run import RecordedRun, recorded_run
 from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
-from pytest_trainsafe.record.instrument import Instrument
-from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording
 
 
 class Restarting(Instrument):
@@ -17,8 +16,8 @@ class Restarting(Instrument):
     name = "restart"
     after: ClassVar = {"rng": "a checkpoint has the states that the ledger knows"}
 
-    def __init__(self, recorder: Recorder) -> None:
-        ledger = recorder.instruments.get(Drawing).ledger
+    def __init__(self, recorder: Recording) -> None:
+        ledger = recorder.instrument(Drawing).ledger
         self._run = RecordedRun(recorder.assignment, recorder.clock, recorder.writer, ledger)
 
     def around(self) -> AbstractContextManager[object]:

@@ -9,9 +9,8 @@ from typing import ClassVar
 from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import filled
 from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
 from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 from pytest_trainsafe.record.model.parts import unwrapped
-from pytest_trainsafe.record.recorder import Recorder
 
 
 class Repeating(Instrument):
@@ -20,7 +19,7 @@ class Repeating(Instrument):
     name = "determinism"
     after: ClassVar = {"rng": "the stack of an operator that draws ends in the ledger's files"}
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self._spec = spec = recorder.spec
         self._operators = (
             None

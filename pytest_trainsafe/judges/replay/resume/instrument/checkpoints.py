@@ -24,8 +24,7 @@ from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
 from pytest_trainsafe.launch.loading import load_function
 from pytest_trainsafe.launch.task import Function
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.instrument import Instrument
-from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording
 from pytest_trainsafe.trace.facts import CheckpointEvent
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import MAX_MANIFEST
@@ -58,13 +57,13 @@ class Checkpoints(Instrument):
         "rng": "draws while a checkpoint is saved or loaded are marked in the ledger"
     }
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         self._spec = recorder.spec
         self._resume = recorder.spec.resume
         self._folder = Path(recorder.assignment.checkpoint)
         self._clock = recorder.clock
         self._writer = recorder.writer
-        self._rng = recorder.instruments.get(Drawing).ledger
+        self._rng = recorder.instrument(Drawing).ledger
         self._watched: tuple[Any, Any] = None, None
         self._entered: list[int] = []
         self._done = False

@@ -20,8 +20,7 @@ from torch.utils.data import Sampler
 
 from pytest_trainsafe.judges.replay.resume.instrument.objects import Objects, named
 from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
-from pytest_trainsafe.record.recorder import Recorder
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.optimizer import stepping
 from pytest_trainsafe.record.training.tensors import tensor_hash
@@ -50,7 +49,7 @@ class StateRecorder(Instrument):
         "checkpoint": "the state at a checkpoint is read before a test's function saves it",
     }
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         spec = recorder.spec
         self._wanted = spec.resume is not None
         #: The steps after which other weights are recorded: at the checkpoint, and one step later.
@@ -58,7 +57,7 @@ class StateRecorder(Instrument):
         self._beside = recorder.beside
         self._clock = recorder.clock
         self._writer = recorder.writer
-        self._rng = recorder.instruments.get(Drawing).ledger
+        self._rng = recorder.instrument(Drawing).ledger
         self._objects = Objects(self._read)
         self._parameters: Mapping[str, nn.Parameter] = {}
         self._optimizer: Any = None

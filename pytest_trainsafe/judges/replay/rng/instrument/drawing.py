@@ -7,9 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
-from pytest_trainsafe.record.instrument import Instrument, WatchedModel
+from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
 from pytest_trainsafe.record.model.parts import unwrapped
-from pytest_trainsafe.record.recorder import Recorder
 
 
 class Drawing(Instrument):
@@ -17,7 +16,7 @@ class Drawing(Instrument):
 
     name = "rng"
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recording) -> None:
         writer = recorder.writer
         self.ledger: RngLedger | NoLedger = (
             RngLedger(writer, recorder.clock) if recorder.spec.rng else NoLedger(writer)

@@ -22,7 +22,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.trace.rng.events import ledger
+from pytest_trainsafe.trace.rng.ledger import ledger
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import manifest_of, write_manifest
 

@@ -75,7 +75,6 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     ctx = Context(spec, recorder, assignment.device)
     try:
         with contextlib.ExitStack() as around:
-            around.enter_context(recorder.beside.frozen())
             around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
             around.enter_context(recorder.default.installed())
             around.enter_context(listening(recorder.before_clip))

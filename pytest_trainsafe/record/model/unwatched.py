@@ -6,7 +6,6 @@ was given is recorded.  Called by the recorder, after the first step.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -31,24 +30,12 @@ class Beside:
     def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
         # Runs that only measure need no notes.
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
+        # What exists before the program starts is not the program's.  The garbage collector no
+        # longer lists nor visits it: half a million objects, which take as long as some steps.
+        gc.freeze()
         self._writer = writer
         self._parts: list[nn.Module] = []
         self._parameters: Mapping[str, torch.Tensor] = {}
-
-    @contextlib.contextmanager
-    def frozen(self) -> Iterator[None]:
-        """Excludes what exists before the program starts, which is not the program's.
-
-        The garbage collector then neither lists nor visits it: half a million objects, of which
-        each search would take as long as some steps.
-        """
-        before = gc.get_freeze_count()
-        gc.freeze()
-        try:
-            yield
-        finally:
-            if not before:  # else another has frozen what must not be visited again
-                gc.unfreeze()
 
     def watch(
         self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]

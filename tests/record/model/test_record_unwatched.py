@@ -24,10 +24,10 @@ class Critic(nn.Linear):
 
 def test_a_replica_of_the_watched_model_is_called_another_module() -> None:
     older = Critic(3, 2)
-    with Beside(SPEC, None).frozen():  # type: ignore[arg-type]
-        net = Net(3, 2)
-        kept = [copy.deepcopy(net), Critic(3, 2)]
-        found = [*unwatched([net], dict(net.named_parameters()))]
+    Beside(SPEC, None)  # type: ignore[arg-type]
+    net = Net(3, 2)
+    kept = [copy.deepcopy(net), Critic(3, 2)]
+    found = [*unwatched([net], dict(net.named_parameters()))]
     assert older.bias is not None
     assert len(kept) == len(found) == 2
     assert sorted(text.partition("; ")[0] for text in found) == [
@@ -40,9 +40,9 @@ def test_weights_that_a_list_has_beside_what_is_no_tensor_are_those_with_values(
     net = nn.Sequential(Net(3, 2))
     beside = Beside(SPEC, None)  # type: ignore[arg-type]
     beside.watch([("", net)], dict(net.named_parameters()))
-    with beside.frozen():
-        kept = [torch.zeros(2, 3), np.zeros(2)], {"0.weight": torch.zeros(2, 3), "0.bias": "none"}
-        found = dict(beside.weights())
+    kept = [torch.zeros(2, 3), np.zeros(2)], {"0.weight": torch.zeros(2, 3), "0.bias": "none"}
+
+    found = dict(beside.weights())
 
     assert len(kept) == len(found) == 2
     assert {name: [tuple(w.shape) for w in weights] for name, weights in found.items()} == {

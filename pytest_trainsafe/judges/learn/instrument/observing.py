@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
-from pytest_trainsafe.judges.learn.instrument.meta import checked
-from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
 from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
 
 
 class Observing(Instrument):
@@ -22,8 +23,11 @@ class Observing(Instrument):
     }
 
     def __init__(self, recorder: Recording) -> None:
-        asked = recorder.spec.observe is not None
-        self._observation = RankObservation(recorder.assignment, recorder.writer) if asked else None
+        self._observation: RankObservation | None = None
+        if recorder.spec.observe is not None:
+            from pytest_trainsafe.judges.learn.instrument.ranks import RankObservation
+
+            self._observation = RankObservation(recorder.assignment, recorder.writer)
 
     def around(self) -> AbstractContextManager[object]:
         """Observes the program, and writes what was observed."""
@@ -60,6 +64,8 @@ class Observing(Instrument):
 
     def meta(self, values: Mapping[str, object]) -> None:
         """Attaches values to the calls that are observed from now on; checks them in any case."""
+        from pytest_trainsafe.judges.learn.instrument.meta import checked
+
         given = checked(values)
         if self._observation is not None:
             self._observation.meta(**given)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.config.values import MAX_RANKS
@@ -21,7 +21,6 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS
 from pytest_trainsafe.sweep.validity import Rule
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.fuzz.examples import Examples
     from pytest_trainsafe.judges.metamorphic.relations import Relation
 
 
@@ -42,7 +41,8 @@ class PointSource:
         self.narrowed = False
         self.relations: tuple[Relation, ...] = ()
         self.alone = False
-        self.examples: Examples | None = None
+        #: The Examples of the running test, which the decorator sets.
+        self.examples: Any = None
         self.settled: Callable[[Point], Point] | None = None
         self.space = self._space(declaration, Settings(), no_rule)
 

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pytest_trainsafe.judges.learn.columns.frame import Frame
 from pytest_trainsafe.judges.learn.inference.kept import Kept
+from pytest_trainsafe.judges.learn.inference.one_relation import LearnedRelation, learn_relation
 from pytest_trainsafe.judges.learn.run import ObservedRun, Source
 
-if TYPE_CHECKING:
-    from pytest_trainsafe.judges.learn.inference.learn import LearnedRelation, Progress
+#: Called with the number of finished relations, the number of all relations, and the name of the
+#: relation that finished last.
+Progress = Callable[[int, int, str], None]
 
 #: Each run's source (program and configuration) and frames in a worker process, created once for
 #: all of its relations.
@@ -79,6 +80,4 @@ def _learn(path: str) -> LearnedRelation:
 
 
 def _learned(path: str, frames: Sequence[tuple[Source, Sequence[Frame]]]) -> LearnedRelation:
-    from pytest_trainsafe.judges.learn.inference.learn import learn_relation
-
     return learn_relation(path, frames)

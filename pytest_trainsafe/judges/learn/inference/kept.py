@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import msgspec
 import xxhash
@@ -17,11 +16,9 @@ import xxhash
 import pytest_trainsafe.judges.learn as package
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.judges.learn.events.table import Table
+from pytest_trainsafe.judges.learn.inference.one_relation import LearnedRelation
 from pytest_trainsafe.judges.learn.packs.fields import FieldError, InvariantFields
 from pytest_trainsafe.judges.learn.run import ObservedRun
-
-if TYPE_CHECKING:
-    from pytest_trainsafe.judges.learn.inference.learn import LearnedRelation
 
 _MAX_BYTES = 256 * 2**20
 
@@ -47,8 +44,6 @@ class Kept:
 
     def read(self, path: str) -> LearnedRelation | None:
         """The kept result of the relation at an import path; None if there is none to read."""
-        from pytest_trainsafe.judges.learn.inference.learn import LearnedRelation
-
         try:
             data = read_file(self._file(path), max_bytes=_MAX_BYTES)
             found = msgspec.json.decode(data, type=_File)

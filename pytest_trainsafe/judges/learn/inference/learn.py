@@ -9,34 +9,19 @@ progress and resumption.  The result does not depend on the number of processes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from pytest_trainsafe.errors import TrainsafeError
-from pytest_trainsafe.judges.learn.columns.frame import Frame
-from pytest_trainsafe.judges.learn.evidence import Counts, Evidence, together
-from pytest_trainsafe.judges.learn.inference.jobs import run_jobs
-from pytest_trainsafe.judges.learn.inference.select import invariant_of, without_implied
-from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judges.learn.registry import load_relation, relation_paths
-from pytest_trainsafe.judges.learn.run import ObservedRun, Source
-
-#: Called with the number of finished relations, the number of all relations, and the name of the
-#: relation that finished last.
-Progress = Callable[[int, int, str], None]
+from pytest_trainsafe.judges.learn.inference.jobs import Progress, run_jobs
+from pytest_trainsafe.judges.learn.invariant import Invariant
+from pytest_trainsafe.judges.learn.registry import relation_paths
+from pytest_trainsafe.judges.learn.run import ObservedRun
 
 
 class LearnError(TrainsafeError, ValueError):
     """Raised for runs from which nothing can be learned."""
-
-
-@dataclass(frozen=True, slots=True)
-class LearnedRelation:
-    """The invariants of one relation, and the number of dropped hypotheses for each reason."""
-
-    invariants: tuple[Invariant, ...]
-    dropped: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,37 +69,6 @@ def learn(
         programs,
         dict(sorted(dropped.items())),
     )
-
-
-def learn_relation(path: str, runs: Sequence[tuple[Source, Sequence[Frame]]]) -> LearnedRelation:
-    """Learn the invariants of one relation, given by its import path.
-
-    `runs` has, for each run, its program and configuration, and the prepared tables of its ranks.
-    """
-    relation = load_relation(path)
-    claims: set[Hypothesis] = set()
-    for _, frames in runs:
-        claims.update(relation.hypotheses(frames))
-    ordered = sorted(claims, key=lambda claim: claim.order)
-    evidence: dict[Hypothesis, dict[Source, Counts]] = {}
-    for source, frames in runs:
-        counted = Evidence()
-        relation.examples(frames, ordered, counted)
-        for claim, counts in counted.counts().items():
-            known = evidence.setdefault(claim, {})
-            known[source] = together([known.get(source, []), counts])
-    found: list[Invariant] = []
-    dropped: Counter[str] = Counter()
-    for claim in ordered:
-        made = invariant_of(relation, claim, evidence.get(claim, {}))
-        if isinstance(made, Invariant):
-            found.append(made)
-        else:
-            dropped[made] += 1
-    kept, implied = without_implied(found, {relation.name: relation})
-    if implied:
-        dropped["implied by a stronger invariant"] += len(implied)
-    return LearnedRelation(tuple(kept), dict(dropped))
 
 
 def _require_steps(runs: Sequence[ObservedRun]) -> None:

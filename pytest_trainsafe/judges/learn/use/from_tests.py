@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trainsafe.judges.learn.inference.learn import Progress, learn
+from pytest_trainsafe.judges.learn.inference.jobs import Progress
+from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, write_pack
 from pytest_trainsafe.judges.learn.packs.read import read_pack
 from pytest_trainsafe.judges.learn.packs.update import Update, update

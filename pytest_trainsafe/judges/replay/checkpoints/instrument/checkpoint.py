@@ -181,7 +181,8 @@ class ReplayCheckpoint:
         with unrecorded() as recorder:
             path, sizes = self._save(into, step, counters)
             if recorder is not None:
-                recorder.saved(self, step, sizes)
+                states = {name: state.state_dict() for name, state in self.states.items()}
+                recorder.saved(self.program, states, self.named, step, sizes)
         return path
 
     def load(self, folder: str | os.PathLike[str]) -> dict[str, int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from unittest import mock
 
 import torch
@@ -32,9 +32,6 @@ from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 from pytest_trainsafe.judges.replay.rng.instrument.generators import Generators, generator_of
 from pytest_trainsafe.judges.replay.rng.instrument.states import NumpyState
 from pytest_trainsafe.trace.rng.events import LedgerGap
-
-if TYPE_CHECKING:
-    from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
 
 #: Operators that replace every element of the tensor that they are called on.
 _REPLACING = frozenset(
@@ -191,15 +188,22 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 drawn = [line for line, state, text in self._unsaved if state.read() != text]
                 self.made.unsaved = drawn
 
-    def saved(self, replay: ReplayCheckpoint, step: int, sizes: Mapping[str, int]) -> None:
+    def saved(
+        self,
+        program: str,
+        states: Mapping[str, Any],
+        named: Mapping[str, Any],
+        step: int,
+        sizes: Mapping[str, int],
+    ) -> None:
         """Adds a ReplayCheckpoint that was saved just now, before `step`.
 
-        `sizes` is that of `SavedAt`.
+        `states` has the states of its objects, and `named` its generators, by name; `program` and
+        `sizes` are those of `SavedAt`.
         """
         made = self.made
-        states = {name: state.state_dict() for name, state in replay.states.items()}
-        generators, untraced = set(), dict(replay.named)
-        for name, generator in replay.named.items():
+        generators, untraced = set(), dict(named)
+        for name, generator in named.items():
             number = self._generators.get(_key_of(generator), -1)
             if number >= 0:
                 generators.add(number)
@@ -207,7 +211,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 del untraced[name]
         # Default generators are always saved.
         generators |= {n for key, n in self._generators.items() if isinstance(key, str)}
-        held = {id(generator) for generator in replay.named.values()}
+        held = {id(generator) for generator in named.values()}
         self._unsaved = [
             (line, state, state.read())
             for generator, line, state in self._numpy
@@ -215,7 +219,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
         ]
         made.checkpoints.append(
             SavedAt(
-                replay.program,
+                program,
                 step,
                 len(made.operations),
                 len(made.steps),

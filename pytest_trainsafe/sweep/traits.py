@@ -8,16 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
-
-if TYPE_CHECKING:
-    from pytest_trainsafe.judges.metamorphic.relations.relation import Relation
-    from pytest_trainsafe.sweep.case import Case
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -31,20 +27,20 @@ class Traits:
     If a test uses one as an axis, only the candidate receives its value.
     `dtypes` limits the dtypes in which a candidate is judged; references are not limited.
     `inputs` are files that the program reads; they are part of the cache keys of its references.
-    `unavailable` is called before a candidate runs and returns why this machine cannot run it, or
-    "".  `mesh` declares the mesh axes; the product of their sizes is the world size.
-    `relations` are the metamorphic relations that hold for the program.
-    `refusals` names the classes of exceptions by which the program or its framework refuses a Point
-    that it does not support.  A fuzz test goes on after a refusal, which is no verdict.
+    `unavailable` is called with the Case before a candidate runs, and returns why this machine
+    cannot run it, or "".  `mesh` declares the mesh axes; the product of their sizes is the world
+    size. `relations` are the metamorphic relations that hold for the program. `refusals` names the
+    classes of exceptions by which the program or its framework refuses a Point that it does not
+    support.  A fuzz test goes on after a refusal, which is no verdict.
     """
 
     candidate: Mapping[str, object] = field(default_factory=dict)
     how: frozenset[str] = frozenset()
     dtypes: tuple[str, ...] = DTYPES
     inputs: tuple[str, ...] = ()
-    unavailable: Callable[[Case], str] | None = None
+    unavailable: Callable[[Any], str] | None = None
     mesh: Mesh = DEFAULT
-    relations: tuple[Relation, ...] = ()
+    relations: tuple[Any, ...] = ()
     refusals: frozenset[str] = frozenset({"NotImplementedError"})
 
 

@@ -89,7 +89,8 @@ def find_relation(program: Program, given: object, caller: str) -> Relation:
             f"{listing(offered) or 'none'}. Declare the relations that hold for the program with "
             "@relations.hold(...), or pass an object, such as relations.Order()"
         )
-    return offered[given]
+    found: Relation = offered[given]
+    return found
 
 
 def _require_arguments(

@@ -26,6 +26,8 @@ def compiled_for_this_cpu(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path))
 
 
+# Where nothing is cached yet, a C++ compiler takes more than a minute.
+@pytest.mark.slow
 @pytest.mark.usefixtures("compiled_for_this_cpu")
 @pytest.mark.skipif(COMPILER is None, reason="torch.compile on CPUs needs a C++ compiler (g++)")
 @pytest.mark.trainsafe(gpt.train, compile=True, dtype=["float32"], args=SMALL)

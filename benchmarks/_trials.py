@@ -18,6 +18,7 @@ from _judged import Row
 from pytest_trainsafe.assertions import Loosen
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.compare.ladder.judgement import ladder_of
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure
@@ -83,7 +84,7 @@ def _judged(session: Session, trial: Trial) -> Row:
         row["verdict"] = joint.verdict
         row["report"] = report_of(joint) if joint.verdict != "pass" else ""
         row["checks"] = sorted({f.check for f in joint.findings})
-        compared = joint.comparison
+        compared = ladder_of(joint.judgements)
         assert compared is not None
         row["notes"] = [text for each in joint.judgements for text in each.not_compared]
         row["rungs"] = [each.dtype for each in compared.rungs]

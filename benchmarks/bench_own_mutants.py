@@ -50,7 +50,7 @@ MUTATED: Mapping[str, tuple[str, ...]] = {
     "judges/compare/tensor.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
     "judges/compare/tolerance/allowance.py": (_TOLERANCE, _TENSOR),
     "judges/compare/tolerance/gradient_norm.py": ("judges/compare/test_compare_gradient_norm.py",),
-    "judges/compare/tolerance/loosen.py": (_TOLERANCE,),
+    "judges/loosen.py": (_TOLERANCE,),
     "judges/compare/tolerance/reference_tolerances.py": (_TOLERANCE,),
     "judges/compare/tolerance/resample.py": ("judges/compare/test_compare_resample.py",),
     **{

@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.arguments import (
     require_options,
     require_recorded,
 )
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.sweep.expectation import Expectation, expect_rng
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import LAYOUTS, Trial
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
+from pytest_trainsafe.judges.compare.ladder.judgement import ladder_of
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
 from pytest_trainsafe.judges.joint import JointJudgement, judge_case
 from pytest_trainsafe.launch import GroupFailure
@@ -136,7 +137,7 @@ def _judged(session: Session, case: Case, trial: Trial, number: int) -> JointJud
 
 
 def _proposal(joint: JointJudgement) -> Proposal | None:
-    ladder = joint.comparison
+    ladder = ladder_of(joint.judgements)
     return ladder.rungs[-1].missing if ladder is not None and ladder.rungs else None
 
 
@@ -171,7 +172,7 @@ def _compared(
 
 def _declared(joint: JointJudgement) -> str:
     """What another declaration of means over ranks, or of layouts, would explain; "" for none."""
-    ladder = joint.comparison
+    ladder = ladder_of(joint.judgements)
     advice = ladder.rungs[-1].advice if ladder is not None and ladder.rungs else None
     if advice is None or (advice.misaveraged is None and advice.misdeclared is None):
         return ""
@@ -180,7 +181,7 @@ def _declared(joint: JointJudgement) -> str:
 
 def _difference(joint: JointJudgement) -> str:
     """What differs, or cannot be decided, in one line."""
-    ladder = joint.comparison
+    ladder = ladder_of(joint.judgements)
     first = ladder.summary.get("first") if ladder is not None else None
     if first is not None and first.get("tensor"):
         because = first.get("cause") or first.get("pattern") or first.get("message", "")

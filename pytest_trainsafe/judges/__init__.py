@@ -1,11 +1,16 @@
-"""Judges turn the Runs of a test into Findings.
+"""Judges turn the Runs of a test into Findings; each has a wing of its own.
 
-contract       the interface of a judge and of its result
-registry       the built-in judges and those that a project registers
-joint          combines the judgements of a test into one verdict
-compare_judge  the judge that compares candidate and reference
-replay_judge   the judge of random numbers; `replay` has its rules
-ladder         runs the comparison dtype by dtype; `judgement` is its result
-compare        compares candidate and reference in one dtype (one rung of the ladder)
-localize       finds the faulty code
+contract    the interface of a judge and of its result
+registry    the built-in judges and those that a project registers
+arguments   checks the arguments of assertions
+loosen      tolerances that a test multiplies, with its reason
+joint       combines the judgements of a test into one verdict
+joint_text  the report of a test with several judges
+first_line  the line that pytest's short summary shows; `first_of` has its data
+own_text    the sentences of a judge
+
+compare     compares candidate and reference up to rounding, and finds the faulty code
+learn       checks rules that were learned from healthy runs
+replay      judges random numbers, determinism, resume, and replays Runs from checkpoints
+metamorphic compares a program with itself
 """

@@ -9,7 +9,7 @@ import os
 
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentTypeError
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.sweep.expectation import Expectation
 
 

@@ -13,7 +13,7 @@ from typing import Protocol
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.expectation import Expectation
@@ -39,6 +39,10 @@ class Judgement(Protocol):
 
     `findings` lists failures and inconclusive checks. `not_compared` holds sentences about what the
     judge did not examine.
+
+    A judgement may also have `text`, the import path of a module whose `message` and `first_line`
+    turn it into a whole report and into one line; `summary`, the Point's entry in the terminal's
+    summary; and `artefacts`, the paths of files that the judge made, by what they are.
     """
 
     @property

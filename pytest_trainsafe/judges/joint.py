@@ -6,20 +6,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.core.finding import Finding, Verdict
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, first_of
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.contract import Judgement, JudgeOptions, worst
+from pytest_trainsafe.judges.first_of import first_of
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.registry import judges
 from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 
 @dataclass(frozen=True, slots=True)
 class JointJudgement:
-    """The judgements of one test, in the order in which the judges ran."""
+    """The judgements of one test, in the order in which the judges ran; `case` is the test."""
 
     judgements: Sequence[Judgement]
+    case: Case | None = None
 
     @property
     def verdict(self) -> Verdict:
@@ -37,9 +39,9 @@ class JointJudgement:
         return tuple(finding for each in ranked for finding in each.findings)
 
     @property
-    def comparison(self) -> LadderJudgement | None:
-        """The compare judge's judgement; None if it did not run."""
-        return next((j for j in self.judgements if isinstance(j, LadderJudgement)), None)
+    def leading(self) -> Judgement:
+        """The judgement with which the report starts: the first one with the worst verdict."""
+        return next(each for each in self.judgements if each.verdict == self.verdict)
 
 
 def judge_case(
@@ -59,28 +61,29 @@ def judge_case(
     for judge in available:
         runs.start(judge.required_runs(case))
     options = JudgeOptions(loosen, frozenset((*accept, *case.settings.accept)), expect)
-    joint = JointJudgement([judge.judge(case, runs, options) for judge in available])
+    joint = JointJudgement([judge.judge(case, runs, options) for judge in available], case)
     if candidate.runs.publish is not None:
-        candidate.runs.publish(_summary(joint))
+        candidate.runs.publish(_summary(joint, case))
     return joint
 
 
-def _summary(joint: JointJudgement) -> PointSummary:
-    """The Point's summary: the comparison's, with the verdict and the notes of all judges.
+def _summary(joint: JointJudgement, case: Case) -> PointSummary:
+    """The Point's summary: that of the first judge with one, with the verdict and notes of all.
 
-    If another judge's verdict is worse than the comparison's, its first finding is the reason.
+    If another judge's verdict is worse, its first finding is the reason.
     """
-    compared = joint.comparison
-    assert compared is not None  # the registry always includes the compare judge
-    summary = compared.summary
-    others = [each for each in joint.judgements if each is not compared]
+    own = next((each for each in joint.judgements if hasattr(each, "summary")), None)
+    summary: PointSummary = {"point": str(case.point), "verdict": "pass"}
+    if own is not None:
+        summary = own.summary
+    others = [each for each in joint.judgements if each is not own]
     summary["notes"] = [*summary.get("notes", []), *(t for j in others for t in j.not_compared)]
     artefacts: dict[str, str] = {}
     for each in joint.judgements:
         artefacts.update(getattr(each, "artefacts", {}))
     if artefacts:
         summary["artefacts"] = artefacts
-    if joint.verdict == compared.verdict:
+    if joint.verdict == summary["verdict"]:
         return summary
     summary["verdict"] = joint.verdict
     lead = next(f for j in others if j.verdict == joint.verdict for f in j.findings)

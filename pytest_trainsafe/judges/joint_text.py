@@ -1,4 +1,4 @@
-"""The report of a test with several judges: the comparison and the other judges' Findings.
+"""The report of a test with several judges.
 
 Called by `assert_trainsafe`.
 """
@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.judges.compare.text.message import message_of, rerun
 from pytest_trainsafe.judges.contract import Judgement
 from pytest_trainsafe.judges.joint import JointJudgement
+from pytest_trainsafe.judges.own_text import own_text
+from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
 from pytest_trainsafe.report.rows import head, row
 
 #: The number of Findings of one judge that a report prints in full.
@@ -20,25 +21,29 @@ MAX_FINDINGS = 4
 def report_of(joint: JointJudgement) -> str:
     """The report of a test; "" for a pass.
 
-    If the comparison fails, its report comes first and the other judges' Findings follow;
-    otherwise the failing judge's report comes first.
+    The report of the leading judgement comes first, and the other judges' Findings follow.
     """
     if joint.verdict == "pass":
         return ""
-    compared = joint.comparison
-    assert compared is not None
-    others = [each for each in joint.judgements if each is not compared and each.findings]
-    if compared.verdict == joint.verdict:
-        lines = [message_of(compared)]
+    lead, case = joint.leading, joint.case
+    own = own_text(lead)
+    others = [each for each in joint.judgements if each is not lead and each.findings]
+    if own is not None:
+        lines = [str(own.message(lead))]
         for each in others:
             lines += ["", *findings_of(each)]
         return "\n".join(lines)
     word = "fails" if joint.verdict == "fail" else "is inconclusive, so not a pass"
-    lines = [*head(f"trainsafe: {compared.program} at {compared.point} {word}"), ""]
-    for each in others:
-        lines += findings_of(each)
-    lines += row("compare", f"the verdict of the comparison is {compared.verdict}")
-    lines += rerun(compared)
+    what = "the test" if case is None else f"{case.program.name} at {case.point}"
+    lines = [*head(f"trainsafe: {what} {word}"), ""]
+    for each in (lead, *others):
+        if own_text(each) is None:
+            lines += findings_of(each)
+    for each in joint.judgements:
+        if own_text(each) is not None:
+            lines += row(each.judge, f"its verdict is {each.verdict}")
+    if case is not None:
+        lines += rerun_rows(case.nodeid, rerun_options(case.settings))
     return "\n".join(lines)
 
 

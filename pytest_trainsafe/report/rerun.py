@@ -5,6 +5,7 @@ from __future__ import annotations
 import shlex
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.report.rows import row
 
 
 def rerun_command(nodeid: str, options: str) -> str:
@@ -26,3 +27,8 @@ def rerun_options(settings: Settings) -> str:
     if settings.seed != default.seed:
         words.append(f"--trainsafe-seed {settings.seed}")
     return "".join(f" {word}" for word in words)
+
+
+def rerun_rows(nodeid: str, options: str) -> list[str]:
+    """The row with the command; none for a test without an id."""
+    return row("rerun", rerun_command(nodeid, options), wrapped=False) if nodeid else []

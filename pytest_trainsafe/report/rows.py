@@ -38,6 +38,15 @@ def wrap(text: str, width: int, indent: str = "") -> list[str]:
     )
 
 
+def times_text(times: float) -> str:
+    """How many times too large an error is: `13`, `130 000`, `6e+11`."""
+    if times < 100:
+        return f"{times:.2g}"
+    if times < 1e9:
+        return f"{float(f'{times:.2g}'):,.0f}".replace(",", " ")
+    return f"{times:.0e}"
+
+
 def write_lines(reporter: pytest.TerminalReporter, lines: Iterable[str]) -> None:
     """Writes lines to the terminal, escaped after they were wrapped: a word may begin a line."""
     for line in lines:

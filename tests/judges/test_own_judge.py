@@ -107,7 +107,7 @@ def test_a_projects_own_judge_gets_the_runs_it_requests_and_can_fail_the_test(
         [
             "*trainsafe: test_it.train at dp=2 * fails",
             "*bounded *step 0: the loss is * and may be 10 (bounded:loss)",
-            "*compare *the verdict of the comparison is pass",
+            "*compare *its verdict is pass",
             "*rerun *test_it.py::test_unbounded*",
             "note: gradients are not bounded",
         ]

@@ -41,6 +41,7 @@ PLANTED = {
     "trace/reader.py": "judges.replay.rng.judge",
     "report/rows.py": "judges.contract",
     "judges/compare/compare.py": "launch.torchrun.launcher",  # what starts ranks
+    "judges/joint.py": "judges.learn.judge",  # a judge by its class
     "judges/learn/judge.py": "judges.compare.judge",  # another wing
     "judges/compare/rung.py": "judges.replay.rng.judge",
     "judges/learn/check/offline.py": "judges.learn.instrument.observer",  # what runs in ranks

@@ -14,7 +14,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.ladder.judgement import RungJudgement
 from pytest_trainsafe.judges.compare.text.message import failure_message
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 
 NODE = "tests/test_gpt.py::test_gpt[tp2-sp]"
 NORM = TensorId(0, 0, "param_grad", "decoder.layers.0.input_layernorm", "weight")

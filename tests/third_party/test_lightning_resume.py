@@ -18,7 +18,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
 
 # The Runs are made in this process: importing Lightning takes longer than all of them.
-sys.path.append(str(Path(__file__).parents[1] / "judge" / "replay"))
+sys.path.append(str(Path(__file__).parents[1] / "judges" / "replay"))
 
 #: What is not restored, the code of the finding, and words of its message.
 FAULTS = [

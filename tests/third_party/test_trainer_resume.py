@@ -19,7 +19,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
 
 # The Runs are made in this process: importing transformers takes longer than all of them.
-sys.path.append(str(Path(__file__).parents[1] / "judge" / "replay"))
+sys.path.append(str(Path(__file__).parents[1] / "judges" / "replay"))
 
 #: What is not restored, and the codes of the findings.  A loader that skips no batch is made after
 #: the generators are restored, and draws a seed.

@@ -31,10 +31,10 @@ from pytest_trainsafe.judges.compare.parameters import Parameters
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.judges.compare.sketch.rerecord import gradients_behind
 from pytest_trainsafe.judges.compare.tensor import judge_allowed, judge_equal
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Tolerance,
 )
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 

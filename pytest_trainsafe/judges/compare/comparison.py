@@ -14,7 +14,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.explain.factor_text import Factor
 from pytest_trainsafe.judges.compare.model_inputs import InputJudgement
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 
 
 @dataclass(slots=True)

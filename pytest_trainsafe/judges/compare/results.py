@@ -21,13 +21,13 @@ from pytest_trainsafe.judges.compare.guards.unstable import note_size
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     ReferenceTolerances,
     Tolerance,
     Undetermined,
 )
 from pytest_trainsafe.judges.compare.values import Values
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The largest number of tensors that are explained.  Explaining is as expensive as several

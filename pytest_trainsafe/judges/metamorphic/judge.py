@@ -17,8 +17,8 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judges.metamorphic.relations.relation import Change, Relation, Setting, View
 from pytest_trainsafe.judges.metamorphic.translate import TranslatedTrace, shapes_of, translated

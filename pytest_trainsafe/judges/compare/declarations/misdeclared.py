@@ -29,7 +29,7 @@ from pytest_trainsafe.judges.compare.declarations.propose import (
 )
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout, place_of
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.schema import TensorEvent
 
 #: The checks that fail if parts do not fit together.

@@ -38,8 +38,8 @@ from pytest_trainsafe.judges.compare.errors import finite, norm
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.judges.compare.tensor import judge_tensor
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
+from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
 

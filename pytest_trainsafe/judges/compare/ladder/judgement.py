@@ -5,16 +5,16 @@ Made by the ladder.  These are data only; `report` formats them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
-from pytest_trainsafe.core.finding import Finding, Located, ModuleSubject, Verdict
+from pytest_trainsafe.core.finding import Finding, Located, Verdict
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary
+from pytest_trainsafe.sweep.point_summary import PointSummary
 
 if TYPE_CHECKING:
     from pytest_trainsafe.sweep.case import Case
@@ -92,6 +92,7 @@ class LadderJudgement:
     located: Located | None = None
     summary: PointSummary = field(default_factory=lambda: PointSummary(point="", verdict="pass"))
     judge: str = "compare"
+    text: ClassVar[str] = "pytest_trainsafe.judges.compare.text"
 
     @property
     def verdict(self) -> Verdict:
@@ -113,37 +114,6 @@ class LadderJudgement:
         return (*wrong, *(f for rung in self.rungs for f in (*rung.doubts, *rung.hints)))
 
 
-def first_of(lead: Finding, with_source: bool = True) -> FirstSummary:
-    """The finding that leads a failure's report, as plain data for the terminal's summary.
-
-    Callers pass `with_source=False` if annotations are at fault and not the code; then the summary
-    names no line of code.
-    """
-    where = lead.where
-    return {
-        "judge": lead.judge,
-        "check": lead.check,
-        "where": str(lead.about or ""),
-        "pattern": lead.pattern.text if lead.pattern is not None else "",
-        "pattern_name": lead.pattern.name if lead.pattern is not None else "",
-        "cause": lead.pattern.cause if lead.pattern is not None else "",
-        "tensor": f"{where.path} · {where.kind}" if where is not None else "",
-        "module": _module_of(lead),
-        "dtype": lead.dtype,
-        "error": lead.error,
-        "allowed": lead.allowed,
-        "message": lead.message,
-        "source": lead.source if with_source else "",
-    }
-
-
-def _module_of(lead: Finding) -> str:
-    """The path of the module that a finding is about: `decoder.final_layernorm`."""
-    if lead.where is not None:
-        return lead.where.module
-    return lead.subject.path if isinstance(lead.subject, ModuleSubject) else ""
-
-
 def lead_of(failing: Sequence[Finding]) -> Finding:
     """The finding that leads the report: one on the first wrong tensor in dataflow order.
 
@@ -153,3 +123,8 @@ def lead_of(failing: Sequence[Finding]) -> Finding:
     """
     first = [finding for finding in failing if finding.where == failing[0].where]
     return max(first, key=lambda f: (f.pattern is not None, f.judge == "compare"))
+
+
+def ladder_of(judgements: Iterable[object]) -> LadderJudgement | None:
+    """The comparison among the judgements of a test; None if it did not run."""
+    return next((each for each in judgements if isinstance(each, LadderJudgement)), None)

@@ -36,8 +36,8 @@ from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.judges.compare.sketch.rerecord import tensors_to_record
-from pytest_trainsafe.judges.compare.tolerance.loosen import Loosen, require_used
 from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of

@@ -8,9 +8,9 @@ from pytest_trainsafe.judges.compare.guards.causes import leading
 from pytest_trainsafe.judges.compare.ladder.judgement import (
     LadderJudgement,
     RungJudgement,
-    first_of,
     lead_of,
 )
+from pytest_trainsafe.judges.first_of import first_of
 from pytest_trainsafe.sweep.point_summary import FirstSummary, PointSummary, RungSummary
 
 

@@ -16,8 +16,8 @@ from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, Ru
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
-from pytest_trainsafe.report.rerun import rerun_command, rerun_options
-from pytest_trainsafe.report.rows import head, row
+from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
+from pytest_trainsafe.report.rows import head, row, times_text
 
 #: The most later tensors, and the most further findings on the first tensor, that are listed.
 MAX_THEN = 3
@@ -86,7 +86,7 @@ def failure_message(
     lines += _context(judged)
     for text in left_out:
         lines += row("precision", text)
-    lines += _rerun(nodeid, options)
+    lines += rerun_rows(nodeid, options)
     return "\n".join(lines)
 
 
@@ -104,18 +104,6 @@ def _advised(judged: RungJudgement) -> list[str]:
 
 def _titled(title: str, headline: str) -> list[str]:
     return [*([title] if title else head(headline)), ""]
-
-
-def rerun(judgement: LadderJudgement) -> list[str]:
-    """The row with the command that reruns the test."""
-    case = judgement.case
-    return [] if case is None else _rerun(case.nodeid, rerun_options(case.settings))
-
-
-def _rerun(nodeid: str, options: str) -> list[str]:
-    if not nodeid:
-        return []
-    return row("rerun", rerun_command(nodeid, options), wrapped=False)
 
 
 def _whom(judged: RungJudgement) -> str:
@@ -174,15 +162,6 @@ def _size(finding: Finding) -> str:
         f"error {finding.error:.1e}, rounding allows {finding.allowed:.1e}"
         f"    ({times_text(times)} times too large)"
     )
-
-
-def times_text(times: float) -> str:
-    """How many times too large an error is: `13`, `130 000`, `6e+11`."""
-    if times < 100:
-        return f"{times:.2g}"
-    if times < 1e9:
-        return f"{float(f'{times:.2g}'):,.0f}".replace(",", " ")
-    return f"{times:.0e}"
 
 
 def _also(failing: Sequence[Finding], lead: Finding) -> list[str]:

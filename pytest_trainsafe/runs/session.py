@@ -35,7 +35,7 @@ from pytest_trainsafe.runs.cached.sources import sources
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Board, Enter
 from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.runs.requested import Recorded, RequestedRuns, Run
-from pytest_trainsafe.runs.specs import Role, adapter_files, as_script, code_of, not_kept
+from pytest_trainsafe.runs.specs import Role, as_script, code_of, not_kept, own_files
 from pytest_trainsafe.runs.substitute import Making, substitute_of
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
@@ -381,7 +381,7 @@ class Session:
         spec = order.spec
         if not self._is_cached(spec):
             return None
-        own = (*spec.inputs, *adapter_files(spec))
+        own = (*spec.inputs, *own_files(spec))
         file, module, search = code_of(spec, order.launch_environment)
         return make_key(
             spec.identity(),

@@ -51,13 +51,12 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     )
 
 
-def adapter_files(spec: RunSpec) -> Iterator[str]:
-    """Yields the files of the framework adapters of a Run, except for the built-in adapters.
+def own_files(spec: RunSpec) -> Iterator[str]:
+    """Yields the files of a project's framework adapters and instruments.
 
-    A project adds adapters with the hook `pytest_trainsafe_adapters`.  They affect what a trace
-    contains.
+    They affect what a trace contains.  Those of the package belong to its version.
     """
-    for path in spec.adapters[len(BUILT_IN) :]:
+    for path in (*spec.adapters[len(BUILT_IN) :], *spec.instruments):
         found = None
         with contextlib.suppress(ImportError):  # the ranks report import errors
             found = importlib.util.find_spec(path.partition(":")[0])

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.reference_models.parallel import axes
@@ -18,6 +19,8 @@ from pytest_trainsafe.runs.cached import fingerprint
 from pytest_trainsafe.runs.cached.fingerprint import Key, make_key
 from pytest_trainsafe.runs.cached.sources import sources
 from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.runs.specs import own_files
+from pytest_trainsafe.trace.run_spec import RunSpec
 
 PROGRAM = """
 import os, json
@@ -284,3 +287,22 @@ def test_another_build_of_an_installed_package_of_the_same_version_changes_the_k
         digests.append(made.digest)
     fingerprint._distributions.cache_clear()
     assert digests[0] != digests[1] == digests[2]
+
+
+def test_the_files_of_a_projects_adapters_and_instruments_are_part_of_the_key(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("an_adapter_of_a_project", "an_instrument_of_a_project"):
+        (tmp_path / f"{name}.py").touch()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    spec = RunSpec(
+        program="a:train",
+        dtype="float64",
+        adapters=(*BUILT_IN, "an_adapter_of_a_project:Adapter", "missing:Adapter"),
+        instruments=("an_instrument_of_a_project:Instrument",),
+    )
+
+    assert list(own_files(spec)) == [
+        str(tmp_path / "an_adapter_of_a_project.py"),
+        str(tmp_path / "an_instrument_of_a_project.py"),
+    ]

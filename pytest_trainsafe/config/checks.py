@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import pkgutil
 from collections.abc import Collection, Iterable
 
 from pytest_trainsafe.core.usage import listing, nearest, shown
@@ -50,6 +52,25 @@ def is_accepted(check: str, accepted: Collection[str]) -> bool:
     return check in accepted or check.partition(":")[0] in accepted
 
 
+#: The import paths of the project's judges.
+_judges: tuple[str, ...] = ()
+
+
+def set_judges(paths: tuple[str, ...]) -> None:
+    """Sets the judges of the project, whose `checks` can be accepted too."""
+    global _judges
+    _judges = paths
+
+
+def _of_judges() -> tuple[str, ...]:
+    """The names of the checks that the project's judges declare."""
+    found: list[str] = []
+    for path in _judges:
+        with contextlib.suppress(ImportError, AttributeError, ValueError):  # told when it judges
+            found += getattr(pkgutil.resolve_name(path), "checks", ())
+    return tuple(found)
+
+
 def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
     """Returns the names in `accept`; raises UnknownCheckError if one names no check.
 
@@ -57,12 +78,12 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     """
     names = tuple(accept)
     for name in names:
-        if name in CHECKS:
+        if name in CHECKS or name in _of_judges():
             continue
         check, of_kind, kind = name.partition(":")
         if check not in CHECKS:
             raise UnknownCheckError(
-                f"{source} takes some of {listing(CHECKS)}, not {shown(name)}"
+                f"{source} takes some of {listing((*CHECKS, *_of_judges()))}, not {shown(name)}"
                 f"{nearest(check, CHECKS)}"
             )
         if of_kind and check not in PER_KIND:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from pytest_trainsafe.config.checks import set_judges
 from pytest_trainsafe.config.extensions import import_paths, read_launchers
 from pytest_trainsafe.config.grammar import OPTION, parse_words
 from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
@@ -47,13 +48,15 @@ def _read(config: pytest.Config) -> Settings:
     profile = _profile(config)
     words, source = _sweep(config, profile)
     launchers = read_launchers(config)
+    judges = import_paths("judges", config.hook.pytest_trainsafe_judges(config=config))
+    set_judges(judges)
     found: dict[str, object] = {
         "sweep": parse_words(words, source),
         "sweep_from_ini": source != OPTION,
         "profile": profile[0],
         "root": str(config.rootpath),
         "adapters": import_paths("adapters", config.hook.pytest_trainsafe_adapters(config=config)),
-        "judges": import_paths("judges", config.hook.pytest_trainsafe_judges(config=config)),
+        "judges": judges,
         "relations": import_paths(
             "relations", config.hook.pytest_trainsafe_relations(config=config)
         ),

@@ -8,8 +8,8 @@ The session launches, shares and caches the Runs that it requests.  `registry` h
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol
+from dataclasses import dataclass, field, replace
+from typing import Protocol, Self
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding, Verdict
@@ -58,7 +58,9 @@ class Judgement(Protocol):
 class Judge(Protocol):
     """Turns the Runs of a test into a Judgement.
 
-    Instances are created without arguments, once per process.
+    Instances are created without arguments, once per process.  A class may also have `checks`, a
+    mapping from the names of its checks that can be inconclusive to what they mean: `accept` then
+    takes these names.
     """
 
     #: The name in findings, in reports and in the summary: "compare", "replay".
@@ -93,7 +95,7 @@ class FindingsJudgement:
         """The worst verdict of the findings."""
         return worst(finding.verdict for finding in self.findings)
 
-    def accepting(self, accept: Collection[str]) -> FindingsJudgement:
+    def accepting(self, accept: Collection[str]) -> Self:
         """This judgement without the inconclusive findings that `accept` names.
 
         `not_compared` then says what they are.
@@ -104,11 +106,10 @@ class FindingsJudgement:
             if finding.verdict == "inconclusive" and is_accepted(finding.check, accept)
         ]
         notes = [f"{finding.check}, which is accepted: {finding.message}" for finding in excused]
-        return FindingsJudgement(
-            self.judge,
-            tuple(finding for finding in self.findings if finding not in excused),
-            (*self.not_compared, *notes),
-            artefacts=self.artefacts,
+        return replace(
+            self,
+            findings=tuple(finding for finding in self.findings if finding not in excused),
+            not_compared=(*self.not_compared, *notes),
         )
 
 

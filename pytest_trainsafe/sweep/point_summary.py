@@ -73,7 +73,7 @@ class PointSummary(TypedDict, total=False):
     module or parameter of each localised fault, and `look_at` the place in the code.  `program` and
     `axes` are the program's path and the value of each axis.  `notes` apply to any verdict, for
     example that a dtype was not judged or that ranks were not forked.  `artefacts` has the
-    paths of files that judges made, by what they are.
+    paths of files that judges made, by what they are; a name that starts with `_` is not shown.
     """
 
     point: Required[str]

@@ -28,4 +28,4 @@ quote       describes a call or a change in one line
 JUDGE = "learn"
 
 #: The artefact of a test from which a pack is learned: the trace of its observed Run.
-OBSERVED = "observed"
+OBSERVED = "_observed"

@@ -219,6 +219,10 @@ def totals(found: Sequence[PointSummary], judged: Sequence[Outcome] = ()) -> lis
     lines += _references(found)
     notes = {excerpt(str(n), 2000): None for s in found for n in _listed(s.get("notes"))}
     lines += [f"note: {text}" for text in notes]
+    for summary in found:
+        for what, path in _mapped(summary.get("artefacts")).items():
+            if not what.startswith("_"):
+                lines.append(f"{excerpt(what)}: {excerpt(str(path), 2000)}")
     if skipped:
         reasons = Counter(
             excerpt(str(s.get("reason", "")), _LONGEST) for s in found if s["verdict"] == "skipped"

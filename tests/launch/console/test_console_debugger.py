@@ -88,8 +88,12 @@ def test_ctrl_c_twice_ends_pytest_and_leaves_nothing(tmp_path: Path) -> None:
         terminal.expect("(Pdb) ")
         terminal.type("import os; print('process', os.getpid())\n")
         terminal.expect("\r\nprocess ")
-        rank = os.pidfd_open(int(terminal.expect("\r\n")))
+        number = int(terminal.expect("\r\n"))
+        rank = os.pidfd_open(number)
         terminal.expect("(Pdb) ")
+        # Python's readline misses a signal between its prompt and its wait for a key.
+        while Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+            os.sched_yield()
         terminal.type("\x03")
         terminal.expect("--KeyboardInterrupt--")
         # on a busy machine, two keys may be more than two seconds apart

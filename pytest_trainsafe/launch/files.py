@@ -25,6 +25,7 @@ from typing import Literal
 
 import msgspec
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
 
 #: Exit code of a rank that could not write its outcome (EX_IOERR of sysexits.h).
@@ -39,6 +40,7 @@ OUTCOME_PREFIX = "pytest-trainsafe-last-words "
 MAX_RESULT, MAX_NAMES, MAX_SMALL = 2**30, 2**24, 2**16
 
 
+@prepared
 class Outcome(msgspec.Struct, frozen=True, omit_defaults=True):
     """How a rank's program ended, as the rank reports it.
 

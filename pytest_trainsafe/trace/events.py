@@ -27,6 +27,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from pytest_trainsafe import wings
+from pytest_trainsafe.core.prepared import decoder_of
 from pytest_trainsafe.trace.facts import (
     Altered,
     Annotations,
@@ -114,7 +115,7 @@ for _built_in in (
 def decoder() -> msgspec.json.Decoder[Any]:
     """A decoder that turns one line of a rank's events into an instance of a registered type."""
     wings.modules(wings.EVENTS)
-    return msgspec.json.Decoder(functools.reduce(operator.or_, _TYPES.values()))
+    return decoder_of(functools.reduce(operator.or_, _TYPES.values()))
 
 
 def fault_of(event: msgspec.Struct) -> str:

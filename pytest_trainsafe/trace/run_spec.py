@@ -14,6 +14,7 @@ import msgspec
 
 from pytest_trainsafe.core.mesh import Mesh, MeshAxis
 from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.tensor_id import TensorId
 
 #: In low-precision dtypes the relative size of the noise is larger than this.
@@ -220,6 +221,9 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Every field that determines what the Run records, as plain data: all but the timeout."""
         data: dict[str, object] = msgspec.to_builtins(_without_timeout(self))
         return data
+
+
+prepared(RunSpec)  # it contains itself
 
 
 def arguments_of(keywords: Mapping[str, object]) -> str:

@@ -29,6 +29,7 @@ import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Count, Layout
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.tensor_id import FileIndex, Number, Step, TensorId
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -187,6 +188,7 @@ MAX_RANKS = 2**14
 MAX_MANIFEST = 2**20
 
 
+@prepared
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """What ran: the Run, the device that it ran on ("cpu", "cuda"), and versions of the software.
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 
 #: A process group: its name, and its members' global ranks.
@@ -103,6 +104,7 @@ class _Dump(msgspec.Struct):
     entries: list[Issued] = []
 
 
+@prepared
 class _Saved(msgspec.Struct):
     """The file: torch's dump, and the members of each group by its name.
 

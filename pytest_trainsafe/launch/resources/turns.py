@@ -25,6 +25,7 @@ from typing import Annotated
 
 import msgspec
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.launch.resources import gpus
 from pytest_trainsafe.launch.task import Device
 
@@ -32,6 +33,7 @@ from pytest_trainsafe.launch.task import Device
 MAX_TEXT = 300
 
 
+@prepared
 class Claim(msgspec.Struct, frozen=True):
     """What a group of ranks needs, or has.
 

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import msgspec
 
+from pytest_trainsafe.core.prepared import prepared
+
 #: The most files, folders and variables of each kind that are noted.
 LIMIT = 4096
 
@@ -23,6 +25,7 @@ _Stamp = Annotated[str, msgspec.Meta(pattern=r"^([0-9]{1,20}:-?[0-9]{1,20})?$")]
 _Name = Annotated[str, msgspec.Meta(max_length=_LONGEST)]
 
 
+@prepared
 class Notes(msgspec.Struct, frozen=True, kw_only=True):
     """What the processes of a Run read and wrote.
 

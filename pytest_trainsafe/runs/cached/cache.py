@@ -25,6 +25,7 @@ from typing import Any
 import msgspec
 import xxhash
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, open_file, read_file
 from pytest_trainsafe.launch.resources.locks import Lock, try_lock, wait_lock
 from pytest_trainsafe.record.reads.notes import Notes
@@ -39,6 +40,7 @@ MAKING = "making-"
 MAX_ENTRY_MANIFEST = 2**26
 
 
+@prepared
 class EntryManifest(msgspec.Struct, frozen=True):
     """The content of `entry.json`.
 

@@ -17,6 +17,7 @@ import msgspec
 import torch
 import xxhash
 
+from pytest_trainsafe.core.prepared import prepared
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file
 from pytest_trainsafe.errors import TrainsafeError
 
@@ -60,6 +61,7 @@ class PendingTensor(msgspec.Struct, frozen=True):
     data: bytes
 
 
+@prepared
 class _Entry(msgspec.Struct, frozen=True):
     dtype: str
     shape: tuple[int, ...]

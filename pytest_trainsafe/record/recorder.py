@@ -167,7 +167,7 @@ class Recorder:
             self.writer.add(NoteEvent("unused_annotation", text))
         watched_model = WatchedModel(parts, all_names, parameters, optimizer, annotations)
         changes = self.instruments.changes(watched_model)
-        # Noise on operations and what follows writes are not used together; compiled code neither.
+        # What follows writes would disable torch.compile.
         if self.spec.rewrite and not self.spec.point.get("compile", False):
             unheld = UnheldChanges(self.clock, self.writer, optimizer, parameters, self._stepped)
             self.written = Writes(self.clock, self.sites, parameters.values(), unheld, self.origins)

@@ -6,9 +6,8 @@ needs them.  A judge whose package is missing adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from importlib import import_module
-from types import ModuleType
 from typing import Any
 
 #: The judges that `assert_trainsafe` asks, in their order: the comparison, then by cost.
@@ -47,33 +46,17 @@ SECTIONS = {
 SUBSTITUTES = {"replay": "pytest_trainsafe.judges.replay.checkpoints.runs.replays:Replays"}
 
 
-def modules(paths: Iterable[str]) -> list[ModuleType]:
-    """The modules at import paths, without those of judges that are missing."""
-    return [module for path in paths if (module := _module(path)) is not None]
-
-
-def function(path: str) -> Callable[..., Any]:
-    """The function at an import path; one of a judge that is missing does nothing."""
-    place, _, name = path.partition(":")
-    module = _module(place)
-    found: Callable[..., Any] = _nothing if module is None else getattr(module, name)
-    return found
-
-
 def objects(paths: Iterable[str]) -> list[Any]:
-    """The objects at import paths, without those of judges that are missing."""
-    found = [(path, _module(path.partition(":")[0])) for path in paths]
-    return [getattr(module, path.partition(":")[2]) for path, module in found if module is not None]
+    """The modules or their members at import paths, without those of judges that are missing."""
+    return [found for path in paths if (found := _found(path)) is not None]
 
 
-def _nothing(*args: object) -> None:
-    pass
-
-
-def _module(path: str) -> ModuleType | None:
+def _found(path: str) -> Any:
+    place, _, name = path.partition(":")
     try:
-        return import_module(path)
+        module = import_module(place)
     except ModuleNotFoundError as error:
-        if error.name is None or not f"{path}.".startswith(f"{error.name}."):
+        if error.name is None or not f"{place}.".startswith(f"{error.name}."):
             raise
         return None
+    return getattr(module, name) if name else module

@@ -66,7 +66,8 @@ def _of_judges() -> tuple[str, ...]:
     """The names of the checks that the project's judges declare."""
     found: list[str] = []
     for path in _judges:
-        with contextlib.suppress(ImportError, AttributeError, ValueError):  # told when it judges
+        # The registry of judges reports a path that leads to no class.
+        with contextlib.suppress(ImportError, AttributeError, ValueError):
             found += getattr(pkgutil.resolve_name(path), "checks", ())
     return tuple(found)
 
@@ -78,13 +79,13 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     """
     names = tuple(accept)
     for name in names:
-        if name in CHECKS or name in _of_judges():
+        if name in CHECKS or name in (others := _of_judges()):
             continue
         check, of_kind, kind = name.partition(":")
         if check not in CHECKS:
             raise UnknownCheckError(
-                f"{source} takes some of {listing((*CHECKS, *_of_judges()))}, not {shown(name)}"
-                f"{nearest(check, CHECKS)}"
+                f"{source} takes some of {listing((*CHECKS, *others))}, not {shown(name)}"
+                f"{nearest(check, (*CHECKS, *others))}"
             )
         if of_kind and check not in PER_KIND:
             raise UnknownCheckError(

@@ -38,19 +38,19 @@ class Settings:
     finding the faulty code, 0 for none; `judges/compare/localize/budget.py` limits the total time
     of a process.  `annotate` is the directory that test ids are relative to, if missing annotations
     are to be written, else "".  `init` is the program for which a first test is written, "" for
-    none. `plan` is the format of the plan that is written instead of running tests, "" for none.
+    none.  `plan` is the format of the plan that is written instead of running tests, "" for none.
     `shard` is the number of this run's shard and the count of shards, None to run all tests;
     `from_plan` is the path of the plan that divides the tests into shards, "" to divide them by
     their number of ranks.  `github` says when the reports for GitHub Actions are written, one of
-    GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger. `packs` names the
-    packs of invariants that candidates must satisfy, and `learn` the pack that this run learns, ""
-    for none; `root` is pytest's root directory, whose folder `invariants` has the project's packs.
-    `replay` is None, or the folder of a trace whose Run is replayed from a checkpoint, with the
-    step that failed (None to find it).  `debug` is the number of the rank that gets the terminal at
-    a `breakpoint()`, None for none.  `profile` is the name of the profile that is used, "" for
-    none; its values are in the other fields.  `adapters`, `judges` and `relations` are the import
-    paths of the project's own framework adapters, judges and relations, and `launchers` the names
-    of its own launchers, each with the import path of its factory.
+    GITHUB.  `rng` says whether ranks record their random draws in the RNG ledger.  `packs` names
+    the packs of invariants that candidates must satisfy, and `learn` the pack that this run learns,
+    "" for none; `root` is pytest's root directory, whose folder `invariants` has the project's
+    packs.  `replay` is None, or the folder of a trace whose Run is replayed from a checkpoint, with
+    the step that failed (None to find it).  `debug` is the number of the rank that gets the
+    terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile that is used,
+    "" for none; its values are in the other fields.  `adapters`, `judges` and `relations` are the
+    import paths of the project's own framework adapters, judges and relations, and `launchers` the
+    names of its own launchers, each with the import path of its factory.
     """
 
     sweep: SweepWords = ()

@@ -11,7 +11,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.contract import Judgement
 from pytest_trainsafe.judges.joint import JointJudgement
 from pytest_trainsafe.judges.own_text import own_text
-from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
+from pytest_trainsafe.report.rerun import rerun_of
 from pytest_trainsafe.report.rows import head, row
 
 #: The number of Findings of one judge that a report prints in full.
@@ -42,8 +42,7 @@ def report_of(joint: JointJudgement) -> str:
     for each in joint.judgements:
         if own_text(each) is not None:
             lines += row(each.judge, f"its verdict is {each.verdict}")
-    if case is not None:
-        lines += rerun_rows(case.nodeid, rerun_options(case.settings))
+    lines += rerun_of(case)
     return "\n".join(lines)
 
 

@@ -19,6 +19,7 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.changes import Changes
 from pytest_trainsafe.record.model.origins import Origins
+from pytest_trainsafe.record.model.parts import unwrapped
 from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.program_dtype.draws import Draws
 from pytest_trainsafe.record.training.clipping import Clip
@@ -56,6 +57,11 @@ class WatchedModel:
     parameters: Mapping[str, nn.Parameter]
     optimizer: Any
     annotations: Annotations
+
+    @property
+    def called(self) -> dict[nn.Module, str]:
+        """The name of each module whose forward runs: of a wrapper, the module that it wraps."""
+        return {unwrapped(module): name for module, name in self.names.items()}
 
 
 class Instrument:

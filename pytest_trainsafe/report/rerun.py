@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import shlex
+from typing import TYPE_CHECKING
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.report.rows import row
+
+if TYPE_CHECKING:
+    from pytest_trainsafe.sweep.case import Case
 
 
 def rerun_command(nodeid: str, options: str) -> str:
@@ -32,3 +36,8 @@ def rerun_options(settings: Settings) -> str:
 def rerun_rows(nodeid: str, options: str) -> list[str]:
     """The row with the command; none for a test without an id."""
     return row("rerun", rerun_command(nodeid, options), wrapped=False) if nodeid else []
+
+
+def rerun_of(case: Case | None) -> list[str]:
+    """The row with the command that reruns a test; none for traces without a test."""
+    return [] if case is None else rerun_rows(case.nodeid, rerun_options(case.settings))

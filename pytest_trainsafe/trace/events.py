@@ -114,7 +114,7 @@ for _built_in in (
 
 def decoder() -> msgspec.json.Decoder[Any]:
     """A decoder that turns one line of a rank's events into an instance of a registered type."""
-    wings.modules(wings.EVENTS)
+    wings.objects(wings.EVENTS)
     return decoder_of(functools.reduce(operator.or_, _TYPES.values()))
 
 

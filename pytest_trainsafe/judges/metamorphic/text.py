@@ -5,10 +5,9 @@ Plain text of at most 100 columns, like the other reports.
 
 from __future__ import annotations
 
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.metamorphic.judge import RelationJudgement
-from pytest_trainsafe.report.rerun import rerun_options, rerun_rows
+from pytest_trainsafe.report.rerun import rerun_of
 from pytest_trainsafe.report.rows import head, row
 
 
@@ -43,10 +42,5 @@ def relation_message(judgement: RelationJudgement) -> str:
     for text in judgement.not_compared:
         lines += row("not compared", text.removeprefix("not compared: "))
     if compared.verdict == "pass":
-        return "\n".join([*head(title), "", *lines, *_rerun(compared)])
+        return "\n".join([*head(title), "", *lines, *rerun_of(compared.case)])
     return message_of(compared, "\n".join([*head(title), "", *lines]))
-
-
-def _rerun(compared: LadderJudgement) -> list[str]:
-    case = compared.case
-    return [] if case is None else rerun_rows(case.nodeid, rerun_options(case.settings))

@@ -36,7 +36,8 @@ def conclude(reporter: pytest.TerminalReporter, folder: Path | None) -> None:
         _conclude_tests(reporter, settings, reports, folder)
     for setting, path in wings.SECTIONS.items():
         if getattr(settings, setting):
-            wings.function(path)(reporter, settings, reports)
+            for write in wings.objects([path]):
+                write(reporter, settings, reports)
 
 
 def _conclude_tests(

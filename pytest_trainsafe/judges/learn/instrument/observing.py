@@ -66,6 +66,7 @@ class Observing(Instrument):
         """Attaches values to the calls that are observed from now on; checks them in any case."""
         from pytest_trainsafe.judges.learn.instrument.meta import checked
 
-        given = checked(values)
-        if self._observation is not None:
-            self._observation.meta(**given)
+        if self._observation is None:
+            checked(values)
+        else:
+            self._observation.meta(**values)

@@ -4,6 +4,6 @@
 dropout of ranks; `recomputation`, `evaluation` and `initialisation` check the draws in these
 phases; `workers` checks the workers of data loaders, and threads; `expected` checks what a test
 expects. `draws` arranges the draws of a trace, and `regions` determines the axes that shard a
-masked tensor. `determinism` judges whether the same Run gives the same results twice, and `resume`
-whether a Run that is resumed from a checkpoint gives the results of an uninterrupted one.
+masked tensor. `judge` is the registered judge, `text` has its sentences, and `instrument` keeps the
+ledger in the ranks.
 """

@@ -10,7 +10,6 @@ from pytest_trainsafe.judges.replay.determinism.instrument.numpy_memory import f
 from pytest_trainsafe.judges.replay.determinism.instrument.operator_ledger import OperatorLedger
 from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
 from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
-from pytest_trainsafe.record.model.parts import unwrapped
 
 
 class Repeating(Instrument):
@@ -40,5 +39,4 @@ class Repeating(Instrument):
     def watch(self, watched: WatchedModel) -> None:
         """Attributes operators to the model's modules from now on."""
         if self._operators is not None:
-            names = {unwrapped(module): name for module, name in watched.names.items()}
-            self._operators.watch(names)
+            self._operators.watch(watched.called)

@@ -8,7 +8,6 @@ from contextlib import AbstractContextManager, contextmanager
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
 from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
-from pytest_trainsafe.record.model.parts import unwrapped
 
 
 class Drawing(Instrument):
@@ -29,8 +28,7 @@ class Drawing(Instrument):
 
     def watch(self, watched: WatchedModel) -> None:
         """Attributes draws to the model's modules from now on."""
-        names = {unwrapped(module): name for module, name in watched.names.items()}
-        self.ledger.watch(names, [part for _, part in watched.parts])
+        self.ledger.watch(watched.called, [part for _, part in watched.parts])
 
     def before_step(self) -> None:
         """Finds draws between steps that were not intercepted."""

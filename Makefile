@@ -116,7 +116,8 @@ types: setup
 	cd tests/packaging && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml typing_*.py
 	export MYPYPATH=$$(find tests benchmarks -type d ! -name __pycache__ | paste -sd:) && \
 	$(MYPY)/tests --config-file tests/mypy.ini \
-		$$(find tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py') && \
+		$$(find tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py') \
+		benchmarks/*.py && \
 	$(MYPY)/tests --config-file tests/mypy.ini \
 		$$(find tests -name conftest.py | sed 's/\.py$$//; s/^/-m /' | tr / .)
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.judges.compare import judge
+from pytest_trainsafe.judges.compare import compare as comparing
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.ladder.ladder import make_rung, measured_again
 from pytest_trainsafe.judges.compare.rung import Rung
@@ -61,8 +61,8 @@ def judged_row(rung: Rung, dtype: str, reference: Traces) -> Row:
     torch.set_num_threads(1)  # as the ladder does
     try:
         with _ratios(ratios):
-            comparison = judge.compare(rung)
-        rung, comparison = measured_again(rung, comparison, dtype, reference, judge.compare)
+            comparison = comparing.compare(rung)
+        rung, comparison = measured_again(rung, comparison, dtype, reference, comparing.compare)
         doubts = [] if comparison.failed else guard(rung, comparison)
     finally:
         torch.set_num_threads(threads)
@@ -91,7 +91,7 @@ def _line(finding: Any) -> str:
 @contextmanager
 def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
     """Notes the worst ratio of error to allowance of each kind of tensor judged in this context."""
-    original = judge._Judge.note
+    original = comparing._Judge.note
 
     def note(self: Any, id: Any, *arguments: Any, **named: Any) -> Any:
         for each in (*arguments, *named.values()):
@@ -100,11 +100,11 @@ def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
                 worst[id.kind] = ratio, str(id)
         return original(self, id, *arguments, **named)
 
-    judge._Judge.note = note  # type: ignore[method-assign]
+    comparing._Judge.note = note  # type: ignore[method-assign]
     try:
         yield
     finally:
-        judge._Judge.note = original  # type: ignore[method-assign]
+        comparing._Judge.note = original  # type: ignore[method-assign]
 
 
 def worst_of(row: Row) -> tuple[float, str]:

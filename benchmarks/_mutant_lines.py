@@ -42,7 +42,7 @@ def train(ctx: Any, program: str, folder: str, lines: str, arguments: dict[str, 
         getattr(importlib.import_module(module), function)(ctx, **arguments)
     finally:
         sys.settrace(None)
-        threading.settrace(None)  # type: ignore[arg-type]
+        threading.settrace(None)
         found = {
             Path(name).relative_to(folder).as_posix(): sorted(numbers)
             for name, numbers in seen.items()

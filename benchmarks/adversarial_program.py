@@ -194,7 +194,7 @@ def train(
                     errors = (out - (wanted * targets).to(ctx.dtype)).square() * counted
                     loss = errors.sum() / (counted.sum() * hidden).clamp(min=1) / MICROBATCHES
                     ctx.loss(loss.detach())
-                    (loss * loss_scale).backward()  # type: ignore[no-untyped-call]
+                    (loss * loss_scale).backward()
             gradients = [each.grad for each in trained if each.grad is not None]
             for gradient in gradients:
                 if axes.dp.size > 1:

@@ -7,6 +7,7 @@ Points of the demo's GPT without a cache.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import subprocess
@@ -91,8 +92,8 @@ def main() -> None:
             command = [*PYTEST, file, *words]
             seconds(command, folder)  # compiles modules, fills the disk cache and ours
             whole, torch = alternate(
-                lambda command=command, cached=cached: seconds(command, folder, cached),
-                lambda: seconds(TORCH, folder),
+                functools.partial(seconds, command, folder, cached),
+                functools.partial(seconds, TORCH, folder),
                 count,
             )
             found = ratios(whole, torch)

@@ -38,7 +38,10 @@ RULES = relations()
 #: The axes of a Point; what else a case names is an argument of its program.
 _AXES = ("dp", "tp", "pp", "cp", "ep", "zero", "dtype")
 
-_PROGRAMS = {"small": small.train, "tensor_parallel": tensor_parallel.train}
+_PROGRAMS: dict[str, Callable[..., Any]] = {
+    "small": small.train,
+    "tensor_parallel": tensor_parallel.train,
+}
 
 
 @dataclass(frozen=True)
@@ -64,31 +67,30 @@ class Program:
 def correct() -> Iterator[Program]:
     """Programs that the pack must not report, none of which it was learned from."""
     gpt = deepspeed_gpt.train
-    for seed, given in enumerate(
-        (
-            {"dp": 2, "zero": 2, "layers": 1, "hidden": 16},
-            {"dp": 2, "zero": 3, "tied": True},
-            {"dp": 2, "zero": 0, "loop": "by_hand"},
-            {"dp": 2, "zero": 0, "loop": "no_sync"},
-            {"dp": 2, "zero": 1, "loop": "discarded"},
-            {"dp": 2, "zero": 1, "resized": "shrinking"},
-            {"dp": 2, "zero": 2, "overlap_comm": True},
-            {"dp": 2, "zero": 2, "offload": True},
-            {"dp": 2, "zero": 3, "dtype": "bfloat16"},
-            {"dp": 2, "zero": 0, "dtype": "bfloat16"},
-            {"tp": 2, "dp": 2, "zero": 1},
-            {"dp": 4, "zero": 3},
-            {"zero": 1},
-        ),
-        3,
-    ):
+    sweep: tuple[Mapping[str, Any], ...] = (
+        {"dp": 2, "zero": 2, "layers": 1, "hidden": 16},
+        {"dp": 2, "zero": 3, "tied": True},
+        {"dp": 2, "zero": 0, "loop": "by_hand"},
+        {"dp": 2, "zero": 0, "loop": "no_sync"},
+        {"dp": 2, "zero": 1, "loop": "discarded"},
+        {"dp": 2, "zero": 1, "resized": "shrinking"},
+        {"dp": 2, "zero": 2, "overlap_comm": True},
+        {"dp": 2, "zero": 2, "offload": True},
+        {"dp": 2, "zero": 3, "dtype": "bfloat16"},
+        {"dp": 2, "zero": 0, "dtype": "bfloat16"},
+        {"tp": 2, "dp": 2, "zero": 1},
+        {"dp": 4, "zero": 3},
+        {"zero": 1},
+    )
+    for seed, given in enumerate(sweep, 3):
         yield Program("deepspeed_gpt", gpt, given, seed)
     yield Program("deepspeed_gpt.moe", deepspeed_gpt.moe, {"dp": 2, "ep": 2, "zero": 1}, 4)
     yield Program("deepspeed_gpt.moe", deepspeed_gpt.moe, {"dp": 2, "ep": 1, "zero": 2}, 5)
     yield Program("deepspeed_gpt.ulysses", deepspeed_gpt.ulysses, {"cp": 2, "zero": 1}, 6)
     yield Program("deepspeed_gpt.ulysses", deepspeed_gpt.ulysses, {"cp": 2, "zero": 3}, 7)
-    pipeline = deepspeed_gpt.pipeline
-    yield Program("deepspeed_gpt.pipeline", pipeline, {"pp": 2, "dp": 2, "zero": 1}, 8)
+    yield Program(
+        "deepspeed_gpt.pipeline", deepspeed_gpt.pipeline, {"pp": 2, "dp": 2, "zero": 1}, 8
+    )
     for zero in (0, 1, 2, 3):
         yield Program("deepspeed_resumed", deepspeed_resumed.train, {"dp": 2, "zero": zero}, 9)
     for bug in BUGS:

@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from _measure import ROOT, finish, machine, median, quick, show
@@ -83,7 +84,7 @@ def main() -> None:
     seconds = [took for _, took, *_ in in_order(noted)]
     # The first group of each worker starts the fork server, or waits for it.
     first, last = median(seconds[2 : 2 + ends]), median(seconds[-ends:])
-    rows = [
+    rows: list[Sequence[object]] = [
         *([f"{what} left", len(found), " ".join(found[:3])] for what, found in left.items()),
         *([f"open files of {who}", f"{a:.0f}", f"then {b:.0f}"] for who, (a, b) in files.items()),
         [f"seconds, first {ends} groups", f"{first:.3f}", ""],

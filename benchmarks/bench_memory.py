@@ -77,7 +77,8 @@ def compare_alone(paths: list[str]) -> None:
 
     torch.set_num_threads(1)
     compare_nothing = status_kib("RssAnon")
-    rung = Rung(DTYPE, *map(Trace.open, paths))
+    candidate, reference, perturbed, shadow = map(Trace.open, paths)
+    rung = Rung(DTYPE, candidate, reference, perturbed, shadow)
     opened = status_kib("RssAnon")
     with Sampled() as sampled:
         comparison = compare(rung)

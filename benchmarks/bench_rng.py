@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -146,9 +147,7 @@ def of_calls(rounds: int) -> dict[str, float]:
     }
     found = {}
     for name, call in calls.items():
-        plain, recorded = alternate(
-            lambda call=call: looped(call), lambda call=call: with_ledger(call), rounds
-        )
+        plain, recorded = alternate(partial(looped, call), partial(with_ledger, call), rounds)
         found[name] = median(differences(recorded, plain))
     with tempfile.TemporaryDirectory(prefix="trainsafe-rng-") as folder:
         ledger = RngLedger(RankWriter(Path(folder), 0), Clock())

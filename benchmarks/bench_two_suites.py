@@ -66,7 +66,7 @@ def started(folder: Path, budget: int) -> subprocess.Popen[bytes]:
 
 def ended(process: subprocess.Popen[bytes]) -> None:
     if process.wait(1800):
-        raise SystemExit(f"a test run of the reference GPT failed: {process.args}")
+        raise SystemExit(f"a test run of the reference GPT failed: {process.args!r}")
 
 
 if __name__ == "__main__":

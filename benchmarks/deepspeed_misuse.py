@@ -34,7 +34,7 @@ def train(ctx: Context, misuse: str = "", stage: int = 0, steps: int = 4) -> Non
     odd = ctx.rank == 1
     model = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 3))
     if misuse == "frozen" and odd:
-        model[2].bias.requires_grad_(False)  # type: ignore[union-attr]
+        model[2].bias.requires_grad_(False)
     held = [each for each in model.parameters() if each.requires_grad]
     rate = 2e-2 if misuse == "rates" and odd else 1e-2
     optimizer = torch.optim.Adam(held, lr=rate)

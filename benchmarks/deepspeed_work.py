@@ -15,7 +15,7 @@ from typing import Any
 MICROBATCHES, STEPS, SAMPLES, RANKS = 4, 3, 2, 2
 
 #: The tolerances for losses and parameters in DeepSpeed's tests.
-CLOSE = {"rtol": 5e-1, "atol": 1e-2}
+CLOSE: Any = {"rtol": 5e-1, "atol": 1e-2}
 
 
 def config(stage: int) -> dict[str, Any]:
@@ -87,7 +87,7 @@ def group(stage: int) -> None:
 
     from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.record.context import Context
-    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.unrecorded import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="", axes=(("dp", RANKS),), dtype="bfloat16")

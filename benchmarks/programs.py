@@ -48,8 +48,8 @@ def step_seconds(
 
     from pytest_trainsafe.record.assignment import Assignment
     from pytest_trainsafe.record.context import Context
-    from pytest_trainsafe.record.current import Unrecorded
     from pytest_trainsafe.record.program import record
+    from pytest_trainsafe.record.unrecorded import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="gpt.train", dtype=dtype)
@@ -89,7 +89,7 @@ def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict
     import torch
 
     from pytest_trainsafe.record.context import Context
-    from pytest_trainsafe.record.current import Unrecorded
+    from pytest_trainsafe.record.unrecorded import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="gpt.train", axes=tuple(point.items()), dtype=dtype)

@@ -10,4 +10,4 @@ import functools
 
 from pytest_trainsafe.launch import Task
 
-Task.of = functools.partial(Task.of, threads=2)  # type: ignore[method-assign, assignment]
+Task.of = functools.partial(Task.of, threads=2)  # type: ignore[method-assign]

@@ -87,15 +87,20 @@ class WarmLauncher:
         stop = stop or threading.Event()
         why = ""
         for _ in range(2):
+            attendance = None
             try:
                 processes = begun or self._fork(task, workdir, environ)
                 begun = None
+                # before the ranks run: one may ask for the terminal at once
+                attendance = attend(task, processes.folder)
                 processes.release()
             except OSError as error:
+                if attendance is not None:
+                    attendance.end()
                 why = f"there is no fork server: {_given_up(self.address) or error}"
                 break
             folder = processes.folder
-            with Group(processes, folder, task.world_size, attend(task, folder)) as group:
+            with Group(processes, folder, task.world_size, attendance) as group:
                 group.wait(
                     timeout=timeout,
                     startup_timeout=self.startup_timeout,

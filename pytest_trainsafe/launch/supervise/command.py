@@ -49,8 +49,10 @@ def run_command(
     folder = Path(tempfile.mkdtemp(prefix="group-", dir=workdir.absolute()))
     task_file = folder / "task.msgpack"
     write_whole(task_file, msgspec.msgpack.encode(task))
+    # before the ranks run: one may ask for the terminal at once
+    attendance = attend(task, folder)
     processes = ReapedCommand(command(task_file), environ, task.cwd or os.getcwd())
-    with Group(processes, folder, task.world_size, attend(task, folder)) as group:
+    with Group(processes, folder, task.world_size, attendance) as group:
         group.wait(
             timeout=timeout,
             startup_timeout=startup_timeout,

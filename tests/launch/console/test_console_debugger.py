@@ -41,6 +41,15 @@ def debugging(folder: Path, *options: str) -> in_terminal.Terminal:
     return in_terminal.Terminal(command, folder)
 
 
+def wait_for_a_key(process: int) -> None:
+    """Waits until a process that shows readline's prompt sleeps.
+
+    Python's readline misses a signal between its prompt and its wait for a key.
+    """
+    while Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        os.sched_yield()
+
+
 @pytest.mark.usefixtures("shared_fork_server")
 @pytest.mark.parametrize("launcher", ["warm", pytest.param("torchrun", marks=pytest.mark.slow)])
 def test_a_rank_debugs_on_the_terminal_and_its_test_goes_on(tmp_path: Path, launcher: str) -> None:
@@ -51,6 +60,11 @@ def test_a_rank_debugs_on_the_terminal_and_its_test_goes_on(tmp_path: Path, laun
         terminal.type("p 6 * 7, answered\n")
         terminal.expect("*** NameError")
         terminal.expect("(Pdb) ")
+        terminal.type("import os; print('process', os.getpid())\n")
+        terminal.expect("\r\nprocess ")
+        number = int(terminal.expect("\r\n"))
+        terminal.expect("(Pdb) ")
+        wait_for_a_key(number)
         terminal.type("garbage\x03")  # Ctrl-C
         terminal.expect("--KeyboardInterrupt--")
         terminal.expect("(Pdb) ")
@@ -91,9 +105,7 @@ def test_ctrl_c_twice_ends_pytest_and_leaves_nothing(tmp_path: Path) -> None:
         number = int(terminal.expect("\r\n"))
         rank = os.pidfd_open(number)
         terminal.expect("(Pdb) ")
-        # Python's readline misses a signal between its prompt and its wait for a key.
-        while Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "S":
-            os.sched_yield()
+        wait_for_a_key(number)
         terminal.type("\x03")
         terminal.expect("--KeyboardInterrupt--")
         # on a busy machine, two keys may be more than two seconds apart
@@ -175,6 +187,28 @@ def test_time_limits_and_the_search_for_deadlocks_stop_in_a_debugger(
 
     assert result.ranks[0].status == status
     assert attended.ended.is_set()
+
+
+def test_the_terminal_can_be_asked_for_before_the_first_rank_runs(
+    warm: WarmLauncher, tmp_path: Path, monkeypatch: Any
+) -> None:
+    order: list[str] = []
+    release = warm_launcher.Forked.release
+
+    def attend(*_: object) -> Attended:
+        order.append("attend")
+        return Attended(0)
+
+    def released(processes: warm_launcher.Forked) -> None:
+        order.append("release")
+        release(processes)
+
+    monkeypatch.setattr(warm_launcher, "attend", attend)
+    monkeypatch.setattr(warm_launcher.Forked, "release", released)
+
+    warm.run(Task.of(breakpoint_programs.walk_on, world_size=1), timeout=60, workdir=tmp_path)
+
+    assert order == ["attend", "release"]
 
 
 @pytest.mark.parametrize(

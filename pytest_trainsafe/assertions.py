@@ -25,8 +25,7 @@ if TYPE_CHECKING:
 
     from pytest_trainsafe.core.finding import Finding
     from pytest_trainsafe.core.point import AxisValue, Point
-    from pytest_trainsafe.judges.contract import Judgement
-    from pytest_trainsafe.judges.joint import JointJudgement
+    from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
     from pytest_trainsafe.judges.learn.instrument.observation import TableObservation as Observation
     from pytest_trainsafe.judges.metamorphic.relations import Relation
     from pytest_trainsafe.runs.traces import Traces
@@ -79,6 +78,7 @@ def assert_trainsafe(
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
+    from pytest_trainsafe.judges.first_line import first_line
     from pytest_trainsafe.judges.joint import judge_case
     from pytest_trainsafe.judges.joint_text import report_of
     from pytest_trainsafe.launch import GroupFailure
@@ -93,7 +93,7 @@ def assert_trainsafe(
         # The text has the ranks' tracebacks; the traceback of the waiting code adds nothing.
         raise failure.with_traceback(None) from None
     if judgement.verdict != "pass":
-        raise _failure(report_of(judgement), judgement)
+        raise TrainsafeFailure(report_of(judgement), judgement.findings, first_line(judgement))
 
 
 def assert_equivalent(
@@ -116,7 +116,6 @@ def assert_equivalent(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
-    from pytest_trainsafe.judges.compare.text.message import message_of
 
     require_recorded(candidate, "candidate")
     require_recorded(reference, "reference")
@@ -124,9 +123,7 @@ def assert_equivalent(
         if measure is not None:
             require_recorded(measure, role)
     require_options("assert_equivalent", loosen, accept)
-    judgement = judge_pair(candidate, reference, perturbed, shadow, loosen, tuple(accept))
-    if judgement.verdict != "pass":
-        raise _failure(message_of(judgement), judgement)
+    _require_pass(judge_pair(candidate, reference, perturbed, shadow, loosen, tuple(accept)))
 
 
 def assert_rng(
@@ -148,7 +145,6 @@ def assert_rng(
     __tracebackhide__ = True
     from pytest_trainsafe.config.checks import require_known
     from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
-    from pytest_trainsafe.judges.replay.rng.text import rng_message
     from pytest_trainsafe.launch import GroupFailure
     from pytest_trainsafe.runs.traces import Traces
 
@@ -174,8 +170,7 @@ def assert_rng(
     if isinstance(candidate, Traces):
         notes = (f"assert_rng did not compare {text}" for text in judgement.not_compared)
         candidate.runs.notes.update(dict.fromkeys(notes))
-    if judgement.findings:
-        raise _failure(rng_message(judgement, trace), judgement)
+    _require_pass(judgement)
 
 
 def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
@@ -190,9 +185,7 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
     ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judges.replay.determinism.judge import judge_determinism
-    from pytest_trainsafe.judges.replay.determinism.text import determinism_message
-    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.judges.replay.determinism.judge import DeterminismJudge
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -211,15 +204,7 @@ def assert_deterministic(candidate: Traces, *, repeats: int = 2) -> None:
             f"assert_deterministic was given repeats={repeats}; repeats must be 2 or more, because "
             "Runs are compared with each other"
         )
-    try:
-        judgement = judge_determinism(candidate, repeats)
-    except GroupFailure as failure:
-        raise failure.with_traceback(None) from None
-    if judgement.verdict != "pass":
-        case = candidate.case
-        point = case.point if candidate.role == "candidate" else case.reference_point
-        report = determinism_message(judgement, case.program.path, str(point.without("dtype")))
-        raise _failure(report, judgement)
+    _require_pass(_judgement_of(DeterminismJudge(repeats), candidate))
 
 
 def assert_invariants(
@@ -240,7 +225,6 @@ def assert_invariants(
     which is a failure too, unless `accept` names "learn:nothing".
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judges.learn.text import learn_message
     from pytest_trainsafe.judges.learn.use.asserted import judge_given
     from pytest_trainsafe.launch import GroupFailure
 
@@ -254,11 +238,10 @@ def assert_invariants(
         )
     require_options("assert_invariants", (), accept)
     try:
-        what, judgement = judge_given(given, packs, accept)
+        judgement = judge_given(given, packs, accept)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
-    if judgement.verdict != "pass":
-        raise _failure(learn_message(judgement, what), judgement)
+    _require_pass(judgement)
 
 
 def assert_resumable(
@@ -291,18 +274,10 @@ def assert_resumable(
     """
     __tracebackhide__ = True
     from pytest_trainsafe.judges.replay.resume.arguments import resumption_of
-    from pytest_trainsafe.judges.replay.resume.judge import judge_resumable
-    from pytest_trainsafe.judges.replay.resume.text import resume_message
-    from pytest_trainsafe.launch import GroupFailure
+    from pytest_trainsafe.judges.replay.resume.judge import ResumeJudge
 
     resumption = resumption_of(candidate, at_step, steps, resume_point, save, load, dtypes)
-    try:
-        judgement = judge_resumable(candidate, resumption)
-    except GroupFailure as failure:
-        raise failure.with_traceback(None) from None
-    if judgement.verdict != "pass":
-        report = resume_message(judgement, candidate.case.program.path, resumption)
-        raise _failure(report, judgement)
+    _require_pass(_judgement_of(ResumeJudge(resumption), candidate))
 
 
 def assert_same_by(
@@ -323,10 +298,9 @@ def assert_same_by(
     the relation does not apply at the Point, and ArgumentError for an invalid argument.
     """
     __tracebackhide__ = True
-    from pytest_trainsafe.judges.metamorphic.judge import judge_relation
+    from pytest_trainsafe.judges.contract import JudgeOptions
+    from pytest_trainsafe.judges.metamorphic.judge import RelationJudge
     from pytest_trainsafe.judges.metamorphic.relations.offers import find_relation
-    from pytest_trainsafe.judges.metamorphic.text import relation_message
-    from pytest_trainsafe.launch import GroupFailure
 
     if not hasattr(candidate, "prefetch"):
         raise ArgumentTypeError(
@@ -335,15 +309,12 @@ def assert_same_by(
         )
     found = find_relation(candidate.case.program, relation, "assert_same_by")
     require_options("assert_same_by", loosen, accept)
-    try:
-        judgement = judge_relation(candidate, found, loosen, tuple(accept))
-    except GroupFailure as failure:
-        raise failure.with_traceback(None) from None
+    options = JudgeOptions(loosen, frozenset(accept))
+    judgement = _judgement_of(RelationJudge(found), candidate, options)
     name = described(found.name)
     notes = (f"the relation {name}, not compared: {t}" for t in judgement.not_compared)
     candidate.runs.notes.update(dict.fromkeys(notes))
-    if judgement.verdict != "pass":
-        raise _failure(relation_message(judgement), judgement, f"{found.name}: ")
+    _require_pass(judgement, f"{found.name}: ")
 
 
 def assert_kept_relations(
@@ -382,13 +353,28 @@ def assert_kept_relations(
     assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
-def _failure(
-    report: str, judgement: Judgement | JointJudgement, before: str = ""
-) -> TrainsafeFailure:
-    """The exception for a judgement that is not a pass; its line starts with `before`."""
+def _judgement_of(judge: Judge, traces: Traces, options: JudgeOptions | None = None) -> Judgement:
+    """The judgement of a judge that is asked alone about the Runs of a fixture."""
+    __tracebackhide__ = True
+    from pytest_trainsafe.judges.alone import judge_alone
+    from pytest_trainsafe.launch import GroupFailure
+
+    try:
+        return judge_alone(judge, traces, options)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+
+
+def _require_pass(judgement: Judgement, before: str = "") -> None:
+    """Raises the report of a judgement unless it is a pass; `before` begins its line."""
+    __tracebackhide__ = True
+    if judgement.verdict == "pass":
+        return
+    from pytest_trainsafe.judges.alone import report_alone
     from pytest_trainsafe.judges.first_line import first_line
 
-    return TrainsafeFailure(report, judgement.findings, before + first_line(judgement))
+    line = before + first_line(judgement)
+    raise TrainsafeFailure(report_alone(judgement), judgement.findings, line)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

@@ -206,7 +206,12 @@ def pytest_runtest_makereport(
     folder = run_folder(item.config)
     if not ours and folder is None:  # no ranks have been started
         return (yield)
-    from pytest_trainsafe.report.run.failing import shorten_line, store, tell_once
+    from pytest_trainsafe.report.run.failing import (
+        attach_findings,
+        shorten_line,
+        store,
+        tell_once,
+    )
     from pytest_trainsafe.report.run.frames import hidden
     from pytest_trainsafe.report.run.rank_output import add_output
 
@@ -215,6 +220,7 @@ def pytest_runtest_makereport(
         report = yield
     add_output(item, call, report)
     shorten_line(item, error, report)
+    attach_findings(error, report)
     store(item, report, folder)
     return report
 

@@ -17,6 +17,15 @@ JUDGES = (
     "pytest_trainsafe.judges.learn.judge:LearnJudge",
 )
 
+#: The checks of each judge that can be inconclusive, and what each then means.  A name that ends
+#: in `:KIND` stands for one check of each kind of tensor.
+CHECKS = (
+    "pytest_trainsafe.judges.compare.checks:CHECKS",
+    "pytest_trainsafe.judges.replay.checks:CHECKS",
+    "pytest_trainsafe.judges.learn.checks:CHECKS",
+    "pytest_trainsafe.judges.metamorphic.checks:CHECKS",
+)
+
 #: The modules that define event types of traces, and register them when they are imported.
 EVENTS = (
     "pytest_trainsafe.judges.learn.events.file",

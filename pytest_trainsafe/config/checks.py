@@ -6,45 +6,12 @@ import contextlib
 import pkgutil
 from collections.abc import Collection, Iterable
 
+from pytest_trainsafe import wings
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import UnknownCheckError
 
-#: The names of all checks that have inconclusive findings.
-CHECKS = (
-    "compared",
-    "gradients-compared",
-    "coverage",
-    "gradients",
-    "moved",
-    "dp-inputs",
-    "tp-inputs",
-    "in-effect",
-    "skipped-step",
-    "dropout",
-    "deterministic",
-    "sensitive",
-    "zeros",
-    "measured",
-    "narrowed",
-    "diverged",
-    "sketched",
-    "reference",
-    "reference-finite",
-    "rng:dp_same_dropout",
-    "rng:expected",
-    "rng:unseen",
-    "learn:nothing",
-    "relation:effect",
-    "resume:lr_schedule",
-    "resume:nondeterministic",
-    "resume:nothing",
-    "resume:rng",
-    "resume:scaler",
-)
-
-
-#: The checks made for each kind of tensor: `coverage:param_grad` is the check of one kind.
-PER_KIND = ("coverage", "sensitive")
+#: The end of the name of a check that is made for each kind of tensor.
+_OF_KIND = ":KIND"
 
 
 def is_accepted(check: str, accepted: Collection[str]) -> bool:
@@ -62,14 +29,19 @@ def set_judges(paths: tuple[str, ...]) -> None:
     _judges = paths
 
 
-def _of_judges() -> tuple[str, ...]:
-    """The names of the checks that the project's judges declare."""
-    found: list[str] = []
+def checks() -> dict[str, str]:
+    """The checks that `accept` takes and what each means: those of all judges.
+
+    The name of a check that is made for each kind of tensor ends in `:KIND`.
+    """
+    found: dict[str, str] = {}
+    for mapping in wings.objects(wings.CHECKS):
+        found |= mapping
     for path in _judges:
         # The registry of judges reports a path that leads to no class.
         with contextlib.suppress(ImportError, AttributeError, ValueError):
-            found += getattr(pkgutil.resolve_name(path), "checks", ())
-    return tuple(found)
+            found |= getattr(pkgutil.resolve_name(path), "checks", {})
+    return found
 
 
 def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, ...]:
@@ -78,19 +50,23 @@ def require_known(accept: Iterable[str], source: str = "accept") -> tuple[str, .
     The message starts with `source`, which says where the names come from.
     """
     names = tuple(accept)
+    if not names:
+        return names
+    every = checks()
+    per_kind = [name.removesuffix(_OF_KIND) for name in every if name.endswith(_OF_KIND)]
+    known = [name.removesuffix(_OF_KIND) for name in every]
     for name in names:
-        if name in CHECKS or name in (others := _of_judges()):
+        if name in known:
             continue
         check, of_kind, kind = name.partition(":")
-        if check not in CHECKS:
+        if check not in known:
             raise UnknownCheckError(
-                f"{source} takes some of {listing((*CHECKS, *others))}, not {shown(name)}"
-                f"{nearest(check, (*CHECKS, *others))}"
+                f"{source} takes some of {listing(known)}, not {shown(name)}{nearest(check, known)}"
             )
-        if of_kind and check not in PER_KIND:
+        if of_kind and check not in per_kind:
             raise UnknownCheckError(
                 f"{source} takes {shown(check)}, not {shown(name)}; only these checks may end in a "
-                f"colon and a kind of tensor: {listing(PER_KIND)}"
+                f"colon and a kind of tensor: {listing(per_kind)}"
             )
         if of_kind:
             _require_kind(check, kind, source)

@@ -40,9 +40,10 @@ class Judgement(Protocol):
     `findings` lists failures and inconclusive checks. `not_compared` holds sentences about what the
     judge did not examine.
 
-    A judgement may also have `text`, the import path of a module whose `message` and `first_line`
-    turn it into a whole report and into one line; `summary`, the Point's entry in the terminal's
-    summary; and `artefacts`, the paths of files that the judge made, by what they are.
+    A judgement may also have `text`, the import path of a module whose function `message` turns it
+    into a whole report, and whose `first_line`, if there is one, into one line; `summary`, the
+    Point's entry in the terminal's summary; and `artefacts`, the paths of files that the judge
+    made, by what they are.
     """
 
     @property
@@ -58,9 +59,10 @@ class Judgement(Protocol):
 class Judge(Protocol):
     """Turns the Runs of a test into a Judgement.
 
-    Instances are created without arguments, once per process.  A class may also have `checks`, a
-    mapping from the names of its checks that can be inconclusive to what they mean: `accept` then
-    takes these names.
+    The judges of `assert_trainsafe` are created without arguments, once per process; those that an
+    assertion asks alone (`alone`) are created with what the assertion was given.  A class may also
+    have `checks`, a mapping from the names of its checks that can be inconclusive to what they
+    mean: `accept` then takes these names.
     """
 
     #: The name in findings, in reports and in the summary: "compare", "replay".
@@ -82,13 +84,15 @@ class Judge(Protocol):
 class FindingsJudgement:
     """A Judgement made from findings; its verdict is their worst, `pass` if there are none.
 
-    `artefacts` has the paths of files that the judge made, by what they are.
+    `artefacts` has the paths of files that the judge made, by what they are.  `what` names the
+    judged Run in a report: its program and its Point.
     """
 
     judge: str
     findings: Sequence[Finding] = ()
     not_compared: Sequence[str] = ()
     artefacts: Mapping[str, str] = field(default_factory=dict, kw_only=True)
+    what: str = field(default="", kw_only=True)
 
     @property
     def verdict(self) -> Verdict:

@@ -22,9 +22,9 @@ def first_line(judgement: Judgement | JointJudgement) -> str:
     """
     if isinstance(judgement, JointJudgement):
         judgement = judgement.leading
-    own = own_text(judgement)
+    own = getattr(own_text(judgement), "first_line", None)
     if own is not None:
-        return str(own.first_line(judgement))
+        return str(own(judgement))
     if not judgement.findings:
         return ""
     if judgement.verdict != "fail":

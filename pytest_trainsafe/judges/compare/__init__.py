@@ -1,5 +1,6 @@
 """The compare judge compares a candidate's Trace with its reference's, in one dtype.
 
+checks        the names of its checks that can be inconclusive
 judge         the registered judge, which runs the ladder
 ladder/       judges one dtype after another
 compare       compares the reference's tensors in dataflow order

@@ -4,6 +4,7 @@ A learned rule is an invariant.  Its form, such as "an argument is constant", is
 
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
+checks      the name of its check that can be inconclusive
 judge       the registered judge, which checks a test's packs
 text        the sentences of its findings, and the section on learned packs
 run         an observed run of a program

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 MAX_LISTED = 12
 
 
-def learn_message(judgement: FindingsJudgement, what: str) -> str:
-    """The message for a judgement of invariants that is not a pass; `what` names the run."""
+def message(judgement: FindingsJudgement) -> str:
+    """The message for a judgement of `assert_invariants` that is not a pass."""
     wrong = judgement.verdict == "fail"
     verdict = "breaks learned invariants" if wrong else "is inconclusive, so not a pass"
-    lines = head(f"trainsafe: {what} {verdict}")
+    lines = head(f"trainsafe: {judgement.what} {verdict}")
     for finding in judgement.findings:
         about = "" if finding.about is None else f" · {finding.about}"
         lines += ["", f"  {finding.check}{about}"]

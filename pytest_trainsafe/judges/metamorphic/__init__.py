@@ -3,6 +3,7 @@
 A metamorphic relation changes a Run, for example its batch size, so that the changed Run must by
 definition train in the same way as the unchanged one.
 
+checks     the name of its check that can be inconclusive
 judge      asks for the two Runs, compares their training, and checks that the change had an effect
 change     applies a relation's change to a RunSpec, and raises errors for changes that do not fit
 varied     executes one of the two Runs, and translates its traces for the comparison

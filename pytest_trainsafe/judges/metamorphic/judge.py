@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
-from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.judges.metamorphic.change import changed, setting_of, unseen
 from pytest_trainsafe.judges.metamorphic.relations.relation import Change, Relation, Setting, View
@@ -26,7 +27,8 @@ from pytest_trainsafe.judges.metamorphic.varied import VariedTraces, Vary
 from pytest_trainsafe.judges.replay.determinism.divergence import first_divergence
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.specs import Role
-from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -49,6 +51,24 @@ class RelationJudgement(FindingsJudgement):
     setting: Setting | None = None
     changes: str = ""
     draws: bool = False
+    text: ClassVar[str] = "pytest_trainsafe.judges.metamorphic.text"
+
+
+@dataclass(frozen=True, slots=True)
+class RelationJudge:
+    """Judges whether a fixture's program trains the same under a metamorphic relation."""
+
+    relation: Relation
+    name = JUDGE
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """Nothing: the Runs depend on the fixture, not on the Case alone."""
+        return []
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> RelationJudgement:
+        """Compares the fixture's Run with the one that the relation changes."""
+        accept = tuple(options.accept)
+        return judge_relation(runs.candidate, self.relation, options.loosen, accept)
 
 
 def judge_relation(

@@ -11,7 +11,7 @@ from pytest_trainsafe.report.rerun import rerun_of
 from pytest_trainsafe.report.rows import head, row
 
 
-def relation_message(judgement: RelationJudgement) -> str:
+def message(judgement: RelationJudgement) -> str:
     """The message for a judgement of `assert_same_by` that is not a pass."""
     compared, relation, setting = judgement.compared, judgement.relation, judgement.setting
     assert compared is not None

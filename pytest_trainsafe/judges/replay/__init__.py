@@ -1,5 +1,6 @@
 """Judges whether training repeats: its random numbers, its results, and what follows a restart.
 
+checks       the names of its checks that can be inconclusive
 rng          the ledger of random draws, and the rules that it must obey
 determinism  the same Run twice gives the same bits
 resume       a Run that continues from a checkpoint goes on as if never interrupted

@@ -29,6 +29,9 @@ _TOLD: pytest.StashKey[dict[Path, str]] = pytest.StashKey()
 
 _LONGEST_NAME = 120
 
+#: The most Findings of one test that its report carries.
+MOST_FINDINGS = 200
+
 
 def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
     """Notes the line at which ranks raised an exception, and shortens one that was told before."""
@@ -63,6 +66,20 @@ def shorten_line(item: pytest.Item, error: BaseException | None, report: pytest.
         entry = (f"{PROPERTY}_line", crash.message)
         item.user_properties.append(entry)
         report.user_properties.append(entry)
+
+
+def attach_findings(error: BaseException | None, report: pytest.TestReport) -> None:
+    """Adds the Findings of an exception to its report: `report.trainsafe_findings`, plain data.
+
+    pytest-xdist carries it to the process that reports.  Values that JSON does not have, such as
+    complex numbers, are texts.
+    """
+    findings = getattr(error, "findings", ()) if isinstance(error, TrainsafeError) else ()
+    if findings:
+        import msgspec
+
+        encoded = msgspec.json.encode(findings[:MOST_FINDINGS], enc_hook=str)
+        vars(report)["trainsafe_findings"] = msgspec.json.decode(encoded)
 
 
 def store(item: pytest.Item, report: pytest.TestReport, folder: Path | None) -> None:

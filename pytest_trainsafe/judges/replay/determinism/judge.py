@@ -7,15 +7,18 @@ of fresh memory (`variation`), so that a result that depends on one of these dif
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding, Pattern
-from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.replay.determinism.cause import Cause, Code, cause_of_draws, find_cause
 from pytest_trainsafe.judges.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judges.replay.determinism.variation import not_varied, variables
-from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
@@ -39,6 +42,33 @@ _SHORT: dict[Code, str] = {
     "operator": "depends on a nondeterministic operator",
     "unknown": "differs between equal Runs",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminismJudgement(FindingsJudgement):
+    """The judgement of `assert_deterministic`."""
+
+    text: ClassVar[str] = "pytest_trainsafe.judges.replay.determinism.text"
+
+
+@dataclass(frozen=True, slots=True)
+class DeterminismJudge:
+    """Judges whether the Run of the first rung records the same bits `repeats` times."""
+
+    repeats: int
+    name = "replay"
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """Nothing: the Runs depend on the fixture, not on the Case alone."""
+        return []
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> DeterminismJudgement:
+        """Compares the repetitions of the fixture's Run."""
+        traces = runs.candidate
+        point = case.point if traces.role == "candidate" else case.reference_point
+        what = f"{case.program.path} at {point.without('dtype')}"
+        found = judge_determinism(traces, self.repeats)
+        return DeterminismJudgement(self.name, found.findings, found.not_compared, what=what)
 
 
 def judge_determinism(traces: Traces, repeats: int) -> FindingsJudgement:

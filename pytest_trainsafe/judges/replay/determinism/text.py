@@ -10,11 +10,11 @@ from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import head, row
 
 
-def determinism_message(judgement: FindingsJudgement, program: str, point: str) -> str:
+def message(judgement: FindingsJudgement) -> str:
     """The message for a judgement of `assert_deterministic` that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = "is not deterministic" if wrong else "is inconclusive, so not a pass"
-    lines = head(f"trainsafe: {program} at {point} {what}")
+    lines = head(f"trainsafe: {judgement.what} {what}")
     for finding in judgement.findings:
         about = f"{finding.about} " if finding.about is not None else ""
         lines += ["", f"  {finding.check}", *row("first", about + finding.message)]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 from msgspec import structs
 
@@ -17,7 +18,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
-from pytest_trainsafe.judges.contract import FindingsJudgement
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judges.replay.resume.arguments import Resumption
 from pytest_trainsafe.judges.replay.resume.beside import not_continued
@@ -33,10 +34,11 @@ from pytest_trainsafe.judges.replay.resume.state import entry_differences
 from pytest_trainsafe.judges.replay.resume.streams.find import stream_differences
 from pytest_trainsafe.judges.replay.rng.draws import Draws, describe_draw
 from pytest_trainsafe.runs.rounding import rounding_of
-from pytest_trainsafe.runs.traces import Traces
+from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap
-from pytest_trainsafe.trace.run_spec import Resume
+from pytest_trainsafe.trace.run_spec import Resume, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +51,31 @@ class ResumedJudgement(FindingsJudgement):
 
     compared: LadderJudgement | None = None
     dtype: str = ""
+    text: ClassVar[str] = "pytest_trainsafe.judges.replay.resume.text"
+
+
+@dataclass(frozen=True, slots=True)
+class ResumeJudge:
+    """Judges whether the training of a fixture can be interrupted and resumed as described."""
+
+    resumption: Resumption
+    name = "replay"
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """Nothing: the Runs depend on the fixture, not on the Case alone."""
+        return []
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> ResumedJudgement:
+        """Interrupts and resumes the fixture's Run."""
+        judgement = judge_resumable(runs.candidate, self.resumption)
+        where = f"{self.resumption.point} in {judgement.dtype}"
+        return replace(
+            judgement,
+            what=(
+                f"{case.program.path} at {where}, interrupted after step "
+                f"{self.resumption.at_step - 1} and resumed"
+            ),
+        )
 
 
 def judge_resumable(traces: Traces, resumption: Resumption) -> ResumedJudgement:

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.text.message import message_of
-from pytest_trainsafe.judges.replay.resume.arguments import Resumption
 from pytest_trainsafe.judges.replay.resume.judge import ResumedJudgement
 from pytest_trainsafe.report.rows import head, row
 
 
-def resume_message(judgement: ResumedJudgement, program: str, resumption: Resumption) -> str:
+def message(judgement: ResumedJudgement) -> str:
     """The message for a judgement of `assert_resumable` that is not a pass."""
     wrong = judgement.verdict == "fail"
     what = (
@@ -20,9 +19,7 @@ def resume_message(judgement: ResumedJudgement, program: str, resumption: Resump
         if wrong
         else "is inconclusive, so not a pass"
     )
-    interrupted = f"interrupted after step {resumption.at_step - 1} and resumed"
-    where = f"{resumption.point} in {judgement.dtype}"
-    lines = head(f"trainsafe: {program} at {where}, {interrupted}, {what}")
+    lines = head(f"trainsafe: {judgement.what}, {what}")
     shown = [each for each in judgement.findings if each.judge == "replay"]
     for finding in shown:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
 
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding
@@ -22,9 +24,16 @@ from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, LedgerGap, UnseenDra
 from pytest_trainsafe.trace.rng.ledger import ledger
 
 
+@dataclass(frozen=True, slots=True)
+class RngJudgement(FindingsJudgement):
+    """The judgement of the rules on random numbers."""
+
+    text: ClassVar[str] = "pytest_trainsafe.judges.replay.rng.text"
+
+
 def judge_rng(
     candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
-) -> FindingsJudgement:
+) -> RngJudgement:
     """Judge the random numbers that a candidate draws.
 
     The reference, a Run in the same dtype, is not judged: its draws show which tensors of the
@@ -62,7 +71,12 @@ def judge_rng(
     ]
     notes = [*_notes(draws, unknown, repeated, seeds)]
     notes += unused(draws, rules)
-    return FindingsJudgement("replay", tuple(sorted(found, key=lambda f: f.order)), tuple(notes))
+    return RngJudgement(
+        "replay",
+        tuple(sorted(found, key=lambda f: f.order)),
+        tuple(notes),
+        what=f"{candidate.manifest.program} at {candidate.point}",
+    )
 
 
 def _unseen(draws: Draws) -> list[Finding]:

@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.report.rows import row
-from pytest_trainsafe.trace.reader import Trace
 
 
-def rng_message(judgement: FindingsJudgement, trace: Trace) -> str:
+def message(judgement: FindingsJudgement) -> str:
     """The report of the Findings of the rules on random numbers, on one trace."""
     wrong = judgement.verdict == "fail"
     what = "draws its random numbers wrongly" if wrong else "inconclusive, so not a pass"
-    head = f"trainsafe: {trace.manifest.program} at {trace.point}"
+    head = f"trainsafe: {judgement.what}"
     lines = [f"{head} {what}" if wrong else f"{head}: {what}"]
     for finding in judgement.findings:
         lines += ["", f"  {finding.check}", *row("what", finding.message)]

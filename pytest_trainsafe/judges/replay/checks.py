@@ -1,0 +1,14 @@
+"""The checks of random numbers and of resume that can be inconclusive, and what each then means."""
+
+from __future__ import annotations
+
+CHECKS = {
+    "rng:dp_same_dropout": "dp ranks draw the same dropout, perhaps for different data",
+    "rng:expected": "an expectation matches no draws that can be compared",
+    "rng:unseen": "dropout is active, and the ledger shows none of its draws",
+    "resume:lr_schedule": "a scheduler was not restored, and no result differs because of it",
+    "resume:nondeterministic": "two trainings differ before the checkpoint",
+    "resume:nothing": "nothing was recorded that could show a wrong resume",
+    "resume:rng": "a random stream was not restored, and no result differs because of it",
+    "resume:scaler": "a gradient scaler was not restored, and no result differs because of it",
+}

@@ -9,6 +9,7 @@ rounding       the dtype whose rounding error limits the comparison of a Run
 ahead          launches the next test's Runs
 unused_traces  warns of a test that requests no Run
 cached         references that later runs of pytest reuse
+progress       what Runs do now, for the terminal
 substitute     Runs that are made in another way than from the start
 interrupt      stops Runs at Ctrl-C
 group          the fixture `torchrun_group`

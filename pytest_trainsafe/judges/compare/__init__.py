@@ -19,7 +19,7 @@ tolerance/    determines how large an error rounding explains
 narrowed      finds values that were rounded to a narrower dtype
 rung          the traces that are judged together, and whether they did the `same_computation`
 tensors/      compares one logical tensor with its reference
-events        the keys, values and notes of rewritten tensors, on both sides
+events/       the keys, values and notes of rewritten tensors, on both sides
 instrument/   what this changes in the ranks: noise, and rewritten values
 text/         the sentences of reports
 """

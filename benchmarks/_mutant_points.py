@@ -190,7 +190,7 @@ def _measured(
     session: Session, packages: Packages, place: Place, point: Point
 ) -> dict[str, list[int]]:
     folder = packages.clean / MUTATED
-    lines = session.directory("lines") / "rank"
+    lines = session.folders.new("lines") / "rank"
     arguments = {
         "program": packages.program(place.program).path,
         "folder": str(folder),

@@ -93,11 +93,12 @@ def of_ranks(
     spec = msgspec.structs.replace(
         spec_of(case, "candidate", dtype), observe=Observe(apis=tuple(apis)), rng=False
     )
-    before = {*session.root.iterdir()} if session.root.exists() else set()
+    root = session.folders.root
+    before = {*root.iterdir()} if root.exists() else set()
     try:
-        trace = session.run(spec).result().trace
+        trace = session.scheduler.run(spec).result().trace
     except GroupFailure:
-        (folder,) = {*session.root.iterdir()} - before
+        (folder,) = {*root.iterdir()} - before
         path = folder / "trace"
         files = [path / f"rank{rank}" / FILE for rank in range(case.point.world_size)]
         tables = [read_table(file, rank, below=path) for rank, file in enumerate(files)]

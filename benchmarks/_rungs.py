@@ -14,9 +14,9 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.errors import Wide
 from pytest_trainsafe.judges.compare.ladder.ladder import make_rung, more_samples
 from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensors.errors import Wide
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve

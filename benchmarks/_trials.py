@@ -18,7 +18,7 @@ from _judged import Row
 from pytest_trainsafe.assertions import Loosen
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.ladder.judgement import ladder_of
+from pytest_trainsafe.judges.compare.judgement import ladder_of
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
 from pytest_trainsafe.launch import GroupFailure

@@ -35,7 +35,7 @@ from bench_peers import apart, timed
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
-from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer
+from pytest_trainsafe.launch import Launcher, Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.reference_models import deepspeed_gpt
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
@@ -118,7 +118,7 @@ def group(launcher: Launcher, stage: int, folder: Path) -> float:
     """The seconds of DeepSpeed's test in ranks that `launcher` starts."""
     began = time.perf_counter()
     task = Task.of(deepspeed_work.group, stage, world_size=deepspeed_work.RANKS)
-    launcher.run(task, timeout=TIMEOUT, workdir=folder).raise_for_failure()
+    raise_for_failure(launcher.run(task, timeout=TIMEOUT, workdir=folder))
     return time.perf_counter() - began
 
 

@@ -18,7 +18,14 @@ from pathlib import Path
 import programs
 from _measure import finish, machine, median, quick, ratios, show
 
-from pytest_trainsafe.launch import Launcher, Task, TorchrunLauncher, WarmLauncher, WarmServer
+from pytest_trainsafe.launch import (
+    Launcher,
+    Task,
+    TorchrunLauncher,
+    WarmLauncher,
+    WarmServer,
+    raise_for_failure,
+)
 
 TIMEOUT = 300.0
 
@@ -67,7 +74,7 @@ def launched(launcher: Launcher, ranks: int, folder: Path) -> float:
     """The seconds of a group that `launcher` starts, until its outcomes are read."""
     began = time.perf_counter()
     task = Task.of(programs.empty, world_size=ranks)
-    launcher.run(task, timeout=TIMEOUT, workdir=folder).raise_for_failure()
+    raise_for_failure(launcher.run(task, timeout=TIMEOUT, workdir=folder))
     return time.perf_counter() - began
 
 

@@ -83,7 +83,8 @@ def one_point(session: Session, layers: int, point: Point) -> tuple[float, float
     report = report_of(judge_case(candidate, reference))
     wall = time.perf_counter() - began
     session.discard(candidate)
-    replace_budget(session, Budget())  # or the next Point's failure would only refer to this one
+    # Or the next Point's failure would only refer to this one.
+    replace_budget(session.scheduler, Budget())
     if FAULT not in " ".join(report.split()):
         raise SystemExit(f"the fault was not found, so nothing was measured:\n{report}")
     localizing = published[0]["seconds"]["localize"]

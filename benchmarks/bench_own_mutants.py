@@ -46,9 +46,9 @@ _TOLERANCE = "judges/compare/test_compare_tolerance.py"
 #: and which known error it looks like.
 MUTATED: Mapping[str, tuple[str, ...]] = {
     "align/merge.py": ("align/test_align_merge.py",),
-    "judges/compare/errors.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
-    "judges/compare/tensor.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
-    "judges/compare/tolerance/allowance.py": (_TOLERANCE, _TENSOR),
+    "judges/compare/tensors/errors.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
+    "judges/compare/tensors/tensor.py": (_TENSOR, "judges/compare/test_compare_odd_tensors.py"),
+    "judges/compare/tensors/allowance.py": (_TOLERANCE, _TENSOR),
     "judges/compare/tolerance/gradient_norm.py": ("judges/compare/test_compare_gradient_norm.py",),
     "judges/loosen.py": (_TOLERANCE,),
     "judges/compare/tolerance/reference_tolerances.py": (_TOLERANCE,),

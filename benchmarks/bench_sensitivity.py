@@ -26,10 +26,10 @@ from pytest_trainsafe.core.indices import index_arrays
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.errors import Wide, norm
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import allowance_by, judge_allowed
-from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.errors import Wide, norm
+from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by, judge_allowed
 from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS
 
 POINT = Point.of(tp=2, cp=2, sp=True)

@@ -21,10 +21,10 @@ from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.sketch.screen import screen_tensor
+from pytest_trainsafe.judges.compare.tensors.screen import screen_tensor
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
-from pytest_trainsafe.launch import Task, TorchrunLauncher
+from pytest_trainsafe.launch import Task, TorchrunLauncher, raise_for_failure
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
@@ -81,7 +81,7 @@ def cost(sizes: dict[str, int], dtype: str, small: bool) -> dict[str, Any]:
         arguments = (temporary, repetitions, steps, sizes, dtype)
         task = Task.of(programs.step_seconds, *arguments, world_size=1)
         result = TorchrunLauncher().run(task, timeout=1200, workdir=Path(temporary))
-        result.raise_for_failure()
+        raise_for_failure(result)
         found = result.values[0]
     milliseconds = {what: 1000 * median(of["seconds"]) for what, of in found.items()}
     return {

@@ -27,9 +27,9 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.errors import Wide, norm
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import judge_allowed
+from pytest_trainsafe.judges.compare.tensors.errors import Wide, norm
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug

@@ -93,13 +93,13 @@ def localizing(candidate_trace):
     """Localize the faulty code after a failure of this test, within a separate time budget."""
     from pytest_trainsafe.judges.compare.localize.budget import Budget, budget_of, replace_budget
 
-    case, session = candidate_trace.case, candidate_trace.runs.session
+    case, scheduler = candidate_trace.case, candidate_trace.runs.scheduler
     candidate_trace.case = replace(case, settings=replace(case.settings, localize=600.0))
     budget = Budget()
-    before = budget_of(session)
-    replace_budget(session, budget)
+    before = budget_of(scheduler)
+    replace_budget(scheduler, budget)
     yield budget
-    replace_budget(session, before)
+    replace_budget(scheduler, before)
 
 
 @pytest.fixture
@@ -123,8 +123,8 @@ def shared_fork_server(_torch, request, monkeypatch):
 
     For tests that do not test the fork server.
     """
-    session = get_session(request)
-    address = getattr(session.launchers.of(script=False, stop=session.stop), "address", "")
+    groups = get_session(request).groups
+    address = getattr(groups.launchers.of(script=False, stop=groups.stop), "address", "")
     if address:
         inner = Path(__file__).parent / "inner"
         monkeypatch.syspath_prepend(inner)

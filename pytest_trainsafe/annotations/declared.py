@@ -1,6 +1,7 @@
 """Layouts that a user declares in YAML, in the style of TTrace's Figure 3.
 
-Called by the recorder for modules and the loss, and by `record/layouts/resolve.py` for parameters.
+Called by the recorder for modules and the loss, and by `record/model/parameter_layout.py` for
+parameters.
 """
 
 from __future__ import annotations

@@ -23,7 +23,8 @@ from pytest_trainsafe.core.links import unlinked
 RANK_SIDE = (
     *("align", "annotations", "arithmetic", "compat", "core", "frameworks"),
     *("launch", "record", "sweep", "trace"),
-    *("judges/compare/instrument", "judges/learn/events", "judges/learn/instrument"),
+    *("judges/compare/events", "judges/compare/instrument"),
+    *("judges/learn/events", "judges/learn/instrument"),
     *("judges/metamorphic/relations", "judges/replay/per_example"),
     *("judges/replay/checkpoints/events", "judges/replay/checkpoints/instrument"),
     *("judges/replay/determinism/instrument", "judges/replay/resume/instrument"),

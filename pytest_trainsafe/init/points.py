@@ -18,7 +18,7 @@ from pytest_trainsafe.init.files import beside, create
 from pytest_trainsafe.init.program import Found
 from pytest_trainsafe.init.trial import LAYOUTS, Trial
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.ladder.judgement import ladder_of
+from pytest_trainsafe.judges.compare.judgement import ladder_of
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
 from pytest_trainsafe.judges.joint import JointJudgement, judge_case
 from pytest_trainsafe.launch import GroupFailure

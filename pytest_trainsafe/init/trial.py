@@ -10,10 +10,10 @@ from msgspec import structs
 
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.init.files import create
-from pytest_trainsafe.judges.compare.tolerance.same_computation import differs_from_itself
+from pytest_trainsafe.judges.compare.same_computation import differs_from_itself
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
-from pytest_trainsafe.runs.requested import Run
+from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace

@@ -10,13 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from pytest_trainsafe.launch.command import rank_command, run_command
     from pytest_trainsafe.launch.data import NotDataError
-    from pytest_trainsafe.launch.failure import GroupFailure
+    from pytest_trainsafe.launch.failure import GroupFailure, raise_for_failure
     from pytest_trainsafe.launch.forkserver.launcher import WarmLauncher
     from pytest_trainsafe.launch.forkserver.start import WarmServer
     from pytest_trainsafe.launch.protocol import Launcher, LaunchSetup
     from pytest_trainsafe.launch.result import GroupResult, RankResult
-    from pytest_trainsafe.launch.supervise.command import rank_command, run_command
     from pytest_trainsafe.launch.task import Script, Task
     from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environment
 
@@ -33,6 +33,7 @@ __all__ = [
     "WarmLauncher",
     "WarmServer",
     "environment",
+    "raise_for_failure",
     "rank_command",
     "run_command",
 ]
@@ -50,8 +51,9 @@ _HOME = {
     "WarmLauncher": "forkserver.launcher",
     "WarmServer": "forkserver.start",
     "environment": "torchrun.launcher",
-    "rank_command": "supervise.command",
-    "run_command": "supervise.command",
+    "raise_for_failure": "failure",
+    "rank_command": "command",
+    "run_command": "command",
 }
 
 

@@ -39,6 +39,15 @@ class GroupFailure(TrainsafeError):
         self.told_by = told_by
 
 
+def raise_for_failure(result: GroupResult, what: str = "") -> None:
+    """Raises GroupFailure, whose message says what happened, unless the result is `ok`.
+
+    `what` describes the group in the message, such as "the candidate at tp=2".
+    """
+    if not result.ok:
+        raise GroupFailure(result, what)
+
+
 def message(result: GroupResult, what: str = "") -> str:
     """The whole text: headline, evidence of the first failed rank, the other ranks, files."""
     parts = [headline(result), *([f"this was {what}"] if what else []), *result.mismatches[1:]]

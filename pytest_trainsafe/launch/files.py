@@ -5,7 +5,7 @@ launcher.log                 output of torchrun, or of the process that forks th
 rank0/stdout.txt stderr.txt  output of the program
 rank0/started                the rank's process id, written when the program begins
 rank0/ledger.jsonl           the rank's collectives, one per line, written before each call
-rank0/blocked                which of those calls has not returned: `supervise/blocked.py`
+rank0/blocked                which of those calls has not returned: `collectives/blocked.py`
 rank0/flight.json            torch's flight record of the rank, complete or absent
 rank0/ask                    a pipe: a byte in it requests flight.json; removed with the group
 rank0/tmp                    sockets of multiprocessing or a link to them; removed with the group

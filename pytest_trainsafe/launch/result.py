@@ -79,16 +79,9 @@ class GroupResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> list[Any]:
-        """The return value of each rank's program, by rank; raises `GroupFailure` unless `ok`."""
-        self.raise_for_failure()
-        return [rank.value for rank in self.ranks]
+        """The return value of each rank's program, by rank; only of a result that is `ok`.
 
-    def raise_for_failure(self, what: str = "") -> None:
-        """Raises `GroupFailure`, whose message says what happened, unless `ok`.
-
-        `what` describes this group in the message, such as "the candidate at tp=2".
+        `raise_for_failure` in `launch.failure` says what happened otherwise.
         """
-        if not self.ok:
-            from pytest_trainsafe.launch.failure import GroupFailure
-
-            raise GroupFailure(self, what)
+        assert self.ok, self
+        return [rank.value for rank in self.ranks]

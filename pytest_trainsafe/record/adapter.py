@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 import torch
 from torch import nn
 
-from pytest_trainsafe.core.layout import Layout, Sizes
+from pytest_trainsafe.core.layout import Flat, Layout, Sizes
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.clock import ProgramError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.annotations.declared import Annotations
     from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-    from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
     from pytest_trainsafe.trace.writer import RankWriter
 
 Parts = Sequence[tuple[str, nn.Module]]
@@ -80,6 +79,44 @@ class Watched:
     annotations: Annotations
     writer: RankWriter
     hooks: ModuleHooks
+
+
+@dataclass(frozen=True, slots=True)
+class RankTensor:
+    """A tensor of this rank that belongs to a parameter.
+
+    Without a `flat_range`, the tensor has the parameter's layout.  With a `flat_range`, it is a
+    vector of the elements in that range of this rank's flattened shard.  If the range is empty,
+    this rank has no element.
+
+    Optimizers may also keep a single number, such as a step count, for all elements of a range.
+    The tensor is then a vector of this one number, and `flat_range` has the shape ().
+    """
+
+    tensor: torch.Tensor
+    flat_range: Flat | None = None
+
+
+class ParameterAdapter(Protocol):
+    """Finds the tensors of a parameter on this rank.
+
+    A str in place of a tensor says why the tensor is unavailable; None means that there is none.
+    """
+
+    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
+        """The shape of this rank's part of the parameter, even while its memory is elsewhere."""
+
+    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
+        """The tensor that the model computes with."""
+
+    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
+        """The gradient that the optimizer is about to use, after every reduction."""
+
+    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
+        """The copy that the optimizer updates, if it is not the parameter itself."""
+
+    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
+        """Yields the names and tensors of the optimizer's state for the parameter."""
 
 
 class Adapter:

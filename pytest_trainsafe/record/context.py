@@ -16,12 +16,12 @@ from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.marks import Marks
-from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of, permuted
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
 from pytest_trainsafe.record.model.shard_shapes import StoreExchange
-from pytest_trainsafe.record.pipelining import follow
+from pytest_trainsafe.record.steps.marks import Marks
+from pytest_trainsafe.record.steps.microbatches import SPLIT, MicrobatchOrder, numbers_of, permuted
+from pytest_trainsafe.record.steps.pipelining import follow
 from pytest_trainsafe.record.tracked_point import TrackedCoordinates, TrackedPoint
 from pytest_trainsafe.record.training.clipping import before_clip
 from pytest_trainsafe.trace.run_spec import RunSpec

@@ -18,7 +18,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.changes import Changes
-from pytest_trainsafe.record.model.origins import Origins
+from pytest_trainsafe.record.lines.origins import Origins
 from pytest_trainsafe.record.model.parts import unwrapped
 from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.program_dtype.draws import Draws

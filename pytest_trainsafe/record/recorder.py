@@ -22,14 +22,14 @@ from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.hooks.source import described
 from pytest_trainsafe.record.instrument import Instrument, WatchedModel
 from pytest_trainsafe.record.instruments import Instruments
-from pytest_trainsafe.record.layouts.resolve import contradictions
+from pytest_trainsafe.record.lines.origins import origins
+from pytest_trainsafe.record.lines.sites import Sites
+from pytest_trainsafe.record.lines.source import described
 from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
 from pytest_trainsafe.record.model.inputs import ModelInputs
-from pytest_trainsafe.record.model.origins import origins
+from pytest_trainsafe.record.model.parameter_layout import contradictions
 from pytest_trainsafe.record.model.parts import (
     Model,
     named_modules,
@@ -41,13 +41,13 @@ from pytest_trainsafe.record.model.parts import (
 from pytest_trainsafe.record.model.unwatched import Beside
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 from pytest_trainsafe.record.program_dtype.draws import Draws
+from pytest_trainsafe.record.tensors import local_values, own_layout, rng_hash
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.collectives import CollectiveRecorder
 from pytest_trainsafe.record.training.conditions import Conditions, Modes
 from pytest_trainsafe.record.training.left import Left
 from pytest_trainsafe.record.training.parameters import ParameterRecorder
 from pytest_trainsafe.record.training.reductions import Reductions
-from pytest_trainsafe.record.training.tensors import local_values, own_layout, rng_hash
 from pytest_trainsafe.record.training.unheld import UnheldChanges
 from pytest_trainsafe.record.training.written import Writes
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.launch import GroupResult, Task
+from pytest_trainsafe.launch import GroupResult, Task, raise_for_failure
 from pytest_trainsafe.launch.task import device_of
 from pytest_trainsafe.runs.progress.terminal import with_console
 from pytest_trainsafe.sweep.case import Case
@@ -50,7 +50,7 @@ class Group:
         device = device_of(settings.device, world_size)
         task = Task.of(function, *args, world_size=world_size, device=device, **kwargs)
         task = with_console(task, settings)
-        workdir = self._session.directory("group")
-        self.last = result = self._session.launch(task, settings.timeout, workdir)
-        result.raise_for_failure()
+        workdir = self._session.folders.new("group")
+        self.last = result = self._session.groups.launch(task, settings.timeout, workdir)
+        raise_for_failure(result)
         return list(result.values)

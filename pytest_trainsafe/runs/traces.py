@@ -17,7 +17,8 @@ from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
-from pytest_trainsafe.runs.requested import RequestedRuns, Run
+from pytest_trainsafe.runs.execution.run import Run
+from pytest_trainsafe.runs.requested import RequestedRuns
 from pytest_trainsafe.runs.rounding import rounding_of
 from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.sweep.case import Case
@@ -128,7 +129,7 @@ class Traces:
         False if a Run of the program is known to make decisions, such as the choices of a top-k:
         the Runs that replay these decisions are known only after the decisions are recorded.
         """
-        return self._program not in self.runs.session.deciding
+        return self._program not in self.runs.deciding
 
     def rewritten(
         self,
@@ -155,7 +156,7 @@ class Traces:
         """
         if not any(id.kind == "decision" for id in self.at(dtype).ids()):
             return None
-        self.runs.session.deciding.add(self._program)
+        self.runs.deciding.add(self._program)
         return self.spec(dtype) if self.rounding(dtype) != "float64" else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:
@@ -205,4 +206,4 @@ class Runs:
 
     def keep(self, spec: RunSpec) -> Path:
         """Copies the trace of a Run to a folder that outlasts the test, and returns its path."""
-        return self.candidate.runs.session.keep(self.get(spec).trace)
+        return self.candidate.runs.keep(spec)

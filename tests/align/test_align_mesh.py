@@ -20,10 +20,10 @@ from pytest_trainsafe.core.layout import (
 )
 from pytest_trainsafe.core.mesh import Mesh, moved, rank_at, ranks_along
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
-from pytest_trainsafe.record.layouts.resolve import parameter_layout
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+from pytest_trainsafe.record.model.parameter_layout import parameter_layout
 
 ROLES = {"dp_replicate": "dp", "dp_shard": "dp", "ring": "cp", "heads": "cp"}
 HYBRID = Mesh("tp", "dp_replicate", "dp_shard", roles={n: ROLES[n] for n in list(ROLES)[:2]})

@@ -10,7 +10,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes
+from pytest_trainsafe.record.model.parameter_layout import gradient_partial_axes
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import ModuleEvent

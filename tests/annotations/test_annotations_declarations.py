@@ -13,7 +13,7 @@ from pytest_trainsafe.annotations.patterns import matches
 from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes
+from pytest_trainsafe.record.model.parameter_layout import gradient_partial_axes
 from pytest_trainsafe.trace.local_key_paths import is_local, note_of
 
 

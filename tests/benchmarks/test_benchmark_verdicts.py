@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from pytest_trainsafe.judges.compare.errors import norm
-from pytest_trainsafe.judges.compare.tensor import allowance_by, judge_allowed
+from pytest_trainsafe.judges.compare.tensors.errors import norm
+from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by, judge_allowed
 from pytest_trainsafe.reference_models.bugs import BUGS
 
 

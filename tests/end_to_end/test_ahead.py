@@ -20,7 +20,7 @@ from pytest_trainsafe import assert_trainsafe
 LOG = {log!r}
 
 def launched(traces):
-    return traces.runs.session._scheduled.keys() & traces.specs()
+    return traces.runs.scheduler.scheduled.keys() & traces.specs()
 
 def marked(**arguments):
     return pytest.mark.trainsafe(train, dp=2, args={{"log": LOG, **arguments}})
@@ -86,7 +86,7 @@ def test_second(candidate_trace, reference_trace):
 
 @marked(tag="third")
 def test_third(candidate_trace, reference_trace):
-    launched = candidate_trace.runs.session._scheduled
+    launched = candidate_trace.runs.scheduler.scheduled
     known = [key for key in launched if "something else" in key.arguments]
     assert not [key for key in known if key.point.world_size > 1]
     assert_trainsafe(candidate_trace, reference_trace)
@@ -181,12 +181,12 @@ here = os.getcwd()
 
 @marked(tag="holding")
 def test_holding(candidate_trace, reference_trace, tmp_path):
-    session = candidate_trace.runs.session
-    with session.leases.take(1000):  # the next test's Runs wait in the queue
-        session.look_ahead()
+    runs = candidate_trace.runs
+    with runs.scheduler.executor.groups.leases.take(1000):  # the next test's Runs wait in the queue
+        runs.look_ahead()
         os.environ["WANTED"] = "b"
         os.chdir(tmp_path)
-    for order in session._scheduled.values():
+    for order in runs.scheduler.scheduled.values():
         order.run.exception()
     del os.environ["WANTED"]
 """,

@@ -265,9 +265,9 @@ def test_a_repeated_run_fails_again_only_if_it_raises_the_same_error(
         done.set_exception(second) if second is not None else done.set_result(None)
         return done
 
-    session: Any = SimpleNamespace(run=run)
+    scheduler: Any = SimpleNamespace(run=run)
     case = Case(POINT, Program("model:train"), Settings())
-    traces = Traces(case, "candidate", RequestedRuns(session), "full")
+    traces = Traces(case, "candidate", RequestedRuns(scheduler, lambda: None), "full")
 
     assert traces.fails_again("float64", failure("no kernel")) is again
     assert asked == [1]

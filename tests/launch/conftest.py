@@ -17,6 +17,7 @@ from pytest_trainsafe.launch import (
     TorchrunLauncher,
     WarmLauncher,
     WarmServer,
+    raise_for_failure,
 )
 
 
@@ -63,7 +64,7 @@ def failure(launch: Launch) -> Callable[..., str]:
 
     def run(program: Any, *args: Any, **options: Any) -> str:
         with pytest.raises(GroupFailure) as caught:
-            launch(program, *args, **options).raise_for_failure()
+            raise_for_failure(launch(program, *args, **options))
         return str(caught.value)
 
     return run

@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from fault_catalogue import DOCS, FAULTS, Fault, headline_pattern, written
 
-from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task
+from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher, Task, raise_for_failure
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
 
 #: Timeouts: a group that fails early never reaches LONG; a group that hangs waits for SHORT.
@@ -51,10 +51,10 @@ def run(fault: Fault, launcher: Launcher, folder: Path) -> GroupResult:
 def check(fault: Fault, result: GroupResult, launcher: str, folder: Path) -> None:
     """The row's promises of a group that has ended."""
     if fault.ends == "normally":
-        result.raise_for_failure()
+        raise_for_failure(result)
     else:
         with pytest.raises(GroupFailure) as caught:
-            result.raise_for_failure()
+            raise_for_failure(result)
         message = str(caught.value)
         first, *others = headline_pattern(fault, launcher)
         assert re.match(first, message.splitlines()[0]), message

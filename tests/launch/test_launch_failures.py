@@ -10,7 +10,7 @@ import launch_programs
 import pytest
 from launch_programs import Launch
 
-from pytest_trainsafe.launch import GroupFailure, Launcher, Task
+from pytest_trainsafe.launch import GroupFailure, Launcher, Task, raise_for_failure
 
 Failure = Callable[..., str]
 
@@ -28,7 +28,7 @@ def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
 def test_a_failure_names_the_run_that_its_group_belongs_to(launch: Launch) -> None:
     result = launch(launch_programs.raise_on_rank_1)
     with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure("the candidate at tp=2, in float32")
+        raise_for_failure(result, "the candidate at tp=2, in float32")
     lines = str(caught.value).splitlines()
     assert lines[0] == "rank 1 of 2 raised ValueError: the answer is not 42"
     assert lines[1] == "this was the candidate at tp=2, in float32"
@@ -38,7 +38,7 @@ def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch)
     result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
     assert [rank.status for rank in result.ranks] == ["hung"] * 3
     with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure()
+        raise_for_failure(result)
     text = str(caught.value)
     assert text.startswith("3 of 3 ranks had not finished after 5 s; rank 1 is the odd one out\n")
     assert "\nranks 0, 2 of 3 wait in all_reduce at " in text

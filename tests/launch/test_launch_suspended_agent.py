@@ -8,7 +8,7 @@ from pathlib import Path
 import fault_programs
 import pytest
 
-from pytest_trainsafe.launch import GroupFailure, Task, TorchrunLauncher
+from pytest_trainsafe.launch import GroupFailure, Task, TorchrunLauncher, raise_for_failure
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 
@@ -21,7 +21,7 @@ def test_an_agent_that_is_suspended_while_ranks_need_it_is_named(tmp_path: Path)
     assert [rank.suspended for rank in result.ranks] == [False, False]
     assert result.first_failed is None
     with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure()
+        raise_for_failure(result)
     assert re.match(
         r"fault_programs:stop_agent on 2 ranks: the process that started the ranks \(id \d+\) was "
         r"suspended by a signal \(SIGSTOP or similar, process state T\) and not resumed\n",
@@ -36,6 +36,6 @@ def test_an_agent_that_is_suspended_when_the_ranks_are_done_is_resumed(tmp_path:
 
     result = TorchrunLauncher(grace=2.0).run(task, timeout=100, workdir=tmp_path)
 
-    result.raise_for_failure()
+    raise_for_failure(result)
     assert result.values == ["done", "done"]
     assert result.seconds < 60

@@ -16,7 +16,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pytest_trainsafe.launch import GroupFailure, Task, WarmLauncher, data
+from pytest_trainsafe.launch import GroupFailure, Task, WarmLauncher, data, raise_for_failure
 from pytest_trainsafe.launch import files as files_module
 from pytest_trainsafe.launch.collectives.collective import Collective, LedgerError, read_ledger
 from pytest_trainsafe.launch.collectives.flight import read_flight
@@ -216,7 +216,7 @@ def test_a_rank_that_replaces_its_files_is_named_in_the_failure(
     task = Task.of(program, *args, world_size=2)
     result = warm.run(task, timeout=30, workdir=tmp_path)
     with pytest.raises(GroupFailure) as caught:
-        result.raise_for_failure()
+        raise_for_failure(result)
     message = str(caught.value)
     assert message.startswith("rank 1 of 2 raised UnreadableFile")
     assert "cannot be read" in message
@@ -231,7 +231,7 @@ def test_a_ledger_replaced_by_a_pipe_does_not_block_beyond_the_timeout(
     with pytest.raises(
         GroupFailure, match="the record of rank 1's collectives cannot be read: it is a pipe"
     ):
-        result.raise_for_failure()
+        raise_for_failure(result)
     assert [rank.status for rank in result.ranks] == ["hung", "hung"]
 
 

@@ -45,7 +45,23 @@ PLANTED = {
     "judges/learn/judge.py": "judges.compare.judge",  # another wing
     "judges/compare/rung.py": "judges.replay.rng.judge",
     "judges/learn/check/offline.py": "judges.learn.instrument.observer",  # what runs in ranks
+    "record/tensors.py": "record.hooks.activations",  # a higher floor of the same room
+    "record/lines/sites.py": "record.layouts.dtensor",  # the same floor
+    "launch/collectives/ledger.py": "launch.supervise.watching",
+    "runs/execution/scheduler.py": "runs.session",
+    "judges/compare/tensors/tensor.py": "judges.compare.rung",
+    "judges/compare/localize/inputs.py": "judges.compare.instrument.rewrite",
+    "judges/learn/inference/kept.py": "judges.learn.packs.read",
+    "judges/metamorphic/change.py": "judges.metamorphic.judge",
+    "judges/replay/rng/draws.py": "judges.replay.resume.data",
+    "judges/replay/checkpoints/events/file.py": "judges.replay.checkpoints.instrument.tree",
+    "judges/replay/determinism/divergence.py": "judges.replay.determinism.cause",
+    "judges/replay/resume/state.py": "judges.replay.resume.loaded",
+    "judges/replay/rng/parallel.py": "judges.replay.rng.ledger_rules",
 }
+
+#: A new file of a room whose contract is exhaustive.
+UNPLACED = "record/unplaced.py"
 
 
 def test_imports_that_the_contracts_forbid_are_found(installed: Path, root: Path) -> None:
@@ -64,3 +80,12 @@ def test_imports_that_the_contracts_forbid_are_found(installed: Path, root: Path
         and f"{importer} -> pytest_trainsafe.{planted} " not in text
     }
     assert not missing, text
+
+
+def test_a_new_file_without_a_floor_is_found(installed: Path, root: Path) -> None:
+    (installed / "pytest_trainsafe" / UNPLACED).write_text('"""No contract names this file."""\n')
+
+    result = lint(installed, root)
+
+    assert result.returncode == 1, result.stdout + result.stderr
+    assert "pytest_trainsafe.record.unplaced" in result.stdout

@@ -10,15 +10,16 @@ RECORDER = """
             self.runs = types.SimpleNamespace(waited=False, publish=None)
 
     class Session:
-        board = None
+        executor = types.SimpleNamespace(board=None)
         leases = types.SimpleNamespace(forget_dead=lambda: print("forgot the dead"))
+        groups = types.SimpleNamespace(leases=leases)
 
         def __init__(self, settings, basetemp, cache_folder, shared, controller):
             assert (shared, controller) == (None, None)  # not a worker of pytest-xdist
             assert settings.seed == 5
             assert basetemp.is_dir()
             assert cache_folder.is_dir()
-            self.root = basetemp / "trainsafe"
+            self.folders = types.SimpleNamespace(root=basetemp / "trainsafe")
             self.discarded = []
 
         def reference(self, case):

@@ -90,8 +90,9 @@ def test_workers_without_trainsafe_tests_print_nothing_about_networks(pytester):
 
 def test_both_launchers_of_a_session_get_the_network(tmp_path):
     session = Session(Settings(network="host"), tmp_path)
+    made = session.groups.launchers
     launchers: list[Any] = [
-        session.launchers.of(script=script, stop=threading.Event()) for script in (False, True)
+        made.of(script=script, stop=threading.Event()) for script in (False, True)
     ]
     session.close()
 

@@ -17,12 +17,12 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
-from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
 from pytest_trainsafe.judges.replay.rng.instrument.workers import _WatchedLoop
 from pytest_trainsafe.record.hooks.casts import CastWatch
 from pytest_trainsafe.record.program_dtype import random_operators as operators
 from pytest_trainsafe.trace.rng.events import DrawEvent, LedgerGap, UnseenDraws, WorkerDraw
 from pytest_trainsafe.trace.rng.ledger import ledger
+from pytest_trainsafe.trace.rng.states import torch_state
 
 
 class Dropping(nn.Module):

@@ -12,13 +12,13 @@ from torch.utils.checkpoint import checkpoint
 
 from pytest_trainsafe.judges.replay.rng.instrument import cpu_memory
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
+from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.trace.rng.events import DrawEvent
+from pytest_trainsafe.trace.rng.states import (
     PythonState,
     python_state,
     torch_state,
 )
-from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.trace.rng.events import DrawEvent
 
 
 class Events(list):

@@ -32,8 +32,8 @@ from pytest_trainsafe.core.point import MESH_AXES, Point
 from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.record.hooks.outputs import tensors_in
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
+from pytest_trainsafe.record.model.parameter_layout import gradient_partial_axes, parameter_layout
 from pytest_trainsafe.record.model.parts import (
     named_modules,
     named_parameters,

@@ -12,7 +12,7 @@ from syrupy.assertion import SnapshotAssertion
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.ladder.judgement import RungJudgement
+from pytest_trainsafe.judges.compare.judgement import RungJudgement
 from pytest_trainsafe.judges.compare.text.message import failure_message
 from pytest_trainsafe.judges.loosen import Loosen
 

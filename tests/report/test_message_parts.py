@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.text.message import failure_message, message_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program

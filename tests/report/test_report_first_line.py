@@ -13,7 +13,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.errors import LONGEST_LINE, ArgumentError, TrainsafeError, in_one_line
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.ladder.judgement import Advice, LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.first_line import first_line
 from pytest_trainsafe.judges.joint import JointJudgement

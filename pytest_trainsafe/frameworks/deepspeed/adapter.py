@@ -26,8 +26,7 @@ from pytest_trainsafe.frameworks.deepspeed.engine import (
 from pytest_trainsafe.frameworks.deepspeed.experts import inside_layers, renumbering
 from pytest_trainsafe.frameworks.deepspeed.loss_scale import LossScale
 from pytest_trainsafe.frameworks.deepspeed.streams import follow_tracker, stream_in_use
-from pytest_trainsafe.record.adapter import Adapter, Engine, Parts, Rename
-from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
+from pytest_trainsafe.record.adapter import Adapter, Engine, ParameterAdapter, Parts, Rename
 
 
 class DeepSpeed(Adapter):

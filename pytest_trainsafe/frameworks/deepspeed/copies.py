@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.frameworks.deepspeed.groups import unscaled
-from pytest_trainsafe.record.training.parameter_adapter import RankTensor
+from pytest_trainsafe.record.adapter import RankTensor
 
 
 class UnfusedCopies:

@@ -21,7 +21,7 @@ from pytest_trainsafe.frameworks.deepspeed.autotp import autotp_output
 from pytest_trainsafe.frameworks.deepspeed.copies import FlatCopies, UnfusedCopies
 from pytest_trainsafe.frameworks.deepspeed.zero import FlatPartitions
 from pytest_trainsafe.frameworks.deepspeed.zero3 import PartitionedParameters
-from pytest_trainsafe.record.training.parameter_adapter import ParameterAdapter
+from pytest_trainsafe.record.adapter import ParameterAdapter
 
 
 def is_engine(model: object) -> bool:

@@ -18,7 +18,8 @@ from torch import nn
 from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
-from pytest_trainsafe.record.training.parameter_adapter import RankTensor, state_tensor
+from pytest_trainsafe.record.adapter import RankTensor
+from pytest_trainsafe.record.training.parameter_adapter import state_tensor
 
 _SHUFFLED = (
     "with round_robin_gradients DeepSpeed does not say which part of the master copy a rank holds"

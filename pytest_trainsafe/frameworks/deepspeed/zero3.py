@@ -18,7 +18,8 @@ from torch import nn
 from pytest_trainsafe.core.layout import Flat
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.deepspeed.groups import axes_of_group, unscaled
-from pytest_trainsafe.record.training.parameter_adapter import RankTensor, state_tensor
+from pytest_trainsafe.record.adapter import RankTensor
+from pytest_trainsafe.record.training.parameter_adapter import state_tensor
 
 #: The optimizer's attribute with this rank's part of each reduced gradient, by `ds_id`.
 _GRADIENTS = "_DeepSpeedZeroOptimizer_Stage3__param_id_to_grad_partition"

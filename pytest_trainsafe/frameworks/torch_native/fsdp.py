@@ -16,7 +16,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.compat.compiler import disabled
-from pytest_trainsafe.record.training.tensors import on_gradient
+from pytest_trainsafe.record.tensors import on_gradient
 
 
 class UnshardedGradients:

@@ -21,16 +21,16 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.buffers import OWN_DATA, Buffers
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.decisions import judge_decision
-from pytest_trainsafe.judges.compare.declarations.reduced_in_step import reduced_in_step
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
-from pytest_trainsafe.judges.compare.model_inputs import InputJudgement, ModelInputs
+from pytest_trainsafe.judges.compare.kinds.buffers import OWN_DATA, Buffers
+from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
+from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, ModelInputs
+from pytest_trainsafe.judges.compare.kinds.reduced_in_step import reduced_in_step
 from pytest_trainsafe.judges.compare.parameters import Parameters
+from pytest_trainsafe.judges.compare.rerecord import gradients_behind
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.sketch.rerecord import gradients_behind
-from pytest_trainsafe.judges.compare.tensor import judge_allowed, judge_equal
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Tolerance,
 )

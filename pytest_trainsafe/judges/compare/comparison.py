@@ -12,9 +12,16 @@ import msgspec
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.explain.factor_text import Factor
-from pytest_trainsafe.judges.compare.model_inputs import InputJudgement
+from pytest_trainsafe.judges.compare.factor import Factor
+from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement
 from pytest_trainsafe.judges.loosen import Loosen
+
+#: The largest allowance in float64, relative to the tensor, that is taken for rounding.
+MOST_EXPLAINED = 1e-6
+
+#: The kinds that are computed without an earlier update.  After the first update, rounding may
+#: have chosen the sign of a step that the model ignores.
+_BEFORE_UPDATES = frozenset({"activation", "activation_grad", "param_grad", "main_grad", "loss"})
 
 
 @dataclass(slots=True)
@@ -32,11 +39,11 @@ class Comparison:
     is the first step in which an update had the opposite sign because of rounding.
 
     `worst` is the largest ratio of error to allowance, at the tensor `worst_id`.  `insensitive`
-    lists the tensors whose allowance is as large as their norm.  `wide` and `largest` are kept by
-    `guards/unstable.py`.  `loosened` lists the tensors
-    judged with a user's factor.  `suspects` lists the tensors that were recorded only as sketches
-    (random projections), and whose sketches differ too much to be certain that rounding is the
-    cause: they are undecided.
+    lists the tensors whose allowance is as large as their norm.  `note_size` keeps `wide`, the
+    tensors whose allowance in float64 is wider than rounding explains, and `largest`, the largest
+    root mean square by kind.  `loosened` lists the tensors judged with a user's factor.  `suspects`
+    lists the tensors that were recorded only as sketches (random projections), and whose sketches
+    differ too much to be certain that rounding is the cause: they are undecided.
 
     `given` lists the model inputs that differ from the reference's, with their positions in
     dataflow and the difference; `unclear` lists the inputs of unknown layout.  `apart` maps the
@@ -85,6 +92,18 @@ class Comparison:
         """
         ids = {f.where for f in self.findings if f.verdict == "fail" and f.where is not None}
         return Counter(id.kind for id in {_as_judged(id) for id in ids})
+
+    def note_size(self, id: TensorId, allowed: float, size: float) -> None:
+        """Notes a passing tensor of the first step, which `guards/unstable.py` reads.
+
+        `allowed` is its allowance relative to its norm, and `size` the root mean square of its
+        values.
+        """
+        if self.dtype != "float64" or id.step != 0 or id.kind not in _BEFORE_UPDATES:
+            return
+        self.largest[id.kind] = max(self.largest.get(id.kind, 0.0), size)
+        if allowed > MOST_EXPLAINED:
+            self.wide.append((id, allowed, size))
 
 
 def _as_judged(id: TensorId) -> TensorId:

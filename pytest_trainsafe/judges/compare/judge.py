@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import JudgeOptions
 from pytest_trainsafe.runs.specs import Role, spec_of

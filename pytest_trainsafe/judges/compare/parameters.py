@@ -7,17 +7,17 @@ import torch
 
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.errors import norm
 from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.results import is_finite, is_number, not_finite
-from pytest_trainsafe.judges.compare.sketch.screening import Screening
-from pytest_trainsafe.judges.compare.tensor import TensorJudgement
+from pytest_trainsafe.judges.compare.screening import Screening
+from pytest_trainsafe.judges.compare.tensors.errors import norm
+from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement
+from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Undetermined,
     without,
 )
-from pytest_trainsafe.judges.compare.values import Values
 
 #: An element of undetermined sign counts as flipped if its update differs from the reference's by
 #: more than this share of the largest update.

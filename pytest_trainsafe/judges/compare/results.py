@@ -12,21 +12,20 @@ from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.errors import finite
 from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
-from pytest_trainsafe.judges.compare.guards.narrowed import narrowed
-from pytest_trainsafe.judges.compare.guards.unstable import note_size
+from pytest_trainsafe.judges.compare.narrowed import narrowed
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_allowed
-from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.errors import finite
+from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_allowed
+from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     ReferenceTolerances,
     Tolerance,
     Undetermined,
 )
-from pytest_trainsafe.judges.compare.values import Values
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -130,7 +129,7 @@ class Results:
             self.result.worst, self.result.worst_id = judged.ratio, id
         if judged.passed and self.loosening(id) is None:
             root = max(tolerance.elements, 1) ** 0.5
-            note_size(self.result, id, judged.allowed, tolerance.size / root)
+            self.result.note_size(id, judged.allowed, tolerance.size / root)
         if judged.passed and judged.allowed >= 1 and id.kind != "update":
             self.result.insensitive.append(id)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from pytest_trainsafe.judges.compare.tolerance.same_computation import (
+from pytest_trainsafe.judges.compare.same_computation import (
     Flaw,
     flaw_of,
     other_inputs,

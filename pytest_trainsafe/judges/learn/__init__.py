@@ -17,6 +17,7 @@ names       names families of APIs and kinds of variables
 features    computes the fields that preconditions read
 conditions  defines preconditions
 evidence    counts examples
+fields      converts an invariant to and from plain data
 inference   learns invariants from runs
 packs       reads and writes files of reviewed invariants
 use         finds packs by name, checks them in assertions, and learns them from healthy tests

@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import structs
-
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.learn import JUDGE, OBSERVED
-from pytest_trainsafe.runs.specs import Role, spec_of
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.run_spec import Observe, RunSpec
@@ -52,18 +49,6 @@ class LearnJudge:
         return FindingsJudgement(JUDGE, found.findings, found.not_compared, artefacts=artefacts)
 
 
-def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:
-    """The RunSpec of a Run whose ranks observe API calls and states.
-
-    The Run is in the last of the test's dtypes.  `observe` says which calls and states are
-    observed.  Of the tensors, only the loss is recorded.
-    """
-    spec = spec_of(case, role, case.rungs[-1])
-    return structs.replace(
-        spec, observe=observe, record="sketch", kinds=("loss",), rng=False, watch_casts=False
-    )
-
-
 def _teaches(case: Case) -> bool:
     return bool(case.settings.learn) and case.healthy
 
@@ -86,7 +71,7 @@ def _packs(case: Case) -> Sequence[Pack]:
 
 def _spec(case: Case, packs: Sequence[Pack]) -> RunSpec:
     from pytest_trainsafe.judges.learn.registry import relations
-    from pytest_trainsafe.judges.learn.use.deploy import observation_of
+    from pytest_trainsafe.judges.learn.use.deploy import observation_of, observed_spec
 
     if _teaches(case):
         return observed_spec(case, Observe())

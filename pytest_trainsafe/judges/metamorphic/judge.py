@@ -16,7 +16,7 @@ from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.loosen import Loosen

@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.launch.collectives.blocked import UNKNOWN, WaitState
 from pytest_trainsafe.launch.collectives.collective import Collective
-from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, WaitState
 
 Ledgers = Sequence[Sequence[Collective]]
 

@@ -27,9 +27,9 @@ import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.core.code_files import calling_lines
+from pytest_trainsafe.launch.collectives.blocked import UNKNOWN, Blocked
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
-from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked
 
 
 class Ledger:

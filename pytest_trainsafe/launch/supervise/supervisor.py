@@ -21,10 +21,10 @@ from types import TracebackType
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED
+from pytest_trainsafe.launch.collectives.blocked import UNKNOWN_STATE, WaitState, read_wait_state
 from pytest_trainsafe.launch.console.attend import Attendance
 from pytest_trainsafe.launch.files import OUTCOME_PREFIX, Outcome, RankFiles
 from pytest_trainsafe.launch.resources import temporary
-from pytest_trainsafe.launch.supervise.blocked import UNKNOWN_STATE, WaitState, read_wait_state
 from pytest_trainsafe.launch.supervise.processes import Processes
 from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 

@@ -13,11 +13,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
 
+from pytest_trainsafe.launch.collectives.blocked import read_wait_state
 from pytest_trainsafe.launch.collectives.collective import LedgerError, read_ledger
 from pytest_trainsafe.launch.collectives.deadlock import deadlock
 from pytest_trainsafe.launch.collectives.ledger_check import check_ledgers
 from pytest_trainsafe.launch.files import RankFiles
-from pytest_trainsafe.launch.supervise.blocked import read_wait_state
 
 #: Seconds for which ranks must be idle before their ledgers are checked for endless waits.
 _STUCK = 3.0

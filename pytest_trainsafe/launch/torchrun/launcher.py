@@ -9,10 +9,10 @@ import uuid
 from collections.abc import Mapping
 from pathlib import Path
 
+from pytest_trainsafe.launch.command import rank_command, run_command
 from pytest_trainsafe.launch.protocol import LaunchSetup
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.launch.result import GroupResult
-from pytest_trainsafe.launch.supervise.command import rank_command, run_command
 from pytest_trainsafe.launch.supervise.unreachable import in_private_network
 from pytest_trainsafe.launch.task import Task
 

@@ -28,8 +28,8 @@ from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
 from pytest_trainsafe.record.hooks.not_recorded import not_recorded
 from pytest_trainsafe.record.hooks.outputs import arguments, has_values, tensors_in, with_aliases
-from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.training.tensors import (
+from pytest_trainsafe.record.lines.sites import Sites
+from pytest_trainsafe.record.tensors import (
     alias_for_gradient,
     local_values,
     on_gradient,

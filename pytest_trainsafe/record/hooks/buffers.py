@@ -2,7 +2,7 @@
 
 Created by the recorder.  The value of a running state (BatchNorm's statistics, a counter) depends
 on the micro-batches that a rank has run so far.  So the value after each forward is recorded, and
-`judges/compare/buffers.py` decides which values the reference must have too.
+`judges/compare/kinds/buffers.py` decides which values the reference must have too.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.outputs import has_values
 from pytest_trainsafe.record.layouts.attributes import attribute_layout
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
+from pytest_trainsafe.record.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot

@@ -21,7 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.model.replaced import called
+from pytest_trainsafe.record.lines.replaced import called
 
 #: Maps the scores [..., options], the chosen indices [..., k] and the number of earlier choices in
 #: this call to the indices to use.

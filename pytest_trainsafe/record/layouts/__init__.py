@@ -1,6 +1,5 @@
 """Finds the Layouts of the tensors that a rank holds.
 
-resolve       the Layout of a parameter, from the first of all sources that has one
 dtensor       from DTensor placements
 attributes    from attributes on parameters, in Megatron-LM's convention
 flat_ranges   which range of a flattened parameter this rank's optimizer holds

@@ -1,7 +1,7 @@
 """Layouts from attributes on parameters, in Megatron-LM's convention.
 
-Called by `resolve.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim` and
-`partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
+Called by `model/parameter_layout.py`.  Megatron-LM sets `tensor_model_parallel`, `partition_dim`
+and `partition_stride` in `set_tensor_model_parallel_attributes` (megatron/core/tensor_parallel/
 layers.py).  pytest-trainsafe defines two more attributes: `partition_blocks`, the logical sizes of
 fused blocks, because Megatron-LM before 0.16 leaves the stride of gated projections at 1; and
 `expert_tp_size`, because Megatron-LM's own marks of experts' weights do not tell their

@@ -19,12 +19,12 @@ from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.record.adapter import renaming
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.layouts.resolve import parameter_layout
 from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.model.names import split
+from pytest_trainsafe.record.model.parameter_layout import parameter_layout
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of, unique_parameters
 from pytest_trainsafe.record.model.shard_shapes import Exchange, logical_shapes
-from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.record.tensors import local_values
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
 Std = Callable[[str, tuple[int, ...]], tuple[float, float]]

@@ -16,9 +16,9 @@ from torch.nn.parallel import DistributedDataParallel
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, ProgramError, in_backward
 from pytest_trainsafe.record.hooks.outputs import tensors_in
-from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.model.origins import Origins
-from pytest_trainsafe.record.training.tensors import local_values, own_layout, tensor_hash
+from pytest_trainsafe.record.lines.origins import Origins
+from pytest_trainsafe.record.lines.sites import Sites
+from pytest_trainsafe.record.tensors import local_values, own_layout, tensor_hash
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent

@@ -20,8 +20,8 @@ from torch import nn
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.activations import dropout_of
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
-from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.training.tensors import local_values, tensor_hash
+from pytest_trainsafe.record.lines.sites import Sites
+from pytest_trainsafe.record.tensors import local_values, tensor_hash
 from pytest_trainsafe.record.training.written import Writes
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.writer import RankWriter

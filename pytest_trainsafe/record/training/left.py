@@ -14,8 +14,8 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.core.usage import first_few
+from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
-from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.record.training.unheld import unheld
 from pytest_trainsafe.trace.facts import Counted, Settings, Unheld
 from pytest_trainsafe.trace.run_spec import RunSpec

@@ -1,4 +1,4 @@
-"""Locates a parameter's value, gradient, master copy and optimizer state on this rank.
+"""Locates a parameter's value, gradient, master copy and optimizer state by its attributes.
 
 Used by the parameter recorder.  `AttributeParameterAdapter` reads Megatron-LM's attributes and also
 suits plain PyTorch; adapters of frameworks that store values elsewhere have implementations of
@@ -8,54 +8,16 @@ their own.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import nn
 
 from pytest_trainsafe.core.layout import Flat, Sizes
+from pytest_trainsafe.record.adapter import RankTensor
 from pytest_trainsafe.record.layouts.flat_ranges import optimizer_range
+from pytest_trainsafe.record.tensors import local_values, name_in_ledger
 from pytest_trainsafe.record.training.optimizer import states
-from pytest_trainsafe.record.training.tensors import local_values, name_in_ledger
-
-
-@dataclass(frozen=True, slots=True)
-class RankTensor:
-    """A tensor of this rank that belongs to a parameter.
-
-    Without a `flat_range`, the tensor has the parameter's layout.  With a `flat_range`, it is a
-    vector of the elements in that range of this rank's flattened shard.  If the range is empty,
-    this rank has no element.
-
-    Optimizers may also keep a single number, such as a step count, for all elements of a range.
-    The tensor is then a vector of this one number, and `flat_range` has the shape ().
-    """
-
-    tensor: torch.Tensor
-    flat_range: Flat | None = None
-
-
-class ParameterAdapter(Protocol):
-    """Finds the tensors of a parameter on this rank.
-
-    A str in place of a tensor says why the tensor is unavailable; None means that there is none.
-    """
-
-    def shape(self, parameter: nn.Parameter) -> tuple[int, ...]:
-        """The shape of this rank's part of the parameter, even while its memory is elsewhere."""
-
-    def value(self, name: str, parameter: nn.Parameter) -> RankTensor:
-        """The tensor that the model computes with."""
-
-    def main_grad(self, name: str, parameter: nn.Parameter) -> RankTensor | None:
-        """The gradient that the optimizer is about to use, after every reduction."""
-
-    def master(self, name: str, parameter: nn.Parameter) -> RankTensor | str | None:
-        """The copy that the optimizer updates, if it is not the parameter itself."""
-
-    def states(self, name: str, parameter: nn.Parameter) -> Iterator[tuple[str, RankTensor | str]]:
-        """Yields the names and tensors of the optimizer's state for the parameter."""
 
 
 class AttributeParameterAdapter:

@@ -12,27 +12,27 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Flat, Layout, Owned
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
-from pytest_trainsafe.record.adapter import Engine, adapters
+from pytest_trainsafe.record.adapter import Engine, ParameterAdapter, RankTensor, adapters
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.hooks.changes import GradientReplacer
-from pytest_trainsafe.record.hooks.sites import Sites
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout, summed
+from pytest_trainsafe.record.lines.sites import Sites
 from pytest_trainsafe.record.model.names import split
-from pytest_trainsafe.record.training.clipping import Clip
-from pytest_trainsafe.record.training.contributions import Contributions
-from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
-from pytest_trainsafe.record.training.parameter_adapter import (
-    AttributeParameterAdapter,
-    ParameterAdapter,
-    RankTensor,
+from pytest_trainsafe.record.model.parameter_layout import (
+    gradient_partial_axes,
+    parameter_layout,
+    summed,
 )
-from pytest_trainsafe.record.training.tensors import (
+from pytest_trainsafe.record.tensors import (
     local_values,
     name_in_ledger,
     on_gradient,
     own_layout,
 )
+from pytest_trainsafe.record.training.clipping import Clip
+from pytest_trainsafe.record.training.contributions import Contributions
+from pytest_trainsafe.record.training.optimizer import listen, owned_by, stepping
+from pytest_trainsafe.record.training.parameter_adapter import AttributeParameterAdapter
 from pytest_trainsafe.record.training.unclipped import Unclipped, Waiting
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent, TensorEvent

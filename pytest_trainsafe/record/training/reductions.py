@@ -17,7 +17,7 @@ from pytest_trainsafe.core.code_files import calling_frames, line_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.clock import Clock, in_backward
-from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.trace.facts import Of, Reduction
 from pytest_trainsafe.trace.writer import RankWriter
 

@@ -22,8 +22,8 @@ from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import CLIP_NORM, TensorId
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
+from pytest_trainsafe.record.tensors import local_values
 from pytest_trainsafe.record.training.clipping import Clip
-from pytest_trainsafe.record.training.tensors import local_values
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.tensors.snapshot import TensorSnapshot

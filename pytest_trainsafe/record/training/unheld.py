@@ -18,8 +18,8 @@ import torch
 
 from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
 from pytest_trainsafe.record.clock import Clock
+from pytest_trainsafe.record.tensors import memory
 from pytest_trainsafe.record.training.optimizer import groups, names_of_held, stepping
-from pytest_trainsafe.record.training.tensors import memory
 from pytest_trainsafe.trace.facts import Changed
 from pytest_trainsafe.trace.writer import RankWriter
 

@@ -19,9 +19,9 @@ from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from pytest_trainsafe.record.clock import Clock, in_backward
-from pytest_trainsafe.record.hooks.sites import Sites
-from pytest_trainsafe.record.model.origins import Origins
-from pytest_trainsafe.record.training.tensors import memory
+from pytest_trainsafe.record.lines.origins import Origins
+from pytest_trainsafe.record.lines.sites import Sites
+from pytest_trainsafe.record.tensors import memory
 from pytest_trainsafe.record.training.unheld import UnheldChanges, tensors_of
 from pytest_trainsafe.trace.facts import Site
 

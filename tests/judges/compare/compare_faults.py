@@ -13,7 +13,7 @@ from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 #: Sizes that all differ, so that a factor identifies its axis: tp*dp is 8, and there are 6
 #: micro-batches.

@@ -14,7 +14,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
-from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import Rung
 
 TP = Point.of(tp=2)

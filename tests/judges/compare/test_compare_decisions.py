@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.decisions import judge_decision
+from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
 
 #: Two rows of four options: the first is a close call between options 1 and 2.
 SCORES = torch.tensor([[0.5, 0.2, 0.199, 0.101], [0.6, 0.3, 0.06, 0.04]], dtype=torch.float64)

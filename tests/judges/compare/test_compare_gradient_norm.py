@@ -12,8 +12,8 @@ from compare_traces import Record, parameter, write
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.gradient_norm import response_of_norm
-from pytest_trainsafe.judges.compare.values import Values
 from pytest_trainsafe.trace.reader import Trace
 
 NAMES = ("norm.weight", "fc1.weight", "fc1.bias")

@@ -10,9 +10,9 @@ from compare_traces import Bench, Edit, Record, draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.facts import Unheld
 from pytest_trainsafe.trace.reader import Trace

@@ -14,7 +14,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
-from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.schema import NoteEvent
 

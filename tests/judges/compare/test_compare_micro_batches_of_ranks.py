@@ -14,8 +14,8 @@ from compare_traces import Bench, Record, draw, only
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 CLEARED = "gradients are cleared, reduced or used before all micro-batches are added"
 

@@ -20,7 +20,6 @@ from compare_faults import (
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.mask import other_mask
 from pytest_trainsafe.judges.compare.patterns.microbatches import other_weights
@@ -29,6 +28,7 @@ from pytest_trainsafe.judges.compare.patterns.partial_sum import partial_sum
 from pytest_trainsafe.judges.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.stale import stale
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.zero import zero_in_part
 
 

@@ -21,9 +21,9 @@ from syrupy.assertion import SnapshotAssertion
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 DTYPES = ("float64", "float32", "bfloat16")
 

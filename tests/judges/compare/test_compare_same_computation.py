@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from compare_traces import training
 
-from pytest_trainsafe.judges.compare.tolerance.same_computation import other_inputs
+from pytest_trainsafe.judges.compare.same_computation import other_inputs
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent, StepEvent

@@ -14,8 +14,8 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
+from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.sketch.rerecord import tensors_to_record
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]

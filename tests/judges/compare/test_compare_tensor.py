@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.errors import UNTHREADED, measure, norm, spread
-from pytest_trainsafe.judges.compare.tensor import (
+from pytest_trainsafe.judges.compare.tensors.errors import UNTHREADED, measure, norm, spread
+from pytest_trainsafe.judges.compare.tensors.tensor import (
     TensorJudgement,
     allowance_by,
     judge_equal,

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.errors import Errors, measure
-from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance, allowance
+from pytest_trainsafe.judges.compare.tensors.allowance import Allowance, allowance
+from pytest_trainsafe.judges.compare.tensors.errors import Errors, measure
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
 

@@ -9,7 +9,7 @@ import torch
 from compare_traces import Record, draw, parameter, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.patterns.uneven import _multiple, unevenly_scaled
+from pytest_trainsafe.judges.compare.explain.uneven import _multiple, unevenly_scaled
 from pytest_trainsafe.judges.compare.rung import Rung
 
 

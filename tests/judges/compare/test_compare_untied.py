@@ -11,7 +11,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
-from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of
 
 DP = Point.of(dp=2)
 

@@ -18,7 +18,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
-from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.rung import Rung

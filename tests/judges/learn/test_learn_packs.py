@@ -12,9 +12,9 @@ from msgspec import structs
 from training_loops import LEARNED, run_of
 
 from pytest_trainsafe.judges.learn.conditions import Condition, Precondition
+from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.invariant import Invariant, Support, hypothesis
-from pytest_trainsafe.judges.learn.packs.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of, pack_text, write_pack
 from pytest_trainsafe.judges.learn.packs.read import PackError, parse_pack, read_pack
 from pytest_trainsafe.judges.learn.packs.update import contradictions, update

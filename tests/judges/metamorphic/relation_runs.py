@@ -9,14 +9,13 @@ import threading
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.runs.requested import Run
+from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve
@@ -31,7 +30,7 @@ class RelationRuns:
     def __init__(self, train: Callable[..., object], folder: Path) -> None:
         self._train, self._folder = train, folder
         self._made: dict[RunSpec, Run] = {}
-        self.session = SimpleNamespace(deciding=set())
+        self.deciding: set[tuple[str, str]] = set()
         self.notes: dict[str, None] = {}
         self.seconds: dict[str, float] = {}
         self.reused: dict[str, bool] = {}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from rng_programs import make_spec, record_all
 
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
+from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 
 #: Programs of two ranks: the function, its fault, and the Point.
@@ -66,7 +66,7 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> Recorded:
     try:
         for programs, size in ((ON_TWO_RANKS, 2), (ALONE, 1)):
             task = Task.of(record_all, specs(programs), world_size=size)
-            launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
+            raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
     finally:
         server.close()
 

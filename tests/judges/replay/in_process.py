@@ -10,7 +10,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record import program
 from pytest_trainsafe.record.assignment import Assignment
-from pytest_trainsafe.runs.requested import Run
+from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import resolve

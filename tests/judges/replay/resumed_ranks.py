@@ -10,7 +10,7 @@ from resume_programs import make_job, make_spec
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.resume.judge import differences
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
+from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
 
@@ -34,7 +34,7 @@ def resumed_ranks(
     try:
         task = Task.of(resume_programs.record_all, jobs, world_size=2)
         launcher = WarmLauncher(server.address)
-        launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
+        raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
     finally:
         server.close()
     one, other = Trace.open(folder / "whole"), Trace.open(folder / "saved")

@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from pytest_trainsafe.launch.collectives.collective import Collective
-from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
-from pytest_trainsafe.launch.supervise.blocked import (
+from pytest_trainsafe.launch.collectives.blocked import (
     UNKNOWN,
     UNKNOWN_STATE,
     Blocked,
     WaitState,
     read_wait_state,
 )
+from pytest_trainsafe.launch.collectives.collective import Collective
+from pytest_trainsafe.launch.collectives.deadlock import deadlock, describe
 
 WORLD = (0, 1, 2)
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from pytest_trainsafe.launch.collectives import ledger
+from pytest_trainsafe.launch.collectives.blocked import Blocked
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.launch.collectives.ledger_describe import Detail
-from pytest_trainsafe.launch.supervise.blocked import Blocked
 
 
 class _Group:

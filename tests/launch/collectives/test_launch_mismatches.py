@@ -8,6 +8,7 @@ from collections.abc import Callable
 import launch_programs
 from launch_programs import Launch
 
+from pytest_trainsafe.launch import raise_for_failure
 from pytest_trainsafe.launch.collectives.flight import read_flight
 
 Failure = Callable[..., str]
@@ -87,5 +88,5 @@ def test_a_rank_that_lags_behind_by_a_gradient_bucket_is_named(failure: Failure)
 
 def test_groups_run_with_a_torch_that_has_no_flight_recorder(launch: Launch) -> None:
     result = launch(launch_programs.no_flight_recorder)
-    result.raise_for_failure()
+    raise_for_failure(result)
     assert not list(result.folder.glob("rank*/flight.json"))

@@ -11,7 +11,13 @@ import warm_programs
 from launch_programs import every_collective
 from torch.distributed.launcher.api import LaunchConfig
 
-from pytest_trainsafe.launch import GroupResult, Task, TorchrunLauncher, WarmLauncher
+from pytest_trainsafe.launch import (
+    GroupResult,
+    Task,
+    TorchrunLauncher,
+    WarmLauncher,
+    raise_for_failure,
+)
 
 
 def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: Any) -> GroupResult:
@@ -21,7 +27,7 @@ def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: An
 
 
 def test_a_group_finds_no_state_of_the_previous_group(warm: WarmLauncher, tmp_path: Path) -> None:
-    run(warm, warm_programs.leave_state_behind, tmp_path).raise_for_failure()
+    raise_for_failure(run(warm, warm_programs.leave_state_behind, tmp_path))
     assert run(warm, warm_programs.find_state, tmp_path).values == [[], []]
 
 
@@ -68,6 +74,6 @@ def test_ledgers_of_forked_ranks_equal_those_under_torchrun(
     ledgers = []
     for launcher in (warm, TorchrunLauncher()):
         result = run(launcher, every_collective, tmp_path, world=4)
-        result.raise_for_failure()
+        raise_for_failure(result)
         ledgers.append([(rank.folder / "ledger.jsonl").read_text() for rank in result.ranks])
     assert ledgers[0] == ledgers[1]

@@ -21,6 +21,7 @@ from pytest_trainsafe.launch import (
     Task,
     WarmLauncher,
     WarmServer,
+    raise_for_failure,
 )
 from pytest_trainsafe.launch.forkserver.start import connect, status, teach
 
@@ -96,7 +97,7 @@ def test_a_module_of_the_project_is_never_preloaded(warm: WarmLauncher, tmp_path
     (tmp_path / "of_the_project.py").touch()
     script = tmp_path / "train.py"
     script.write_text("import of_the_project, hypothesis.internal.cache\n")
-    run(warm, Script(str(script)), tmp_path, world_size=1).raise_for_failure()
+    raise_for_failure(run(warm, Script(str(script)), tmp_path, world_size=1))
     name = "hypothesis.internal.cache"
     found = settled(warm.address, lambda found: name in found["learned"] and not found["busy"])
     assert "of_the_project" not in found["learned"]

@@ -8,7 +8,13 @@ import msgspec
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.launch import Launcher, Task, TorchrunLauncher, WarmLauncher
+from pytest_trainsafe.launch import (
+    Launcher,
+    Task,
+    TorchrunLauncher,
+    WarmLauncher,
+    raise_for_failure,
+)
 from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -24,7 +30,7 @@ def hashes(launcher: Launcher, folder: Path) -> list[list[tuple[TensorId, str]]]
     write_manifest(trace, manifest_of(spec, "cpu"))
     assigned = msgspec.to_builtins(Assignment(spec=spec, trace=str(trace)))
     task = Task.of("pytest_trainsafe.record.program:run", assigned, world_size=2)
-    launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
+    raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
     return [
         [(id, event.hash) for id, event in rank.tensors.items()] for rank in Trace.open(trace).ranks
     ]

@@ -37,6 +37,7 @@ from pytest_trainsafe.launch import (
     TorchrunLauncher,
     WarmLauncher,
     WarmServer,
+    raise_for_failure,
 )
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.launch.torchrun.launcher import environment
@@ -163,7 +164,7 @@ def test_another_user_cannot_reach_a_private_store(private: Running) -> None:
 
     assert "written" not in as_nobody(attack)
     result = private.finish()
-    result.raise_for_failure()
+    raise_for_failure(result)
     assert [(private.folder / f"found-{rank}").read_bytes() for rank in (0, 1)] == [VALUE, VALUE]
 
 
@@ -200,7 +201,7 @@ def test_values_that_another_user_writes_to_a_store_are_never_executed(
 
 
 def test_a_group_leaves_no_temporary_files(private: Running) -> None:
-    private.finish().raise_for_failure()
+    raise_for_failure(private.finish())
     assert list(private.temporary.iterdir()) == []
 
 
@@ -257,7 +258,7 @@ def test_a_network_error_in_a_private_network_names_the_network_option(
     for program in (network_programs.connect_outside, network_programs.raise_something_else):
         result = launcher.run(Task.of(program, world_size=1), timeout=60, workdir=tmp_path)
         with pytest.raises(GroupFailure) as caught:
-            result.raise_for_failure()
+            raise_for_failure(result)
         messages.append(str(caught.value))
     assert "Network is unreachable" in messages[0]
     assert "run with --trainsafe-network host" in messages[0]

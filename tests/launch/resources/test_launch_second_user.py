@@ -50,7 +50,7 @@ def leased(public: Path) -> Path:
 def recorded(public: Path) -> Path:
     session = Session(Settings(), public)
     session.close()
-    return session.directory("run")
+    return session.folders.new("run")
 
 
 def cached(public: Path) -> Path:

@@ -14,12 +14,14 @@ import launch_programs
 import pytest
 from launch_programs import Launch
 
+from pytest_trainsafe.launch import raise_for_failure
+
 
 def test_grandchildren_end_with_their_group(launch: Launch, tmp_path: Path) -> None:
     """Also the one in a session of its own, which no process group signal reaches."""
     notes = tmp_path / "pids"
     result = launch(launch_programs.spawn_grandchildren, str(notes), "return")
-    result.raise_for_failure()
+    raise_for_failure(result)
     pids = [int(line) for line in notes.read_text().split()]
     assert len(pids) == 6
     assert [pid for pid in pids if Path(f"/proc/{pid}").exists()] == []

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.rewrite import replacement, rewrite_key
+from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.trace.run_spec import Rewrite
 

@@ -34,10 +34,10 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
     wanted,
 )
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
-from pytest_trainsafe.judges.compare.errors import finite, norm
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import judge_tensor
+from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations

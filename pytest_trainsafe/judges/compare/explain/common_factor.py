@@ -22,9 +22,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.errors import norm
 from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
-from pytest_trainsafe.judges.compare.explain.factor_text import Clips, Factor, factor_pattern
 from pytest_trainsafe.judges.compare.explain.part_ratio import (
     SIGNIFICANT,
     Ratio,
@@ -33,8 +31,10 @@ from pytest_trainsafe.judges.compare.explain.part_ratio import (
     ratios_of,
     reference_of,
 )
+from pytest_trainsafe.judges.compare.factor import Clips, Factor, factor_pattern
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import TensorJudgement
+from pytest_trainsafe.judges.compare.tensors.errors import norm
+from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement
 
 #: How many gradients must have the same factor before it counts as common.
 LEAST = 2

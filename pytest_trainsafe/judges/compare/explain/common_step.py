@@ -28,7 +28,7 @@ from pytest_trainsafe.judges.compare.explain.part_ratio import (
     part_of_reference,
     ratio,
 )
-from pytest_trainsafe.judges.compare.patterns.uneven import FIRST_MOMENTS
+from pytest_trainsafe.judges.compare.explain.uneven import FIRST_MOMENTS
 from pytest_trainsafe.judges.compare.rung import Rung
 
 #: The names that optimizers give to the second moment, which is quadratic in the gradient.

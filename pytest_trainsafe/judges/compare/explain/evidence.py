@@ -16,12 +16,12 @@ from pytest_trainsafe.align.updates import update_parts
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judges.compare.explain.part_ratio import allowed_of
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
+from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
-from pytest_trainsafe.judges.compare.patterns.uneven import unevenly_scaled
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_tensor
+from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_tensor
 
 #: The pattern of replicas that are all correct.
 ROUNDED_APART = Pattern(

@@ -16,9 +16,9 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.indices import LayoutError, extract
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.errors import finite, norm
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import allowance_by
+from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
+from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by
 
 #: A part's norm must exceed its rounding by this factor to determine a ratio.
 SIGNIFICANT = 10.0

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.unstable import unstable
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tolerance.same_computation import differs_from_itself
+from pytest_trainsafe.judges.compare.same_computation import differs_from_itself
 from pytest_trainsafe.launch import GroupFailure
 
 if TYPE_CHECKING:

@@ -11,31 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.comparison import Comparison
-
-#: The largest allowance in float64, relative to the tensor, that is taken for rounding.
-MOST = 1e-6
+from pytest_trainsafe.judges.compare.comparison import MOST_EXPLAINED, Comparison
 
 #: A tensor whose values are smaller than this share of the largest ones of its kind is itself
 #: rounding, such as the gradient of a bias that a softmax ignores.
 NEGLIGIBLE = 1e-6
-
-#: The kinds that are computed without an earlier update.  After the first update, rounding may
-#: have chosen the sign of a step that the model ignores.
-_KINDS = frozenset({"activation", "activation_grad", "param_grad", "main_grad", "loss"})
-
-
-def note_size(comparison: Comparison, id: TensorId, allowed: float, size: float) -> None:
-    """Note a passing tensor of the first step.
-
-    `allowed` is its allowance relative to its norm, and `size` the root mean square of its values.
-    """
-    if comparison.dtype != "float64" or id.step != 0 or id.kind not in _KINDS:
-        return
-    largest = comparison.largest.get(id.kind, 0.0)
-    comparison.largest[id.kind] = max(largest, size)
-    if allowed > MOST:
-        comparison.wide.append((id, allowed, size))
 
 
 def unstable(comparison: Comparison) -> list[tuple[TensorId, float]]:
@@ -57,8 +37,8 @@ def unstable_tensors(comparison: Comparison) -> Iterator[tuple[str, str]]:
             f"noise of the size of rounding changes {len(ours)} of "
             f"{comparison.compared[kind]} tensors of kind {kind} so much that an error of "
             f"{worst[1]:.1g} of {worst[0].path} would pass; in float64, rounding explains less "
-            f"than {MOST:.0e}. From {first.path} on, the program amplifies rounding: it has a "
-            "function with jumps (a quantisation, rounding, sign or choice), or it divides by or "
-            "subtracts nearly equal values"
+            f"than {MOST_EXPLAINED:.0e}. From {first.path} on, the program amplifies rounding: it "
+            "has a function with jumps (a quantisation, rounding, sign or choice), or it divides "
+            "by or subtracts nearly equal values"
         )
         yield f"sensitive:{kind}", text

@@ -19,7 +19,7 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.explain.part_ratio import reference_of
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.reader import Trace
 

@@ -17,9 +17,10 @@ from torch.utils._python_dispatch import _disable_current_modes
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter, replacement, rewrite_key
+from pytest_trainsafe.judges.compare.events import noted, replacement, rewrite_key
+from pytest_trainsafe.judges.compare.instrument.rewrite import Rewriter
+from pytest_trainsafe.record.tensors import local_values, memory
 from pytest_trainsafe.record.training.optimizer import owned_by
-from pytest_trainsafe.record.training.tensors import local_values, memory
 from pytest_trainsafe.trace.schema import NoteEvent
 
 
@@ -84,11 +85,6 @@ class GeneratedGradients:
 
     def _note(self, key: Any, where: TensorId) -> None:
         self._rewriter.writer.add(NoteEvent(key, noted(where.step, where.path)))
-
-
-def noted(step: int, path: str) -> str:
-    """The text by which a trace notes what became of the main gradient of a parameter `path`."""
-    return f"step {step}, {path}"
 
 
 def _parameters(optimizer: Any) -> Iterator[torch.Tensor]:

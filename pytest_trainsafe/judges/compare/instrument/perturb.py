@@ -15,7 +15,7 @@ import xxhash
 
 from pytest_trainsafe.record.hooks.outputs import has_values, replace_tensors, tensors_in
 from pytest_trainsafe.record.program_dtype.random_operators import not_intercepted
-from pytest_trainsafe.record.training.tensors import on_gradient, tensor_hash
+from pytest_trainsafe.record.tensors import on_gradient, tensor_hash
 
 T = TypeVar("T")
 

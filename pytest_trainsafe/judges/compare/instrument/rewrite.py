@@ -25,8 +25,14 @@ from torch import nn
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.indices import LayoutError, local_shape
-from pytest_trainsafe.core.layout import Coordinates, Layout, Sizes
+from pytest_trainsafe.core.layout import Coordinates, Layout
 from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.events import (
+    UNKNOWN,
+    own_rewrite_key,
+    replacement,
+    rewrite_key,
+)
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -37,9 +43,8 @@ from pytest_trainsafe.record.hooks.outputs import (
     with_aliases,
 )
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
-from pytest_trainsafe.record.model.consistent import consistent_tensor
-from pytest_trainsafe.record.model.origins import Origins
-from pytest_trainsafe.record.training.tensors import (
+from pytest_trainsafe.record.lines.origins import Origins
+from pytest_trainsafe.record.tensors import (
     alias_for_gradient,
     is_pending,
     local_values,
@@ -47,14 +52,11 @@ from pytest_trainsafe.record.training.tensors import (
     own_layout,
 )
 from pytest_trainsafe.trace.facts import Caller
-from pytest_trainsafe.trace.run_spec import Rewrite, RunSpec
+from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: The attribute that marks a tensor as the output of a module: its `Origin`.
 _ORIGIN = "_trainsafe_origin"
-
-#: The layout source that is recorded for an input whose layout is not known.
-UNKNOWN = "unknown"
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,45 +340,5 @@ class _Rewritten(torch.autograd.Function):
         return grad, None
 
 
-def replacement(
-    where: TensorId,
-    target: Rewrite,
-    seed: int,
-    like: torch.Tensor,
-    layout: Layout = (),
-    coordinates: Coordinates | None = None,
-    sizes: Sizes | None = None,
-) -> torch.Tensor:
-    """This rank's part of the values that replace tensor `where`, with the dtype of `like`.
-
-    Without a layout, the result is the whole logical tensor.
-    """
-    values = consistent_tensor(
-        f"rewritten {where}",
-        target.shape,
-        mean=target.mean,
-        std=target.std,
-        dtype=like.dtype,
-        device=like.device,
-        seed=seed,
-        layout=layout,
-        coordinates=coordinates,
-        sizes=sizes,
-    )
-    if target.low is not None and target.high is not None:
-        values = values.clamp(target.low, target.high)
-    return values
-
-
 def _once(base: TensorId) -> tuple[int, int | None, str]:
     return base.step, base.microbatch, base.module
-
-
-def rewrite_key(where: TensorId) -> str:
-    """The key of a tensor in `spec.rewrite`: the same for all steps and micro-batches."""
-    return f"{where.kind} {where.path} {where.call}"
-
-
-def own_rewrite_key(where: TensorId) -> str:
-    """The key in `spec.rewrite` of a tensor whose shape is unlike that in other micro-batches."""
-    return f"{rewrite_key(where)} in step {where.step}, micro-batch {where.microbatch}"

@@ -30,12 +30,12 @@ from pytest_trainsafe.judges.compare.guards.deterministic import not_determinist
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
+from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
-from pytest_trainsafe.judges.compare.ladder.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
+from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.sketch.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.launch import GroupFailure

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.guards.causes import leading
-from pytest_trainsafe.judges.compare.ladder.judgement import (
+from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
     RungJudgement,
     lead_of,

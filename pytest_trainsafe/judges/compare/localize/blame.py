@@ -19,9 +19,9 @@ import torch
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
-from pytest_trainsafe.judges.compare.instrument.rewrite import replacement, rewrite_key
 from pytest_trainsafe.judges.compare.localize.conditions import Condition, Conditions, Steps
 from pytest_trainsafe.judges.compare.localize.gradients import lost
 from pytest_trainsafe.judges.compare.localize.inputs import Compared, Inputs, callers_of

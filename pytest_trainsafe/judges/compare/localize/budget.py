@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from pytest_trainsafe.core.finding import Located
 
 if TYPE_CHECKING:
-    from pytest_trainsafe.runs.session import Session
+    from pytest_trainsafe.runs.execution.scheduler import Scheduler
 
 T = TypeVar("T")
 
@@ -98,14 +98,14 @@ class Budget:
 
 
 #: One budget per session: a test may create a second session in the same process.
-_BUDGETS: WeakKeyDictionary[Session, Budget] = WeakKeyDictionary()
+_BUDGETS: WeakKeyDictionary[Scheduler, Budget] = WeakKeyDictionary()
 
 
-def budget_of(session: Session) -> Budget:
-    """The budget that the tests of a session share."""
-    return _BUDGETS.setdefault(session, Budget())
+def budget_of(scheduler: Scheduler) -> Budget:
+    """The budget that the tests of a session share, whose Runs `scheduler` launches."""
+    return _BUDGETS.setdefault(scheduler, Budget())
 
 
-def replace_budget(session: Session, budget: Budget) -> None:
+def replace_budget(scheduler: Scheduler, budget: Budget) -> None:
     """Replace a session's budget, for tests and benchmarks."""
-    _BUDGETS[session] = budget
+    _BUDGETS[scheduler] = budget

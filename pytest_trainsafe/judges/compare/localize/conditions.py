@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.generated import noted
+from pytest_trainsafe.judges.compare.events import noted
 from pytest_trainsafe.judges.compare.rung import Rung
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace

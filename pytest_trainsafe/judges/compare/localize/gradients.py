@@ -14,7 +14,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import reference_clips
-from pytest_trainsafe.judges.compare.explain.factor_text import factor_cause
+from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import Rung

@@ -30,11 +30,11 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
 )
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.errors import finite
-from pytest_trainsafe.judges.compare.instrument.rewrite import UNKNOWN
+from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.stages import is_input
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import judge_tensor
+from pytest_trainsafe.judges.compare.tensors.errors import finite
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace

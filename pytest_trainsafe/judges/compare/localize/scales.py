@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from pytest_trainsafe.align.logical import is_cut_over_stages, logical_tensor
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.rewrite import own_rewrite_key, rewrite_key
+from pytest_trainsafe.judges.compare.events import own_rewrite_key, rewrite_key
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 

@@ -46,8 +46,8 @@ from pytest_trainsafe.trace.reader import Trace, TraceError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.core.point import Point
-    from pytest_trainsafe.judges.compare.ladder.judgement import RungJudgement
-    from pytest_trainsafe.runs.requested import Run
+    from pytest_trainsafe.judges.compare.judgement import RungJudgement
+    from pytest_trainsafe.runs.execution.run import Run
     from pytest_trainsafe.runs.traces import Traces
 
 #: The kinds of the gradients of parameters.
@@ -62,7 +62,7 @@ def localize_rung(
     If layouts are missing that explain some failures, it is the code that causes the others: a
     module is not to blame for the layout that its output lacks.
     """
-    budget = budget_of(candidate.runs.session)
+    budget = budget_of(candidate.runs.scheduler)
     proposal = failed.advice.proposal
     if failed.rest is None or proposal is None or proposal.rest is None:
         return localize(candidate, reference, rung, failed.comparison, budget)
@@ -105,7 +105,7 @@ def localize(
     most = case.settings.localize
     if (seconds := budget.allows(most)) <= 0:
         return _unlocated(candidate, rung, failed, _all_spent(budget, most))
-    deadline = Deadline(seconds, candidate.runs.session.board.held_up)
+    deadline = Deadline(seconds, candidate.runs.held_up)
     why = ""
     try:
         # If the optimizer's gradients agree, it is judged by them: its fault may need their values.

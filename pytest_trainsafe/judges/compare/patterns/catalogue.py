@@ -12,17 +12,17 @@ from collections.abc import Callable
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.confine import confined, non_finite
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.mask import other_mask
 from pytest_trainsafe.judges.compare.patterns.microbatches import other_weights, own_terms
 from pytest_trainsafe.judges.compare.patterns.narrow import narrower
 from pytest_trainsafe.judges.compare.patterns.partial_sum import partial_sum
+from pytest_trainsafe.judges.compare.patterns.regions import confined, non_finite
 from pytest_trainsafe.judges.compare.patterns.rows import permuted, shifted
 from pytest_trainsafe.judges.compare.patterns.same_term import same_term
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.shard import other_shard
 from pytest_trainsafe.judges.compare.patterns.stale import stale, uncleared
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.zero import zero, zero_in_part
 
 #: The most specific patterns first: the first match is reported.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 
 def other_mask(wrong: WrongTensor) -> Pattern | None:

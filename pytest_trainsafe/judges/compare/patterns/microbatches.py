@@ -11,8 +11,8 @@ import torch
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, extract
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: The allowed error of a measured weight.
 BLUR = 0.02

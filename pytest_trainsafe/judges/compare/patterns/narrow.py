@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 _NARROWER = {
     "float64": (torch.bfloat16, torch.float16, torch.float32),

@@ -12,7 +12,7 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Partial, axes_of
 from pytest_trainsafe.core.mesh import mesh_of
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 #: The largest number of ranks that are listed.
 MAX_RANKS = 8

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import LEFT_OVER, WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import LEFT_OVER, WrongTensor, norm
 
 #: The largest number of rows that are matched; it limits the matrix of their distances.
 MAX_ROWS = 2048

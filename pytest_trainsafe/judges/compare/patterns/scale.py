@@ -12,7 +12,7 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.usage import in_print
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, by_few, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, by_few, norm
 
 #: The largest relative difference between a measured factor and the axis size that it is named by.
 BLUR = 0.02

@@ -8,7 +8,7 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, extract
 from pytest_trainsafe.core.layout import Partial, Split
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import FEW, LEFT_OVER, WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import FEW, LEFT_OVER, WrongTensor, norm
 
 
 def other_shard(wrong: WrongTensor) -> Pattern | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, by_few, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, by_few, norm
 
 
 def stale(wrong: WrongTensor) -> Pattern | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.explain.regions import name_region, region_of
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.regions import name_region, region_of
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 
 def zero(wrong: WrongTensor) -> Pattern | None:

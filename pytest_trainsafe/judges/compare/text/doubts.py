@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.judges.compare.guards.causes import by_cause, check_of
-from pytest_trainsafe.judges.compare.ladder.judgement import RungJudgement
+from pytest_trainsafe.judges.compare.judgement import RungJudgement
 from pytest_trainsafe.report.rows import row
 
 #: The most further findings of one check that are listed.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.guards.causes import leading
-from pytest_trainsafe.judges.compare.ladder.judgement import (
+from pytest_trainsafe.judges.compare.judgement import (
     LadderJudgement,
     RungJudgement,
     lead_of,

@@ -11,8 +11,8 @@ from collections.abc import Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.core.finding import Finding, Located
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.explain.factor_text import Factor, factor_text
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement, RungJudgement, lead_of
+from pytest_trainsafe.judges.compare.factor import Factor, factor_text
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement, lead_of
 from pytest_trainsafe.judges.compare.text.doubts import doubt_rows
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows

@@ -10,7 +10,7 @@ from pytest_trainsafe.judges.compare.declarations.averaged import Means
 from pytest_trainsafe.judges.compare.declarations.misaveraged import Misaveraged
 from pytest_trainsafe.judges.compare.declarations.misdeclared import Misdeclared
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
-from pytest_trainsafe.judges.compare.ladder.judgement import Advice
+from pytest_trainsafe.judges.compare.judgement import Advice
 from pytest_trainsafe.sweep.point_summary import plural
 
 #: A label, a text, and whether the text may be wrapped.

@@ -11,9 +11,9 @@ import math
 
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.errors import measure, norm
-from pytest_trainsafe.judges.compare.sketch.sketches import sketch_of
-from pytest_trainsafe.judges.compare.values import Values
+from pytest_trainsafe.judges.compare.tensors.errors import measure, norm
+from pytest_trainsafe.judges.compare.tensors.sketches import sketch_of
+from pytest_trainsafe.judges.compare.tensors.values import Values
 
 
 def response_of_norm(reference: Values, other: Values, step: int) -> float:

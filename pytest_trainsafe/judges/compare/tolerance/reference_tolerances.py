@@ -18,12 +18,12 @@ from cachetools import LRUCache
 
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.errors import finite, norm
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import allowance_by
-from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
+from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
+from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by
+from pytest_trainsafe.judges.compare.tensors.values import Values, keep
 from pytest_trainsafe.judges.compare.tolerance.gradient_norm import response_of_norm
-from pytest_trainsafe.judges.compare.values import Values, keep
 
 #: The size limit of the cache for all references of this process, in bytes.
 KEPT = 64 * 2**20

@@ -16,8 +16,8 @@ import xxhash
 import pytest_trainsafe.judges.learn as package
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.judges.learn.events.table import Table
+from pytest_trainsafe.judges.learn.fields import FieldError, InvariantFields
 from pytest_trainsafe.judges.learn.inference.one_relation import LearnedRelation
-from pytest_trainsafe.judges.learn.packs.fields import FieldError, InvariantFields
 from pytest_trainsafe.judges.learn.run import ObservedRun
 
 _MAX_BYTES = 256 * 2**20

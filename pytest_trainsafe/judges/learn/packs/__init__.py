@@ -1,6 +1,5 @@
 """Packs: text files of reviewed invariants.
 
-fields      converts an invariant to and from plain data
 pack        defines packs and writes their text
 read        reads packs that anybody may have edited
 update      updates an old pack with newly learned invariants, and finds contradictions

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import msgspec
 
+from pytest_trainsafe.judges.learn.fields import InvariantFields
 from pytest_trainsafe.judges.learn.inference.learn import Learned
 from pytest_trainsafe.judges.learn.invariant import Invariant
-from pytest_trainsafe.judges.learn.packs.fields import InvariantFields
 from pytest_trainsafe.judges.learn.relation import Relation
 
 #: The version of the format.  `read` refuses packs of another version.

@@ -12,8 +12,8 @@ import msgspec
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file
 from pytest_trainsafe.core.usage import excerpt, listing, nearest, shown
 from pytest_trainsafe.errors import TrainsafeError
+from pytest_trainsafe.judges.learn.fields import FieldError, InvariantFields, Seen
 from pytest_trainsafe.judges.learn.invariant import Hypothesis, Invariant
-from pytest_trainsafe.judges.learn.packs.fields import FieldError, InvariantFields, Seen
 from pytest_trainsafe.judges.learn.packs.pack import SCHEMA, Pack, invariant_lines, one_line
 from pytest_trainsafe.judges.learn.relation import Relation
 

@@ -1,6 +1,6 @@
 """Uses packs in a test suite.
 
-deploy      loads packs by name, and says what must be observed to check them
+deploy      loads packs by name, and says what must be observed to check them, and in which Run
 asserted    judges what is passed to `assert_invariants`
 from_tests  learns a pack from the healthy tests of a pytest run
 """

@@ -12,10 +12,9 @@ from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.judges.contract import FindingsJudgement
 from pytest_trainsafe.judges.learn import JUDGE
-from pytest_trainsafe.judges.learn.judge import observed_spec
 from pytest_trainsafe.judges.learn.registry import relations
 from pytest_trainsafe.judges.learn.run import ObservedRun
-from pytest_trainsafe.judges.learn.use.deploy import load_packs, observation_of
+from pytest_trainsafe.judges.learn.use.deploy import load_packs, observation_of, observed_spec
 from pytest_trainsafe.judges.learn.use.judged import judge_packs, judge_trace
 from pytest_trainsafe.runs.traces import Traces
 from pytest_trainsafe.trace.reader import Trace

@@ -1,4 +1,4 @@
-"""Loads packs by name, and says what must be observed to check them."""
+"""Loads packs by name, and says what must be observed to check them, and in which Run."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ from collections.abc import Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
+from msgspec import structs
+
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.judges.learn.names import patterns
 from pytest_trainsafe.judges.learn.packs.pack import SUFFIX, Pack
 from pytest_trainsafe.judges.learn.packs.read import PackError, parse_pack, read_pack
 from pytest_trainsafe.judges.learn.packs.update import contradictions
 from pytest_trainsafe.judges.learn.relation import Needs, Relation
-from pytest_trainsafe.trace.run_spec import Observe
+from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.trace.run_spec import Observe, RunSpec
 
 #: The folder of a project's packs, below its root directory.
 FOLDER = "invariants"
@@ -93,6 +97,18 @@ def observation_of(packs: Sequence[Pack], relations: Mapping[str, Relation]) -> 
         apis=tuple(sorted(apis)),
         variables=tuple(sorted(variables)),
         contents=tuple(sorted(contents)),
+    )
+
+
+def observed_spec(case: Case, observe: Observe, role: Role = "candidate") -> RunSpec:
+    """The RunSpec of a Run whose ranks observe API calls and states.
+
+    The Run is in the last of the test's dtypes.  `observe` says which calls and states are
+    observed.  Of the tensors, only the loss is recorded.
+    """
+    spec = spec_of(case, role, case.rungs[-1])
+    return structs.replace(
+        spec, observe=observe, record="sketch", kinds=("loss",), rng=False, watch_casts=False
     )
 
 

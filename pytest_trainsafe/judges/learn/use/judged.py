@@ -13,7 +13,7 @@ from pytest_trainsafe.judges.learn.check.cluster import clusters
 from pytest_trainsafe.judges.learn.check.findings import findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
-from pytest_trainsafe.judges.learn.packs.fields import MAX_TEXT
+from pytest_trainsafe.judges.learn.fields import MAX_TEXT
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.run import ObservedRun

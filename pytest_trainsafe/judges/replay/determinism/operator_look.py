@@ -15,11 +15,11 @@ import torch
 from pytest_trainsafe.core.code_files import owner_of, relative
 from pytest_trainsafe.judges.replay.determinism.nondeterministic import base_name
 from pytest_trainsafe.judges.replay.rng.draws import Draw, Draws
-from pytest_trainsafe.judges.replay.rng.instrument.states import torch_state
 from pytest_trainsafe.record.program_dtype.random_operators import COMPOSITE, OPERATORS
 from pytest_trainsafe.trace.operators import OperatorCount, OperatorEvent
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent
+from pytest_trainsafe.trace.rng.states import torch_state
 
 #: What differs first at an operator: only its "result"; an "argument" that is not a tensor; an
 #: "input" tensor, although no recorded operator before it differs; the "microbatch" in which the

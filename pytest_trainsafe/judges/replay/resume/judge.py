@@ -17,7 +17,7 @@ from pytest_trainsafe.core.finding import Finding, StepSubject
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.replay.determinism.divergence import Divergence, first_divergence
 from pytest_trainsafe.judges.replay.resume.arguments import Resumption

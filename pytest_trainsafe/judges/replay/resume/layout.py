@@ -10,7 +10,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.errors import ArgumentError
-from pytest_trainsafe.judges.compare.ladder.judgement import LadderJudgement
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
 from pytest_trainsafe.judges.replay.resume.continued import step_numbers
 from pytest_trainsafe.judges.replay.resume.difference import Code, Difference

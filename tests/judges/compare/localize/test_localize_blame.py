@@ -14,7 +14,7 @@ from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.instrument.rewrite import UNKNOWN
+from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.rung import Rung

@@ -11,7 +11,7 @@ from call_traces import Flow, flow, rung, values
 
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.instrument.rewrite import UNKNOWN
+from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.inputs import Inputs
 
 TP, CP, DP = Point.of(tp=2), Point.of(cp=2), Point.of(dp=2)

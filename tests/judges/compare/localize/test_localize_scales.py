@@ -11,7 +11,7 @@ from call_traces import Flow, flow, values, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.instrument.rewrite import own_rewrite_key, rewrite_key
+from pytest_trainsafe.judges.compare.events import own_rewrite_key, rewrite_key
 from pytest_trainsafe.judges.compare.localize.scales import LEAST_SPREAD, scales
 from pytest_trainsafe.trace.schema import NoteEvent
 

@@ -14,7 +14,7 @@ from resume_programs import BEFORE, STEPS, make_job, make_spec
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.resume.judge import differences
-from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
+from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
 
@@ -68,7 +68,7 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> Found:
     try:
         for each, size in ((jobs, 2), (single, 1)):
             task = Task.of(resume_programs.record_all, each, world_size=size)
-            launcher.run(task, timeout=120, workdir=folder).raise_for_failure()
+            raise_for_failure(launcher.run(task, timeout=120, workdir=folder))
     finally:
         server.close()
 

@@ -2,6 +2,7 @@
 
 `judges/replay/checkpoints/instrument/` writes them inside the ranks.
 `judges/replay/checkpoints/runs/` uses them to choose a checkpoint and to verify a replay.
+`file` writes and reads the file with the state of one rank.
 """
 
 from __future__ import annotations

@@ -20,15 +20,15 @@ from pytest_trainsafe.errors import (
     ReplayError,
     TrainsafeWarning,
 )
-from pytest_trainsafe.judges.replay.checkpoints.events import HeldPart, ReplayCheckpointEvent
-from pytest_trainsafe.judges.replay.checkpoints.instrument import file, first_step
+from pytest_trainsafe.judges.replay.checkpoints.events import HeldPart, ReplayCheckpointEvent, file
+from pytest_trainsafe.judges.replay.checkpoints.events.file import Header, Segment
+from pytest_trainsafe.judges.replay.checkpoints.instrument import first_step
 from pytest_trainsafe.judges.replay.checkpoints.instrument.checks import (
     require_one_step,
     require_ours,
     require_same_parts,
     require_valid,
 )
-from pytest_trainsafe.judges.replay.checkpoints.instrument.file import Header, Segment
 from pytest_trainsafe.judges.replay.checkpoints.instrument.first_step import Draws
 from pytest_trainsafe.judges.replay.checkpoints.instrument.generators import Source, sources
 from pytest_trainsafe.judges.replay.checkpoints.instrument.operations import unrecorded

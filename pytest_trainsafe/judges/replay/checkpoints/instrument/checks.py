@@ -11,8 +11,8 @@ from typing import Any
 
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ReplayError
-from pytest_trainsafe.judges.replay.checkpoints.instrument import file
-from pytest_trainsafe.judges.replay.checkpoints.instrument.file import Header
+from pytest_trainsafe.judges.replay.checkpoints.events import file
+from pytest_trainsafe.judges.replay.checkpoints.events.file import Header
 from pytest_trainsafe.judges.replay.checkpoints.instrument.generators import Source
 
 

@@ -15,7 +15,7 @@ import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import ReplayError, ReplayMismatchError
-from pytest_trainsafe.judges.replay.checkpoints.instrument.file import replace_file
+from pytest_trainsafe.judges.replay.checkpoints.events.file import replace_file
 from pytest_trainsafe.judges.replay.checkpoints.instrument.generators import Source
 from pytest_trainsafe.judges.replay.checkpoints.instrument.run import current_run
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger

@@ -16,12 +16,12 @@ import torch
 
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU
+from pytest_trainsafe.trace.rng.states import (
     NumpyState,
     python_state,
     state_text,
 )
-from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU
 
 
 class Source:

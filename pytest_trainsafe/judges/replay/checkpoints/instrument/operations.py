@@ -30,8 +30,8 @@ from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
 from pytest_trainsafe.judges.replay.rng.instrument.generators import Generators, generator_of
-from pytest_trainsafe.judges.replay.rng.instrument.states import NumpyState
 from pytest_trainsafe.trace.rng.events import LedgerGap
+from pytest_trainsafe.trace.rng.states import NumpyState
 
 #: Operators that replace every element of the tensor that they are called on.
 _REPLACING = frozenset(

@@ -119,6 +119,6 @@ def _how_far(request: ReplayRequest, trace: Path) -> str:
 def attach_notes(item: pytest.Item) -> None:
     """Adds a test's notes on replays to its report."""
     for traces in given_traces(item):
-        replays = traces.runs.session.substitute
+        replays = traces.runs.scheduler.executor.substitute
         while isinstance(replays, Replays) and replays.notes:
             item.user_properties.append((PROPERTY, printable(replays.notes.pop(0))))

@@ -10,7 +10,7 @@ import torch
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.errors import ArgumentError, TraceError
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent
-from pytest_trainsafe.judges.replay.checkpoints.instrument.file import file_of
+from pytest_trainsafe.judges.replay.checkpoints.events.file import file_of
 from pytest_trainsafe.record.assignment import CHECKPOINTS
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec

@@ -21,9 +21,9 @@ from torch.utils.data import Sampler
 from pytest_trainsafe.judges.replay.resume.instrument.objects import Objects, named
 from pytest_trainsafe.judges.replay.rng.instrument.drawing import Drawing
 from pytest_trainsafe.record.instrument import Instrument, Recording, WatchedModel
+from pytest_trainsafe.record.tensors import tensor_hash
 from pytest_trainsafe.record.training.clipping import Clip
 from pytest_trainsafe.record.training.optimizer import stepping
-from pytest_trainsafe.record.training.tensors import tensor_hash
 from pytest_trainsafe.trace.facts import (
     ClipLimit,
     EpochRead,

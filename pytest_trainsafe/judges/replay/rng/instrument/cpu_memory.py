@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 import xxhash
 
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
+from pytest_trainsafe.trace.rng.states import (
     CPU_ASIDE,
     CPU_BLOCK,
     CPU_BYTES,
@@ -29,7 +29,7 @@ _HEAD = struct.Struct("<Qi?xxxI")
 _NUMBERS = 624
 _NEXT = 16
 
-#: How many of its first numbers identify a block, as in `states`.
+#: How many of its first numbers identify a block, as in `trace/rng/states.py`.
 _NAMING = (CPU_NAMED - CPU_BLOCK) // 8
 
 #: How many bytes from the beginning of a generator the engine is searched in.

@@ -15,8 +15,8 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.judges.replay.rng.instrument.states import numpy_random
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
+from pytest_trainsafe.trace.rng.states import numpy_random
 
 #: Called instead of a replaced function, with the names of the generator and of the function, and
 #: a callable that makes the original call.

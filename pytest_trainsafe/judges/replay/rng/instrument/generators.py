@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
+from pytest_trainsafe.record.program_dtype.random_operators import NOT_SUBCLASSES, PLAIN
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
+from pytest_trainsafe.trace.rng.states import (
     NumpyState,
     PythonState,
     numpy_random,
 )
-from pytest_trainsafe.record.program_dtype.random_operators import NOT_SUBCLASSES, PLAIN
-from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
 
 #: The most generators from `numpy.random.default_rng` whose states are read.
 MAX_NUMPY = 64

@@ -30,11 +30,6 @@ from pytest_trainsafe.judges.replay.rng.instrument.noted import (
     shape_of,
 )
 from pytest_trainsafe.judges.replay.rng.instrument.sharing import Sharing
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
-    readable_state,
-    state_text,
-    torch_state,
-)
 from pytest_trainsafe.judges.replay.rng.instrument.unseen import LastState, as_text, same_state
 from pytest_trainsafe.judges.replay.rng.instrument.workers import Workers
 from pytest_trainsafe.record.adapter import Adapter, adapters
@@ -49,6 +44,11 @@ from pytest_trainsafe.trace.rng.events import (
     LedgerGap,
     Phase,
     UnseenDraws,
+)
+from pytest_trainsafe.trace.rng.states import (
+    readable_state,
+    state_text,
+    torch_state,
 )
 
 #: The most draws in modules that are recorded per step. Outside of modules, draws of one line are

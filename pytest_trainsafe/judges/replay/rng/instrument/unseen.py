@@ -11,7 +11,7 @@ import torch
 
 from pytest_trainsafe.judges.replay.rng.instrument.cpu_memory import memory_of, whole_state
 from pytest_trainsafe.judges.replay.rng.instrument.cpu_memory import text as text_of
-from pytest_trainsafe.judges.replay.rng.instrument.states import distance, is_fresh, torch_state
+from pytest_trainsafe.trace.rng.states import distance, is_fresh, torch_state
 
 #: The most unseen numbers that are counted at a time, and how often a rank counts them.
 MAX_NUMBERS, MAX_MEASURED = 100_000, 8

@@ -23,14 +23,14 @@ from torch.utils.data._utils import worker as torch_worker
 
 from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.judges.replay.rng.instrument.frames import place
-from pytest_trainsafe.judges.replay.rng.instrument.states import (
+from pytest_trainsafe.launch.resources import scratch
+from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
+from pytest_trainsafe.trace.rng.states import (
     NumpyState,
     numpy_random,
     python_state,
     torch_state,
 )
-from pytest_trainsafe.launch.resources import scratch
-from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, WorkerDraw
 
 #: The most fetches that are recorded for a worker, and iterators of loaders for a rank.
 MAX_FETCHES, MAX_LOADERS = 4, 64

@@ -9,7 +9,7 @@ import torch
 
 from pytest_trainsafe import ReplayCheckpoint, ReplayError, fast_forward
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
-from pytest_trainsafe.judges.replay.checkpoints.instrument import file
+from pytest_trainsafe.judges.replay.checkpoints.events import file
 
 
 class Counting:

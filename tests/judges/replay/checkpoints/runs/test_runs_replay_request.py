@@ -14,7 +14,7 @@ from pytest_trainsafe import Trace, TraceError, assert_equivalent
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
 from pytest_trainsafe.frameworks import BUILT_IN
-from pytest_trainsafe.judges.replay.checkpoints.instrument import file
+from pytest_trainsafe.judges.replay.checkpoints.events import file
 from pytest_trainsafe.judges.replay.checkpoints.instrument.checkpoint import ReplayCheckpoint
 from pytest_trainsafe.judges.replay.checkpoints.runs.replays import Replays
 from pytest_trainsafe.judges.replay.checkpoints.runs.request import read_request

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from pytest_trainsafe.record.model.origins import Origins
+from pytest_trainsafe.record.lines.origins import Origins
 from pytest_trainsafe.trace.facts import Made
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.writer import RankWriter

@@ -1,6 +1,7 @@
-"""Describes regions of a logical tensor: the rows of each dimension and the ranks that hold them.
+"""Locates errors in regions of a logical tensor, and names the ranks that hold a region.
 
 A region is one mask per dimension; an element belongs to it if every mask contains its index.
+`confined` is the pattern if no other explains the error.
 """
 
 from __future__ import annotations
@@ -11,9 +12,10 @@ import numpy as np
 import torch
 
 from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Flat, Slices, Split
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
 
 #: A dimension is not named if more than this share of its rows is in the region.  The limit is
 #: lower if rows are single elements, half of which are within rounding by chance.
@@ -24,6 +26,29 @@ MAX_ELEMENTS = 0.5
 MAX_RUNS = 3
 
 Region = list[torch.Tensor]
+
+
+def confined(wrong: WrongTensor) -> Pattern | None:
+    """Matches if all errors are within some rows and the rest of the tensor is correct."""
+    difference = wrong.value - wrong.reference
+    region = _wrong_rows(difference, wrong)
+    words, axis = name_region(region, wrong)
+    if not words:
+        return None
+    inside = torch.ones(difference.shape, dtype=torch.bool)
+    for dim, mask in enumerate(region):
+        inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
+    if not wrong.settles(norm(difference.masked_fill(inside, 0))):
+        return None
+    text = f"wrong only in {words}"
+    return Pattern("confined", text, axis, short=text)
+
+
+def non_finite(wrong: WrongTensor) -> Pattern | None:
+    """Matches if all values that are not finite are within some rows."""
+    words, axis = name_region(region_of(~torch.isfinite(wrong.value)), wrong)
+    text = f"not finite only in {words}"
+    return Pattern("confined", text, axis, short=text) if words else None
 
 
 def region_of(marked: torch.Tensor) -> Region:
@@ -46,6 +71,20 @@ def name_region(region: Region, wrong: WrongTensor) -> tuple[str, str]:
         words.append(_rows(dim, mask) + owner)
         axes.append(axis)
     return " and ".join(words), next(filter(None, axes), "")
+
+
+def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:
+    """Masks, one per dimension, of the rows whose error exceeds rounding."""
+    region = []
+    for dim, length in enumerate(difference.shape):
+        rows = difference.abs().movedim(dim, 0).reshape(length, -1)
+        errors = rows.square().sum(dim=1).sqrt()
+        if wrong.slices:
+            allowed = torch.from_numpy(wrong.slices[dim])
+        else:
+            allowed = torch.full_like(errors, wrong.allowed / max(length, 1) ** 0.5)
+        region.append(errors > allowed)
+    return region
 
 
 def _rows(dim: int, mask: torch.Tensor) -> str:

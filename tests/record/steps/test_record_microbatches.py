@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.microbatches import numbers_of, permuted
+from pytest_trainsafe.record.steps.microbatches import numbers_of, permuted
 
 
 @pytest.mark.parametrize(

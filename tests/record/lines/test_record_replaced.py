@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from pytest_trainsafe.record.model.origins import Origins
+from pytest_trainsafe.record.lines.origins import Origins
 from pytest_trainsafe.trace.writer import RankWriter
 
 #: Replaces an attribute by a function that calls what was there, and counts its calls.

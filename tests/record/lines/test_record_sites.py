@@ -19,8 +19,8 @@ from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.record.hooks.source import described_class
-from pytest_trainsafe.record.hooks.source import replaced_forward as found_forward
+from pytest_trainsafe.record.lines.source import described_class
+from pytest_trainsafe.record.lines.source import replaced_forward as found_forward
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.run_spec import Rewrite

@@ -12,7 +12,7 @@ from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Owned, Shard
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.record.layouts.resolve import gradient_partial_axes, parameter_layout
+from pytest_trainsafe.record.model.parameter_layout import gradient_partial_axes, parameter_layout
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 ANNOTATIONS = Annotations.of(

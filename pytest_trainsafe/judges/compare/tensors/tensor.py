@@ -9,8 +9,15 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.errors import Errors, Norms, Wide, finite, measure, norm
-from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance, allowance
+from pytest_trainsafe.judges.compare.tensors.allowance import Allowance, allowance
+from pytest_trainsafe.judges.compare.tensors.errors import (
+    Errors,
+    Norms,
+    Wide,
+    finite,
+    measure,
+    norm,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Layout, Part, Shard, Split, Striped, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.errors import finite
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import judge_tensor
+from pytest_trainsafe.judges.compare.tensors.errors import finite
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import Trace
 
 #: The cause that reports give for a wrong input.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.errors import Errors, Norms, Wide, spread
+from pytest_trainsafe.judges.compare.tensors.errors import Errors, Norms, Wide, spread
 
 #: A norm over n elements of equal size fluctuates by about 1/sqrt(n).  Here n is the participation
 #: ratio, the number of elements that carry the norm.

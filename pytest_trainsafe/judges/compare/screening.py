@@ -11,8 +11,8 @@ from pytest_trainsafe.align.updates import ends
 from pytest_trainsafe.core.precision import precision
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.results import Results
-from pytest_trainsafe.judges.compare.sketch.screen import same, screen_tensor
-from pytest_trainsafe.judges.compare.sketch.sketches import sketch_of, update_sketch
+from pytest_trainsafe.judges.compare.tensors.screen import same, screen_tensor
+from pytest_trainsafe.judges.compare.tensors.sketches import sketch_of, update_sketch
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     flipped,
 )

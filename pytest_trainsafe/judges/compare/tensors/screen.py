@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.tolerance.allowance import PROJECTION_FLOOR, least_response
+from pytest_trainsafe.judges.compare.tensors.allowance import PROJECTION_FLOOR, least_response
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
 #: A tensor is cleared if its estimated error is at most this share of its allowance.  The margin

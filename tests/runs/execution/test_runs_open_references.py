@@ -23,9 +23,9 @@ TESTS = """
 import os
 import pytest
 from program import train
-from pytest_trainsafe.runs import session
+from pytest_trainsafe.runs.execution import retirement
 
-session.MAX_OPEN = 2
+retirement.MAX_OPEN = 2
 
 def opened():
     held = [f"/proc/self/fd/{name}" for name in os.listdir("/proc/self/fd")]

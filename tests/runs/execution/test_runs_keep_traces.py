@@ -12,7 +12,7 @@ def test_no_two_runs_share_a_folder(tmp_path: Path) -> None:
     settings = Settings(keep_traces=str(tmp_path))
     sessions = [Session(settings, tmp_path / name) for name in ("one", "other")]
 
-    made = [session.directory("tp2-float32-run") for session in sessions * 2]
+    made = [session.folders.new("tp2-float32-run") for session in sessions * 2]
 
     for session in sessions:
         session.close()

@@ -8,7 +8,7 @@ import inspect
 import pytest
 from torch import nn
 
-from pytest_trainsafe.record.hooks.source import source_of
+from pytest_trainsafe.record.lines.source import source_of
 
 
 def decorate(cls: type) -> type:

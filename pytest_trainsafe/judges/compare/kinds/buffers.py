@@ -26,9 +26,9 @@ from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.errors import finite
 from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tensor import judge_tensor
+from pytest_trainsafe.judges.compare.tensors.errors import finite
+from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
 

@@ -16,7 +16,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from pytest_trainsafe.core.code_files import calling_frames, line_of
-from pytest_trainsafe.record.model.replaced import called
+from pytest_trainsafe.record.lines.replaced import called
 from pytest_trainsafe.trace.facts import Made, MadeWhat
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.writer import RankWriter

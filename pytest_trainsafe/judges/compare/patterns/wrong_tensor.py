@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 import torch
 
 from pytest_trainsafe.align.merge import Part
-from pytest_trainsafe.judges.compare.errors import Norms, spread
-from pytest_trainsafe.judges.compare.errors import norm as array_norm
+from pytest_trainsafe.judges.compare.tensors.errors import Norms, spread
+from pytest_trainsafe.judges.compare.tensors.errors import norm as array_norm
 
 #: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01

@@ -17,7 +17,7 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.sketch.screen import same
+from pytest_trainsafe.judges.compare.tensors.screen import same
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.rng.events import DrawEvent, UnseenDraws
 from pytest_trainsafe.trace.rng.ledger import ledger

@@ -1,1 +1,0 @@
-"""Judges tensors by sketches (random projections) if their values were not recorded."""

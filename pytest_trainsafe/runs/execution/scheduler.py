@@ -1,0 +1,127 @@
+"""Launches requested Runs in threads, each once, in the order in which they are needed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
+from pytest_trainsafe.runs.cached.sources import sources
+from pytest_trainsafe.runs.execution.executor import Executor
+from pytest_trainsafe.runs.execution.run import Run
+from pytest_trainsafe.runs.execution.scheduled import ScheduledRun
+from pytest_trainsafe.runs.specs import as_script, code_of
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+
+class Scheduler:
+    """The Runs that tests have requested, and those that were launched ahead of a request.
+
+    All tests of a process share one Run of each spec.  `lock` protects `scheduled`, which has the
+    Runs in the order of their last request, and `ahead`, the specs of those that no test has
+    requested yet.
+    """
+
+    def __init__(self, executor: Executor) -> None:
+        self.executor = executor
+        #: The programs in which a Run has recorded decisions.
+        self.deciding: set[tuple[str, str]] = set()
+        self.lock = threading.Lock()
+        self.scheduled: dict[RunSpec, ScheduledRun] = {}
+        self.ahead: set[RunSpec] = set()
+        #: The Runs that the current test has requested.
+        self._asked: set[RunSpec] = set()
+        self._last: tuple[threading.Event, ...] = ()
+        self._pool = ThreadPoolExecutor(max_workers=4, thread_name_prefix="trainsafe")
+        self._parsed: set[tuple[str, str, tuple[str, ...]]] = set()
+
+    def begin_test(self) -> None:
+        """Forgets what the test before has requested."""
+        self._asked.clear()
+
+    def run(self, spec: RunSpec) -> Future[Run]:
+        """Returns a Future of the Run of a spec; launches the Run if there is none to reuse.
+
+        Reuses the Run that was launched for this spec, if the environment has not changed since
+        then, or if the current test has requested the spec before.  Otherwise discards that Run and
+        launches a new one.
+        """
+        now = LaunchEnvironment.now()
+        with self.lock:
+            self.ahead.discard(spec)
+            order = self.scheduled.get(spec)
+            if spec not in self._asked:
+                self._asked.add(spec)
+                if order is not None and order.launch_environment != now:
+                    self.give_up(spec)
+                    order = None
+            if order is not None:  # the Runs are in the order of their last request
+                self.scheduled[spec] = self.scheduled.pop(spec)
+            return (order or self._schedule(spec, now)).run
+
+    def run_ahead(
+        self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event]
+    ) -> None:
+        """Launches a Run of the next test, unless it has been launched.
+
+        It joins the queue for slots after the Runs whose events `behind` has.
+        """
+        with self.lock:
+            if spec not in self.scheduled:
+                self.ahead.add(spec)
+                self._schedule(spec, around, behind)
+
+    def not_joined(self) -> list[threading.Event]:
+        """The events of the Runs that are not in the queue for slots yet."""
+        orders = list(self.scheduled.values())
+        return [order.joined for order in orders if not order.joined.is_set()]
+
+    def give_up(self, spec: RunSpec) -> None:
+        """Cancels or stops a Run, or deletes its files if it has finished; needs the lock."""
+        self.ahead.discard(spec)
+        order = self.scheduled.pop(spec, None)
+        if order is None:
+            return
+        order.stop.set()
+        if not order.run.cancel():
+            order.run.add_done_callback(self._delete)
+
+    def stop(self) -> None:
+        """Stops all Runs in progress, and does not wait."""
+        self.executor.groups.stop.set()
+        for order in list(self.scheduled.values()):
+            order.stop.set()
+
+    def close(self) -> None:
+        """Stops all Runs in progress and waits until they have ended."""
+        self.stop()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def _schedule(
+        self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event] = ()
+    ) -> ScheduledRun:
+        if self.executor.is_cached(spec) and (code := code_of(spec, around)) not in self._parsed:
+            # Parse in the main thread, as pytest does: before Python 3.13, building syntax trees
+            # in two threads at once may fail (`sources._parse`).  The result is cached.
+            self._parsed.add(code)
+            sources(Path(code[0]), code[1], code[2])
+        self.executor.groups.launchers.load(script=as_script(spec))
+        order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
+        # A reference waits for no other Run, because other processes may wait for the reference.
+        if not spec.trusted:
+            # Other Runs join the queue in the order in which they are judged.
+            order.behind, self._last = (*self._last, *behind), (order.joined,)
+        order.run = self._pool.submit(self.executor.execute, order)
+        order.run.add_done_callback(lambda _: order.joined.set())
+        return order
+
+    def _trace_of(self, earlier: RunSpec) -> Path:
+        """Waits for the Run `earlier` to end, and returns the folder of its trace."""
+        order = self.scheduled.get(earlier)
+        return (order.run if order else self.run(earlier)).result().trace.path
+
+    def _delete(self, dropped: Future[Run]) -> None:
+        if dropped.exception() is None:
+            self.executor.delete(dropped.result())

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.marks import Marks
 from pytest_trainsafe.record.microbatches import SPLIT, MicrobatchOrder, numbers_of, permuted
@@ -65,7 +65,7 @@ class Context:
     def dtype(self) -> torch.dtype:
         """The dtype to train in: that of the rung."""
         self.used.add("dtype")
-        return precision(self._spec.dtype).dtype
+        return rung_named(self._spec.dtype).dtype
 
     # The position of the rank.
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
@@ -105,7 +106,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     if recorder.parameters is not None:
         recorder.left.finish(recorder.parameters.changed)
         recorder.parameters.finish()
-    if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
+    if watch is not None and watch.narrowest is not None and rung_named(spec.dtype).casts:
         dtype = str(watch.narrowest).removeprefix("torch.")
         narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}
         writer.add(msgspec.convert(narrowed, Cast))

@@ -27,7 +27,7 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.errors import finite
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import RankTrace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -54,7 +54,7 @@ class Buffers:
     `apart` maps the path of each buffer that is not compared, or not on every rank, to the reason.
     """
 
-    def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
+    def __init__(self, rung: RungTraces, apart: dict[str, str]) -> None:
         self.rung = rung
         self.apart = apart
         self._running = {

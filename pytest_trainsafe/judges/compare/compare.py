@@ -28,7 +28,7 @@ from pytest_trainsafe.judges.compare.declarations.reduced_in_step import reduced
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.model_inputs import InputJudgement, ModelInputs
 from pytest_trainsafe.judges.compare.parameters import Parameters
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.sketch.rerecord import gradients_behind
 from pytest_trainsafe.judges.compare.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
@@ -52,7 +52,7 @@ _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
 def compare(
-    rung: Rung, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
+    rung: RungTraces, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
 ) -> Comparison:
     """Compare the candidate of `rung`, the traces in one dtype, with the reference.
 
@@ -84,7 +84,7 @@ def compare(
     return judge.result
 
 
-def _different_steps(rung: Rung) -> Finding | None:
+def _different_steps(rung: RungTraces) -> Finding | None:
     wanted = len(rung.reference.ranks[0].steps)
     odd = next((rank for rank in rung.candidate.ranks if len(rank.steps) != wanted), None)
     if odd is None:
@@ -104,7 +104,7 @@ def _different_steps(rung: Rung) -> Finding | None:
 class _Judge(Parameters):
     """The state of one comparison."""
 
-    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+    def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         super().__init__(rung, loosen)
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def judge_decision(
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
     ]
     # A margin is the difference of two scores, each of which has a rounding error.
-    allowed = 2 * precision(dtype).safety * max(flipped, default=0.0)
+    allowed = 2 * rung_named(dtype).safety * max(flipped, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
     # A duplicated choice displaces another option, so it is never accepted.

@@ -26,7 +26,7 @@ from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Layout, Part, Shard, Split, Striped, ZigZag
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.errors import finite
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import Trace
 
@@ -53,7 +53,7 @@ class InputJudgement:
 class ModelInputs:
     """Compares the model inputs in one rung: the traces of candidate and reference in one dtype."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
 
     def judge(self, id: TensorId) -> InputJudgement:

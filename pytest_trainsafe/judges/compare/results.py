@@ -9,7 +9,7 @@ import torch
 
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.errors import finite
@@ -18,7 +18,7 @@ from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.narrowed import narrowed
 from pytest_trainsafe.judges.compare.guards.unstable import note_size
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensor import TensorJudgement, judge_allowed
 from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
@@ -38,7 +38,7 @@ MAX_EXPLAINED = 12
 class Results:
     """The findings of one comparison so far, and the state kept between tensors."""
 
-    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+    def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         self.rung = rung
         self.loosen = loosen
         self.result = Comparison(rung.dtype)
@@ -77,7 +77,7 @@ class Results:
             tolerance.size,
             self.rung.dtype,
             # One flipped element exceeds the allowance of a slice of an update.
-            whole=id.kind == "update" and precision(self.rung.dtype).low,
+            whole=id.kind == "update" and rung_named(self.rung.dtype).low,
         )
         self.note(id, tolerance, judged, merged.tensor)
         if judged.passed:

@@ -1,4 +1,4 @@
-"""A rung of the precision ladder: the traces that are judged together in one dtype."""
+"""The traces that are judged together at one rung of the precision ladder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _flaws: dict[tuple[int, ...], Flaw | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class RungTraces:
     """One candidate and the traces by which it is judged.
 
     `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.errors import Errors, Norms, Wide, finite, measure, norm
 from pytest_trainsafe.judges.compare.tolerance.allowance import Allowance, allowance
 
@@ -125,7 +125,7 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
                 check = "slice"
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
                 message = _slice_message(dim, worst, int((over > 1).sum()), over.size)
-    if precision(dtype).low:
+    if rung_named(dtype).low:
         scale = _over(abs(errors.along), allowed.along)
         if scale > ratio:
             ratio = scale

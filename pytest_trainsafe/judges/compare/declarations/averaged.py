@@ -21,7 +21,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt_means, drop_means
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 
@@ -84,12 +84,12 @@ class _Way:
         return adopt_means(candidate, self.gradients, self.loss)
 
 
-def may_be_means(rung: Rung, comparison: Comparison) -> bool:
+def may_be_means(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether adding or removing a declared average could explain all wrong tensors."""
     return bool(_wrong(comparison)) and any(_ways(rung.candidate, comparison))
 
 
-def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
+def means(rung: RungTraces, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
     """The declaration of averages with which the whole candidate passes; None if there is none."""
     count = _wrong(comparison)
     if not count:

@@ -20,7 +20,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.explain.part_ratio import reference_of
 from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of gradients of parameters.
@@ -30,7 +30,7 @@ _GRADIENTS = frozenset({"param_grad", "unclipped_grad", "main_grad"})
 MAX_TOGETHER = 3
 
 
-def untied(rung: Rung, finding: Finding) -> Pattern | None:
+def untied(rung: RungTraces, finding: Finding) -> Pattern | None:
     """The pattern of a wrong tensor that parameters without a counterpart explain."""
     where = finding.where
     if where is None:
@@ -59,7 +59,7 @@ def untied(rung: Rung, finding: Finding) -> Pattern | None:
     return Pattern("untied", text, cause=cause, short=f"{names} not shared with another module")
 
 
-def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:
+def without_shares(rung: RungTraces, where: TensorId) -> list[TensorId]:
     """The parameters whose gradients a wrong gradient lacks, which the reference does not have.
 
     `where` is a gradient of a parameter.  The result is empty if no such gradients, added to this
@@ -85,7 +85,7 @@ def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:
     return []
 
 
-def extra_parameters(rung: Rung) -> list[TensorId]:
+def extra_parameters(rung: RungTraces) -> list[TensorId]:
     """The candidate's parameters, as of the start, that the reference does not have."""
     known = {id.path for id in rung.reference.ids() if id.kind == "param"}
     if not known:

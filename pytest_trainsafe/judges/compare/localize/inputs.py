@@ -33,7 +33,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.errors import finite
 from pytest_trainsafe.judges.compare.instrument.rewrite import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.stages import is_input
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensor import judge_tensor
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.local_key_paths import is_local
@@ -43,7 +43,7 @@ from pytest_trainsafe.trace.reader import Trace
 class Inputs:
     """Compares modules' inputs in `rung`, the traces in one dtype, each when first asked for."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
         self._agrees: dict[TensorId, bool | None] = {}
         layouts = (
@@ -184,7 +184,7 @@ def callers_of(trace: Trace) -> dict[str, str]:
 class Compared:
     """The tensors that both the candidate and its reference recorded."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
 

@@ -20,6 +20,8 @@ import xxhash
 
 from pytest_trainsafe.core.mesh import OverMesh
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
@@ -197,6 +199,11 @@ class Trace:
     def with_ranks(self, ranks: list[RankTrace]) -> Trace:
         """A Trace of the same Run with these ranks; tensors are read from the same files."""
         return Trace(self.path, self.manifest, ranks)
+
+    @property
+    def numbers(self) -> Arithmetic:
+        """The arithmetic of the rung at which the Run was recorded."""
+        return rung_named(self.manifest.dtype).arithmetic
 
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.

@@ -6,10 +6,20 @@ import math
 from fractions import Fraction
 
 import numpy as np
+import numpy.typing as npt
 import torch
+
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 
 #: Vectors of up to this many elements start no BLAS threads; OpenBLAS starts them above 10,000.
 UNTHREADED = 2**13
+
+
+def frobenius(array: npt.NDArray[np.generic]) -> float:
+    """The Frobenius norm of floating-point or complex numbers."""
+    flat = np.ascontiguousarray(array).reshape(-1)
+    pieces = (flat[at : at + UNTHREADED] for at in range(0, flat.size, UNTHREADED))
+    return math.sqrt(sum(float(np.vdot(piece, piece).real) for piece in pieces))
 
 
 class Floating:
@@ -41,10 +51,7 @@ class Floating:
         return numbers == 0
 
     def norm(self, numbers: torch.Tensor) -> float:
-        array = numbers.numpy()
-        flat = np.ascontiguousarray(array).reshape(-1)
-        pieces = (flat[at : at + UNTHREADED] for at in range(0, flat.size, UNTHREADED))
-        return math.sqrt(sum(float(np.vdot(piece, piece).real) for piece in pieces))
+        return frobenius(numbers.numpy())
 
     def encode(self, numbers: torch.Tensor) -> torch.Tensor:
         return numbers
@@ -54,3 +61,8 @@ class Floating:
 
 
 FLOATING = Floating()
+
+
+def arithmetic_of(values: torch.Tensor, numbers: Arithmetic) -> Arithmetic:
+    """The arithmetic of a tensor at a rung with these numbers: integers are torch's at any rung."""
+    return numbers if values.is_floating_point() or values.is_complex() else FLOATING

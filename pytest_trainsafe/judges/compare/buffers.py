@@ -109,7 +109,8 @@ class Buffers:
         if len(parts) < len(own):
             return None
         free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
-        return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
+        sizes, numbers = self.rung.candidate.sizes, self.rung.numbers
+        return merge(parts, sizes, shape=shape, free_axes=free, where=id, numbers=numbers)
 
     def unchanged(self, id: TensorId, compared_on: ComparedRanks) -> bool:
         """Whether a running state is the same before and after a step on all compared ranks."""
@@ -166,12 +167,13 @@ class Buffers:
         """
         if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
             return False
-        reference = logical_tensor(self.rung.reference, id).tensor
+        reference = logical_tensor(self.rung.reference, id).whole
         found = merge(
             [part for part in parts_of(self.rung.candidate, id) if part.rank == rank.rank],
             self.rung.candidate.sizes,
             free_axes=tuple(self.rung.candidate.sizes),
-        ).tensor
+            numbers=self.rung.numbers,
+        ).whole
         if reference is None or found is None or found.dtype != reference.dtype:
             return False
         wide, own = reference.numpy(), found.numpy()

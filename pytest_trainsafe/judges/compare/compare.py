@@ -338,6 +338,11 @@ class _Judge(Parameters):
         )
         if reference is None or merged is None or merged.tensor is None:
             return
+        if merged.whole is None and not own:
+            self.count(id)
+            for finding in merged.findings:
+                self.add(order, finding)
+            return
         tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
         allowed = tolerance.allowed if tolerance.finite else None
         numbers = merged.tensor.numpy(), reference.numpy()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.judges.compare.tolerance.same_computation import (
     Flaw,
     flaw_of,
@@ -31,6 +32,11 @@ class RungTraces:
     perturbed: Trace | None = None
     shadow: Trace | None = None
     resampled: tuple[Trace, ...] = ()
+
+    @property
+    def numbers(self) -> Arithmetic:
+        """The arithmetic of the numbers that were recorded."""
+        return self.reference.numbers
 
     def measures(self) -> list[Trace]:
         """The traces that measure rounding: samples of noise, and a usable float64 reference."""

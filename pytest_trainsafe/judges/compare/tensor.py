@@ -51,7 +51,8 @@ def judge_tensor(
 ) -> TensorJudgement:
     """Judge a candidate's array; `others` has the same tensor in the runs that measure rounding.
 
-    Integers and booleans are compared exactly, and so is everything if there are no `others`.
+    Integers, booleans and exact numbers are compared exactly, and so is everything if there are no
+    `others`.
     Other arrays must be float64 or complex128; `reference` and `others` must be finite and have the
     same shape.  `loosened` and `least` are passed to `allowance`.  The error is checked in the
     whole array and in every slice (the values at one index of one dimension).  If `whole` is true,
@@ -90,7 +91,7 @@ def judge_allowed(
     """
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
-    if reference.dtype.kind not in "fc":
+    if reference.dtype.kind not in "fc" or rung_named(dtype).exact:
         return _exact(candidate, reference)
     if not finite(candidate):
         return _non_finite(candidate)

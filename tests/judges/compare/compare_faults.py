@@ -12,8 +12,9 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.core.rungs.table import rung_named
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 
 #: Sizes that all differ, so that a factor identifies its axis: tp*dp is 8, and there are 6
 #: micro-batches.
@@ -80,7 +81,7 @@ def wrong_tensor(
         reference=reference,
         parts=parts,
         sizes=point.sizes,
-        allowed=3 * rung_named(dtype).epsilon * norm(reference),
+        allowed=3 * rung_named(dtype).epsilon * FLOATING.norm(reference),
         kind=kind,
         dtype="float64" if dtype == "float64" else "float32",
         factors={"micro-batches": MICROBATCHES},

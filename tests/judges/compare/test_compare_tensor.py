@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pytest_trainsafe.core.rungs.floating import UNTHREADED
 from pytest_trainsafe.core.rungs.table import rung_named
-from pytest_trainsafe.judges.compare.errors import UNTHREADED, measure, norm, spread
+from pytest_trainsafe.judges.compare.errors import measure, norm, spread
 from pytest_trainsafe.judges.compare.tensor import (
     TensorJudgement,
     allowance_by,

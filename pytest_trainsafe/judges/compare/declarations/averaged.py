@@ -182,7 +182,7 @@ def _factor(reference: Trace) -> float | None:
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
     factors = []
     for id in itertools.islice((id for id in given if id.path in terms), FEW):
-        due, total = logical_tensor(reference, id).tensor, _total(reference, terms[id.path])
+        due, total = logical_tensor(reference, id).whole, _total(reference, terms[id.path])
         if due is None or total is None:
             return None
         power = float(total.square().sum())
@@ -211,7 +211,7 @@ def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
     reported = next(norms, None)
     if reported is None or not comparison.compared["grad_norm"]:
         return False
-    value, power = logical_tensor(reference, reported).tensor, 0.0
+    value, power = logical_tensor(reference, reported).whole, 0.0
     for parts in _terms(reference).values():
         total = _total(reference, parts)
         if total is None:
@@ -231,7 +231,7 @@ def _terms(reference: Trace) -> dict[str, list[TensorId]]:
 
 def _total(reference: Trace, terms: Sequence[TensorId]) -> torch.Tensor | None:
     """The sum of some tensors; None if one of them cannot be merged."""
-    parts = [logical_tensor(reference, term).tensor for term in terms]
+    parts = [logical_tensor(reference, term).whole for term in terms]
     if any(part is None for part in parts):
         return None
     return torch.stack([part.double() for part in parts if part is not None]).sum(0)

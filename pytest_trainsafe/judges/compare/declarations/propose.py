@@ -268,7 +268,7 @@ def samples(rung: RungTraces, id: TensorId) -> Iterator[Sample]:
     others = [other for other in named if other != id]
     size = math.prod(rung.reference.holders(id)[0][1].shape)
     for each in [id, *others[: MAX_SAMPLES - 1 if size <= LARGE else 0]]:
-        reference = logical_tensor(rung.reference, each).tensor
+        reference = logical_tensor(rung.reference, each).whole
         if reference is None or not finite(reference.numpy()):
             continue
         yield Sample(
@@ -276,6 +276,7 @@ def samples(rung: RungTraces, id: TensorId) -> Iterator[Sample]:
             reference,
             _Ratio(rung, each, reference),
             ("pp", "dp") if each.microbatch is not None else ("pp",),
+            rung.numbers,
         )
 
 
@@ -295,7 +296,7 @@ class _Ratio:
             return  # parameters must start bitwise equal
         for trace in rung.measures():
             if trace.holders(id):
-                other = logical_tensor(trace, id).tensor
+                other = logical_tensor(trace, id).whole
                 if other is not None and other.shape == reference.shape and finite(other.numpy()):
                     self.others.append(other.numpy())
         if reference.numel() <= FEW and reference.is_floating_point():

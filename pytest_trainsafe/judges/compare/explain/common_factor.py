@@ -84,7 +84,7 @@ def with_factor(rung: RungTraces, comparison: Comparison) -> Comparison:
     gradient norm is moved behind the wrong gradients from which it is computed; programs may report
     it earlier.
     """
-    factor = common_factor(rung, comparison)
+    factor = None if rung.numbers.exact else common_factor(rung, comparison)
     if factor is None or not factor.clips:
         return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
     return led_by_cause(rung, comparison, factor)
@@ -202,7 +202,7 @@ def _others_allow(
 def _norms(rung: RungTraces, step: int) -> dict[int, tuple[float, float]]:
     """By rank, the gradient norms that the candidate's rank and the reference report."""
     id = TensorId(step, None, "grad_norm", "", "grad_norm")
-    expected = logical_tensor(rung.reference, id).tensor if rung.reference.holders(id) else None
+    expected = logical_tensor(rung.reference, id).whole if rung.reference.holders(id) else None
     if expected is None or expected.numel() != 1 or not is_whole(rung.candidate, id):
         return {}
     theirs = float(expected)
@@ -266,11 +266,11 @@ def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
     seen = False
     for id in itertools.islice(gradients, FEW):
         terms = [
-            logical_tensor(rung.reference, other).tensor
+            logical_tensor(rung.reference, other).whole
             for other in rung.reference.ids()
             if (other.kind, other.step, other.path) == ("param_grad", id.step, id.path)
         ]
-        due = logical_tensor(rung.reference, id).tensor
+        due = logical_tensor(rung.reference, id).whole
         if not terms or due is None or any(term is None for term in terms):
             return False
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
@@ -310,8 +310,9 @@ def _explained(rung: RungTraces, finding: Finding, factor: Factor) -> Finding:
         if part.rank in factor.factors
     ]
     where, sizes, shape = finding.where, rung.candidate.sizes, tuple(reference.shape)
-    merged = merge(parts, sizes, shape=shape, free_axes=free_axes(where), where=where)
-    if merged.tensor is None:
+    free, numbers = free_axes(where), rung.numbers
+    merged = merge(parts, sizes, shape=shape, free_axes=free, where=where, numbers=numbers)
+    if merged.whole is None:
         return finding
     judged = TensorJudgement("norm", "", 0.0, 0.0, 0.0, rounding=allowed)
     pattern = explain_tensor(rung, where, merged, reference, judged)

@@ -6,12 +6,12 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judges.compare.explain.regions import Region, name_region, region_of
-from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.explain.wrong_tensor import WrongTensor
 
 
 def confined(wrong: WrongTensor) -> Pattern | None:
     """Matches if all errors are within some rows and the rest of the tensor is correct."""
-    difference = wrong.value - wrong.reference
+    difference = wrong.difference
     region = _wrong_rows(difference, wrong)
     words, axis = name_region(region, wrong)
     if not words:
@@ -19,7 +19,7 @@ def confined(wrong: WrongTensor) -> Pattern | None:
     inside = torch.ones(difference.shape, dtype=torch.bool)
     for dim, mask in enumerate(region):
         inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
-    if not wrong.settles(norm(difference.masked_fill(inside, 0))):
+    if not wrong.settles(wrong.norm(difference.masked_fill(inside, 0))):
         return None
     text = f"wrong only in {words}"
     return Pattern("confined", text, axis, short=text)
@@ -36,8 +36,7 @@ def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:
     """Masks, one per dimension, of the rows whose error exceeds rounding."""
     region = []
     for dim, length in enumerate(difference.shape):
-        rows = difference.abs().movedim(dim, 0).reshape(length, -1)
-        errors = rows.square().sum(dim=1).sqrt()
+        errors = wrong.row_errors(dim)
         if wrong.slices:
             allowed = torch.from_numpy(wrong.slices[dim])
         else:

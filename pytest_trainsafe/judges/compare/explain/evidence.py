@@ -70,7 +70,8 @@ def explain_replicas(
             parts = [part for part in merged.parts if part.coordinates[axis] == place]
             if not parts:
                 continue
-            value = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            shape, sizes = tuple(reference.shape), rung.candidate.sizes
+            value = merge(parts, sizes, shape=shape, numbers=rung.numbers).whole
             if value is None or value.shape != reference.shape:
                 wrong = True
                 continue
@@ -114,6 +115,7 @@ def _wrong(
         left=_left(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
+        numbers=rung.numbers,
     )
 
 
@@ -208,5 +210,5 @@ def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:
     """The reference's logical tensor; None if it is not recorded, not whole or not finite."""
     if not rung.reference.holders(id):
         return None
-    tensor = logical_tensor(rung.reference, id).tensor
+    tensor = logical_tensor(rung.reference, id).whole
     return _wide(tensor) if tensor is not None and bool(torch.isfinite(tensor).all()) else None

@@ -121,7 +121,7 @@ def allowed_of(rung: RungTraces, id: TensorId, reference: torch.Tensor) -> float
         for trace in rung.measures()
         if trace.holders(id)
         and is_whole(trace, id)
-        and (tensor := logical_tensor(trace, id).tensor) is not None
+        and (tensor := logical_tensor(trace, id).whole) is not None
         and tensor.shape == reference.shape
         and finite(tensor.numpy())
     ]

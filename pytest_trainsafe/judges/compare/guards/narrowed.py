@@ -116,7 +116,7 @@ def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:
     for term in trace.ids():
         if msgspec.structs.replace(term, microbatch=None) != gradient:
             continue
-        found = logical_tensor(trace, term).tensor
+        found = logical_tensor(trace, term).whole
         if found is None:
             return False
         wide = found.to(torch.float64)

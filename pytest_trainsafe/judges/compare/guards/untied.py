@@ -8,6 +8,7 @@ the module that holds it computes other values.  Called by `leading` and by
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -70,7 +71,7 @@ def without_shares(rung: RungTraces, where: TensorId) -> list[TensorId]:
     if found is None or value is None or value.shape != found[0].shape:
         return []
     reference, allowed = found
-    wrong = WrongTensor(value, reference, [], rung.candidate.sizes, allowed)
+    wrong = WrongTensor(value, reference, [], rung.candidate.sizes, allowed, numbers=rung.numbers)
     terms = {}
     for id in extra_parameters(rung):
         term = _values(
@@ -80,7 +81,7 @@ def without_shares(rung: RungTraces, where: TensorId) -> list[TensorId]:
             terms[id] = term
     for count in range(1, min(len(terms), MAX_TOGETHER) + 1):
         for ids in itertools.combinations(terms, count):
-            if wrong.explains(value + sum(terms[id] for id in ids)):
+            if wrong.explains(functools.reduce(rung.numbers.add, (terms[id] for id in ids), value)):
                 return [*ids]
     return []
 
@@ -101,7 +102,7 @@ def _values(trace: Trace, id: TensorId) -> torch.Tensor | None:
     """A logical tensor in float64; None if it is not recorded whole, or its parts do not fit."""
     if not trace.holders(id) or not is_whole(trace, id):
         return None
-    tensor = logical_tensor(trace, id).tensor
+    tensor = logical_tensor(trace, id).whole
     if tensor is None or not tensor.is_floating_point():
         return None
     return tensor.to(torch.float64)

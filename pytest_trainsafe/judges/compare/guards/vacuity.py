@@ -196,7 +196,7 @@ def _any(trace: Trace, id: TensorId) -> bool:
     if not is_whole(trace, id):
         sketch = logical_sketch(trace, id)
         return sketch is not None and bool(sketch.values.any())
-    tensor = logical_tensor(trace, id).tensor
+    tensor = logical_tensor(trace, id).whole
     return tensor is not None and bool(tensor.any())
 
 
@@ -418,7 +418,7 @@ def _zeros(comparison: Comparison) -> Guard:
 
 
 def _measured(rung: RungTraces) -> Guard:
-    if rung.perturbed is None and rung.shadow is None:
+    if not rung.numbers.exact and rung.perturbed is None and rung.shadow is None:
         yield "measured", "no rounding was measured, so only tensors with equal bits could pass"
 
 

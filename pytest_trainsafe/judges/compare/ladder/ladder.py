@@ -151,7 +151,7 @@ class _Ladder:
         assert rung is not None
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
-        if case.settings.localize and not failed.explained:
+        if case.settings.localize and not failed.explained and not rung.numbers.exact:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)
             if self.located is not None:

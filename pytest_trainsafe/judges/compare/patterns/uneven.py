@@ -36,6 +36,8 @@ def unevenly_scaled(rung: RungTraces, id: TensorId) -> Pattern | None:
     if the pattern does not match.
     """
     name = id.name
+    if rung.numbers.exact:
+        return None  # clipping, the cause, divides by a norm
     if id.kind == "optimizer_state":
         name, _, _ = name.rpartition(".")
     elif id.kind not in ("param", "master_param", "update"):
@@ -91,7 +93,8 @@ def _at(
     chosen = [part for part in parts if part.coordinates[axis] == place]
     if not chosen:
         return None
-    return merge(chosen, rung.candidate.sizes, free_axes=free_axes(id), where=id).tensor
+    sizes, free = rung.candidate.sizes, free_axes(id)
+    return merge(chosen, sizes, free_axes=free, where=id, numbers=rung.numbers).whole
 
 
 def _multiple(

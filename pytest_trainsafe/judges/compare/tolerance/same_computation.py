@@ -70,7 +70,7 @@ def _other_start(reference: Trace, other: Trace) -> Flaw | None:
 def _equal(left: Trace, right: Trace, id: TensorId) -> bool:
     if not (is_whole(left, id) and is_whole(right, id)):
         return same(logical_sketch(left, id), logical_sketch(right, id))
-    here, there = (logical_tensor(trace, id).tensor for trace in (left, right))
+    here, there = (logical_tensor(trace, id).whole for trace in (left, right))
     return (
         here is not None
         and there is not None

@@ -63,7 +63,7 @@ def merge(
     """
     assert parts, "a logical tensor has at least one part"
     parts = sorted(parts, key=lambda part: part.rank)
-    numbers = arithmetic_of(parts[0].tensor, numbers)
+    numbers = arithmetic_of(parts[0].tensor.dtype, numbers)
     if any(isinstance(placement, Flat) for part in parts for placement in part.layout):
         return _merge_ranges(parts, sizes, shape, free_axes, where, numbers)
     whole = tuple(shape) if shape is not None else None

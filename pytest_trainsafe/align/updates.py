@@ -40,7 +40,7 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
 
 def difference(trace: Trace, after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
     """The difference of two recorded values, in float64 or complex128."""
-    return arithmetic_of(after, trace.numbers).subtract(_wide(after), _wide(before))
+    return arithmetic_of(after.dtype, trace.numbers).subtract(_wide(after), _wide(before))
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

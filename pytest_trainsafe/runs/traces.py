@@ -18,7 +18,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.runs.requested import RequestedRuns, Run
 from pytest_trainsafe.runs.rounding import rounding_of
-from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.runs.specs import Role, recorded_at, spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
@@ -60,7 +60,7 @@ class Traces:
         """The RunSpec of the Run in `dtype`."""
         return structs.replace(
             spec_of(self.case, self.role, dtype),
-            record=self.record,
+            record=recorded_at(dtype, self.record),
             keep=self.keep,
             replay=self.replay,
             repeat=self.repeat,
@@ -118,9 +118,9 @@ class Traces:
         rung = rung_named(dtype)
         # If casts matter, the size of the noise is known after the reference has run.
         noisy = self.role == "reference" and not rung.exact and not rung.casts
-        if rung.replays and self.replay is None and not self.foreseen():
+        if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
-            return [self.spec(dtype)] if self.role == "reference" else []
+            return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []
         return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
 
     def foreseen(self) -> bool:
@@ -150,13 +150,17 @@ class Traces:
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:
-        """The spec of the Run in `dtype` if it made decisions that rounding may change; else None.
+        """The spec of the Run whose decisions the other Runs in `dtype` replay; None for none.
 
-        Other Runs then replay these decisions, such as the choices of a top-k.
+        This is the Run in `dtype` if it made decisions that rounding may change, such as the
+        choices of a top-k, or a Run of the rung that decides for this one.
         """
-        if not any(id.kind == "decision" for id in self.at(dtype).ids()):
+        other = rung_named(dtype).decided_by
+        if not any(id.kind == "decision" for id in self.at(other or dtype).ids()):
             return None
         self.runs.session.deciding.add(self._program)
+        if other:
+            return self.spec(other)
         return self.spec(dtype) if rung_named(self.rounding(dtype)).replays else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:

@@ -19,12 +19,8 @@ class Arithmetic(Protocol):
     representation each, so that equal numbers have equal bits; zero has only zero bits.
     """
 
-    #: Whether nothing is rounded, so that only equal values agree.
+    #: Whether nothing is rounded, so that only equal values agree, and sketches show nothing.
     exact: bool
-
-    #: Whether random projections of the numbers show differences, so that sketches can replace
-    #: values in a trace.
-    sketches: bool
 
     def add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         """The sum of two tensors, in the dtype of `left`."""

@@ -26,7 +26,6 @@ class Floating:
     """Floating-point numbers, which are rounded."""
 
     exact = False
-    sketches = True
 
     def add(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
         return left + right.to(left.dtype)
@@ -63,6 +62,9 @@ class Floating:
 FLOATING = Floating()
 
 
-def arithmetic_of(values: torch.Tensor, numbers: Arithmetic) -> Arithmetic:
-    """The arithmetic of a tensor at a rung with these numbers: integers are torch's at any rung."""
-    return numbers if values.is_floating_point() or values.is_complex() else FLOATING
+def arithmetic_of(dtype: torch.dtype, numbers: Arithmetic) -> Arithmetic:
+    """The arithmetic of tensors of a dtype at a rung with these numbers.
+
+    Integers and booleans are no numbers of a rung: torch's arithmetic is theirs.
+    """
+    return numbers if dtype.is_floating_point or dtype.is_complex else FLOATING

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import pkgutil
 from collections.abc import Callable
@@ -54,6 +55,8 @@ class Rung:
         measured_by the rung in which a further Run of the reference measures rounding, "" for none
         replays     whether rounding may change decisions, such as the choices of a top-k, so that
                     all Runs replay those of the reference
+        decided_by  the rung whose reference makes the decisions that all Runs replay, for numbers
+                    that have no order; "" for none
         optional    whether programs may be unable to run in it; the default ladder then skips it
         casts       whether its rounding is negligible, so that a cast to a narrower dtype in the
                     program determines how large errors may be
@@ -73,6 +76,7 @@ class Rung:
     narrower: tuple[str, ...] = ()
     measured_by: str = ""
     replays: bool = False
+    decided_by: str = ""
     optional: bool = False
     casts: bool = False
     device: str = ""
@@ -85,6 +89,11 @@ class Rung:
         return self.epsilon == 0.0
 
     @property
+    def awaits_decisions(self) -> bool:
+        """Whether Runs of a program that makes decisions start after some of its reference."""
+        return self.replays or bool(self.decided_by)
+
+    @property
     def dtype(self) -> torch.dtype:
         """The torch dtype that carries the numbers; the rung must have a `host`."""
         import torch
@@ -93,7 +102,7 @@ class Rung:
         assert isinstance(found, torch.dtype), self.name
         return found
 
-    @property
+    @functools.cached_property
     def arithmetic(self) -> Arithmetic:
         """How the numbers are computed with, compared and stored."""
         return cast("Arithmetic", pkgutil.resolve_name(self.arithmetic_path))
@@ -102,7 +111,7 @@ class Rung:
         """Encloses the program in each rank, where operators must compute in other numbers.
 
         `seed` is that of the Run.  Yields the function that turns real values, such as initial
-        parameters and data, into numbers of the rung.
+        parameters and data, into numbers of the rung; only exact rungs need one.
         """
         return nullcontext(_unchanged)
 

@@ -91,6 +91,9 @@ _BUILT_IN = {
     )
 }
 
+#: The names that no rung of a project can have.
+BUILT_IN_RUNGS = tuple(_BUILT_IN)
+
 #: The dtypes of recipes, from the most to the least precise: the order of the precision ladder.
 DTYPES = tuple(name for name, each in _BUILT_IN.items() if each.host)
 

@@ -22,13 +22,13 @@ class CompareJudge:
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The Runs in the first dtype that can start at once; the ladder requests all others later.
 
-        If rounding may change decisions in the first dtype, the candidate may have to replay those
-        of the reference.  Its Run is then requested later, when the reference has finished.
+        The candidate may have to replay decisions of the reference in the first dtype.  Its Run is
+        then requested later, when the reference has finished.
         """
         first = case.rungs[0]
-        replays = rung_named(first).replays
+        waits = rung_named(first).awaits_decisions
         roles: tuple[Role, ...] = ("candidate", "reference")
-        return [spec_of(case, role, first) for role in roles if role != "candidate" or not replays]
+        return [spec_of(case, role, first) for role in roles if role != "candidate" or not waits]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
         """Compare the candidate with its reference, dtype by dtype, down to the first failure."""

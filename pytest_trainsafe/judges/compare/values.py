@@ -77,7 +77,7 @@ class Values:
         self._kept.pop(before, None)
         if new is None or old is None or new.shape != old.shape:
             return None
-        return arithmetic_of(new, self.trace.numbers).subtract(new, old)
+        return arithmetic_of(new.dtype, self.trace.numbers).subtract(new, old)
 
 
 def _bytes(merged: Merged) -> int:

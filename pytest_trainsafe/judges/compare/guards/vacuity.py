@@ -180,7 +180,7 @@ def _is_zero_part(trace: Trace, rank: RankTrace, event: TensorEvent) -> bool:
 
 
 def _bytes_of(event: TensorEvent) -> int:
-    return math.prod(event.shape) * DTYPES[event.dtype].itemsize
+    return math.prod(event.stored.shape) * DTYPES[event.stored.dtype].itemsize
 
 
 @functools.lru_cache(maxsize=256)

@@ -151,7 +151,11 @@ class _Ladder:
         assert rung is not None
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
-        if case.settings.localize and not failed.explained and not rung.numbers.exact:
+        if rung.numbers.exact:
+            failed.not_compared.append(
+                f"not localised: Runs of {failed.dtype} cannot take random values between modules"
+            )
+        elif case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)
             if self.located is not None:

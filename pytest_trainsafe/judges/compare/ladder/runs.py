@@ -39,6 +39,8 @@ def make_rung(
         reference.prefetch(needed)
     decided = reference.decided(dtype)
     candidate, measured = candidate.replaying(decided), reference.replaying(decided)
+    if rung.decided_by:
+        reference = measured  # its own decisions mean nothing either
     if decided is not None:
         candidate.prefetch(dtype)
         measured.prefetch(rung.measured_by if shadowed else dtype)

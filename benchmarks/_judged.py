@@ -15,8 +15,8 @@ import torch
 
 from pytest_trainsafe.judges.compare import compare as comparing
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
-from pytest_trainsafe.judges.compare.ladder.ladder import make_rung, measured_again
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.runs.traces import Traces
@@ -51,7 +51,7 @@ def judged_rows(session: Session, case: Case) -> Iterator[Row]:
         session.discard(candidate)
 
 
-def judged_row(rung: Rung, dtype: str, reference: Traces) -> Row:
+def judged_row(rung: RungTraces, dtype: str, reference: Traces) -> Row:
     """The verdict of a rung, with its findings.
 
     The worst ratios are those of the first comparison, which uses one sample of noise.

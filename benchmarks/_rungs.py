@@ -14,8 +14,8 @@ from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.ladder.ladder import make_rung, more_samples
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.ladder.runs import make_rung, more_samples
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import Wide
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
@@ -54,7 +54,7 @@ def case(
 
 def rungs(
     opened: Session, one: Case, dtypes: Sequence[str] = DTYPES, samples: int = 1
-) -> Iterator[tuple[str, Rung]]:
+) -> Iterator[tuple[str, RungTraces]]:
     """Run a Case in each dtype, as the ladder does, and yield its rungs.
 
     `samples` is the number of samples of noise that measure rounding. The candidate's traces are

@@ -21,7 +21,7 @@ from _rungs import DTYPES, case, relative, rungs, session, whole
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 POINT = Point.of(tp=2, cp=2, sp=True)
 
@@ -59,7 +59,7 @@ def measure(program: str, layers: int) -> Iterator[dict[str, Any]]:
                 yield {"program": program, "dtype": dtype, "kind": kind, **errors(rung, kind)}
 
 
-def errors(rung: Rung, kind: str) -> dict[str, list[float]]:
+def errors(rung: RungTraces, kind: str) -> dict[str, list[float]]:
     """The estimated and the observed relative error of every layer in order, in epsilons."""
     by_layer = sorted((layer(id), id) for id in rung.reference.ids() if id.kind == kind)
     found: dict[str, list[float]] = {"estimated": [], "observed": []}

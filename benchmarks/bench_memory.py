@@ -72,13 +72,13 @@ def compare_alone(paths: list[str]) -> None:
     import torch
 
     from pytest_trainsafe.judges.compare.compare import compare
-    from pytest_trainsafe.judges.compare.rung import Rung
+    from pytest_trainsafe.judges.compare.rung import RungTraces
     from pytest_trainsafe.trace.reader import Trace
 
     torch.set_num_threads(1)
     compare_nothing = status_kib("RssAnon")
     candidate, reference, perturbed, shadow = map(Trace.open, paths)
-    rung = Rung(DTYPE, candidate, reference, perturbed, shadow)
+    rung = RungTraces(DTYPE, candidate, reference, perturbed, shadow)
     opened = status_kib("RssAnon")
     with Sampled() as sampled:
         comparison = compare(rung)

@@ -26,7 +26,7 @@ from pytest_trainsafe.core.indices import index_arrays
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
 from pytest_trainsafe.judges.compare.tensors.errors import Wide, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by, judge_allowed
@@ -91,7 +91,7 @@ def measure(layers: int) -> Iterator[dict[str, Any]]:
             yield {"layers": layers, "dtype": dtype, **judged(rung)}
 
 
-def judged(rung: Rung) -> dict[str, Any]:
+def judged(rung: RungTraces) -> dict[str, Any]:
     """The smallest errors that are caught on this rung, and the worst ratios of the clean Run."""
     caught: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
     at_once: dict[str, dict[str, float]] = {fault: {} for fault in FAULTS}
@@ -125,12 +125,12 @@ def judged(rung: Rung) -> dict[str, Any]:
     }
 
 
-def _allowed(rung: Rung, id: TensorId, reference: Wide) -> Allowance:
+def _allowed(rung: RungTraces, id: TensorId, reference: Wide) -> Allowance:
     others = [whole(trace, id) for trace in rung.measures() if trace.holders(id)]
     return allowance_by(reference, others, rung.dtype, loosened=1.0, least=0.0)
 
 
-def faults(rung: Rung, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
+def faults(rung: RungTraces, id: TensorId, shape: tuple[int, ...]) -> dict[str, Any]:
     """The elements of a tensor that each fault scales, as an index; {} if no fault applies."""
     if id.step == 0 and id.kind in ("main_grad", "loss"):
         return {id.kind: ...}

@@ -20,7 +20,7 @@ from _measure import finish, machine, median, quick, show
 from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.tensors.screen import screen_tensor
 from pytest_trainsafe.judges.joint import judge_case
 from pytest_trainsafe.judges.joint_text import report_of
@@ -117,7 +117,7 @@ def shares(make: Callable[[torch.Generator], torch.Tensor], count: int) -> dict[
         reference = _normal(generator, 64, 64)
         responses = [1e-7 * _normal(generator, 64, 64) for _ in range(2)]
         most = max(float(response.norm()) for response in responses)
-        wrong = sketched(error * (precision("float32").safety * most / float(error.norm())))
+        wrong = sketched(error * (rung_named("float32").safety * most / float(error.norm())))
         right, others = sketched(reference), [sketched(r) for r in responses]
         for times in ERRORS:
             values = Sketched(right.values + times * wrong.values, right.shape)

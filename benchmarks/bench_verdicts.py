@@ -27,7 +27,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import Wide, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
@@ -92,13 +92,15 @@ def bug_pairs(opened: Session, quick: bool) -> Iterator[dict[str, Any]]:
             yield {**pair, "ours": ours, "fixed": fixed(rung, first_wrong(bug))}
 
 
-def named_pair(program: str, point: Point, bug: str, dtype: str, rung: Rung) -> dict[str, Any]:
+def named_pair(
+    program: str, point: Point, bug: str, dtype: str, rung: RungTraces
+) -> dict[str, Any]:
     """A description of a pair; `rounding` is the dtype whose rounding is allowed, such as FP8."""
     run = {"program": program, "point": str(point), "bug": bug, "dtype": dtype}
     return {**run, "rounding": rung.dtype}
 
 
-def judged_rungs(opened: Session, one: Case, what: str) -> Iterator[tuple[str, Rung]]:
+def judged_rungs(opened: Session, one: Case, what: str) -> Iterator[tuple[str, RungTraces]]:
     """Yields the rungs of a Case; if ranks do not finish, prints that and skips the rest."""
     print(f"{what}, {one.point}", file=sys.stderr, flush=True)
     try:
@@ -123,7 +125,9 @@ def is_named(finding: Finding, bug: Bug) -> bool:
     return (where.step, where.path) == (named.step, named.path) and where.kind in same
 
 
-def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -> float | None:
+def margin(
+    rung: RungTraces, bug: Bug, comparison: Comparison, named: list[Finding]
+) -> float | None:
     """The ratio of the first wrong tensor's error to its allowance; None if nothing is allowed.
 
     Nothing is allowed if the tensor is absent, or if replicas differ.
@@ -135,7 +139,7 @@ def margin(rung: Rung, bug: Bug, comparison: Comparison, named: list[Finding]) -
     return comparison.worst if id.kind in UPDATED else ratio(rung, ReferenceTolerances(rung), id)
 
 
-def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
+def ratio(rung: RungTraces, tolerances: ReferenceTolerances, id: TensorId) -> float:
     """The ratio of a tensor's error to its allowance, in the worst of the checks."""
     reference = whole(rung.reference, id)
     candidate = whole(rung.candidate, id, reference.shape)
@@ -143,7 +147,7 @@ def ratio(rung: Rung, tolerances: ReferenceTolerances, id: TensorId) -> float:
     return judge_allowed(candidate, reference, allowed, norm(reference), rung.dtype).ratio
 
 
-def room(rung: Rung) -> dict[str, float]:
+def room(rung: RungTraces) -> dict[str, float]:
     """The worst ratio of each kind of tensor, except parameters, which updates judge."""
     tolerances, found = ReferenceTolerances(rung), dict[str, float]()
     for id in rung.reference.ids():
@@ -155,7 +159,7 @@ def room(rung: Rung) -> dict[str, float]:
     return found
 
 
-def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
+def fixed(rung: RungTraces, named: TensorId | None) -> dict[str, Any]:
     """For each pair of fixed tolerances, the number of tensors that fail `torch.allclose`.
 
     `missed` is whether the tensor `named` passes, for each pair.
@@ -179,7 +183,7 @@ def fixed(rung: Rung, named: TensorId | None) -> dict[str, Any]:
     return {"tensors": tensors, "failed": failed, **({"missed": missed} if named else {})}
 
 
-def apart(rung: Rung, id: TensorId) -> bool:
+def apart(rung: RungTraces, id: TensorId) -> bool:
     """Whether no tolerance applies to a tensor.
 
     These are decisions of routers, and outputs of modules that several pipeline stages share,

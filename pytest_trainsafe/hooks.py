@@ -47,6 +47,19 @@ def pytest_trainsafe_adapters(config: pytest.Config) -> Sequence[str]:  # type: 
 
 
 @pytest.hookspec
+def pytest_trainsafe_rungs(config: pytest.Config) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Returns further rungs of the precision ladder by name; `--trainsafe-dtype NAME` selects one.
+
+    Called when pytest is configured.  Each value is the import path of a
+    `pytest_trainsafe.core.rungs.rung.Rung` with this name, which pytest's process and every rank
+    import when they first need it.
+
+        def pytest_trainsafe_rungs(config):
+            return {"mod8191": "our_tests.residues:MOD_8191"}
+    """
+
+
+@pytest.hookspec
 def pytest_trainsafe_judges(config: pytest.Config) -> Sequence[str]:  # type: ignore[empty-body]
     """Returns import paths of judges that `assert_trainsafe` uses in addition to the package's own.
 

@@ -15,6 +15,7 @@ import torch
 
 from pytest_trainsafe.align.replicas import BITS
 from pytest_trainsafe.core.indices import Indices, placed_ranges
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 
 #: A strided view of a tensor: shape, strides, offset.
 _View = tuple[tuple[int, ...], tuple[int, ...], int]
@@ -53,12 +54,14 @@ class Assembly:
         moves = () if one else tuple(_moves(whole, each) for each in arrays)
         return cls(whole, tuple(map(tuple, groups)), moves, add, tuple(divisors), one)
 
-    def assemble(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
-        """The logical tensor, in `dtype`, from the tensors of all parts."""
+    def assemble(
+        self, tensors: Sequence[torch.Tensor], dtype: torch.dtype, numbers: Arithmetic
+    ) -> torch.Tensor:
+        """The logical tensor, in `dtype`, from the tensors of all parts; `numbers` adds them."""
         if self.whole_group:
             only = tensors[self.groups[0][0]].to(dtype)
             for divisor in self.divisors:
-                only = only / divisor
+                only = numbers.divide(only, divisor)
             return only
         out = torch.zeros(self.whole, dtype=dtype)
         for group, moves in zip(self.groups, self.moves, strict=True):
@@ -66,11 +69,11 @@ class Assembly:
             for there, here in moves:
                 target, source = out.as_strided(*there), part.as_strided(*_placed(part, here))
                 if self.add:
-                    target.add_(source.to(dtype))
+                    target.copy_(numbers.add(target, source.to(dtype)))
                 else:
                     target.copy_(source)
         for divisor in self.divisors:
-            out.div_(divisor)
+            out = numbers.divide(out, divisor)
         return out
 
     def replicas_equal(self, tensors: Sequence[torch.Tensor]) -> bool:

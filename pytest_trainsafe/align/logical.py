@@ -58,7 +58,14 @@ def logical_tensor(trace: Trace, id: TensorId, shape: Sequence[int] | None = Non
         )
     if not trace.holders(id):
         raise ArgumentError(f"no rank of the trace {trace.path} recorded {id}; see trace.ids()")
-    return merge(parts_of(trace, id), trace.sizes, shape=shape, free_axes=free_axes(id), where=id)
+    return merge(
+        parts_of(trace, id),
+        trace.sizes,
+        shape=shape,
+        free_axes=free_axes(id),
+        where=id,
+        numbers=trace.numbers,
+    )
 
 
 def whole_hash(trace: Trace, id: TensorId) -> tuple[str, str, tuple[int, ...]] | None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 import itertools
 import operator
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 
 from pytest_trainsafe.align.assembly import Assembly
 from pytest_trainsafe.align.flat import join_ranges
+from pytest_trainsafe.align.merged import Merged
 from pytest_trainsafe.align.replicas import replica_message
 from pytest_trainsafe.align.words import describe, name_rows, too_many_rows, wrong_rows
 from pytest_trainsafe.core.finding import Finding
@@ -34,24 +34,12 @@ from pytest_trainsafe.core.layout import (
     common_form,
 )
 from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, mesh_of, rank_at
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING, arithmetic_of
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
 
 __all__ = ["Merged", "Part", "merge"]
-
-
-@dataclass(slots=True)
-class Merged:
-    """A logical tensor that was merged from the parts of ranks, and the findings of the merge.
-
-    `tensor` has the dtype float64, complex128, int64 or bool.  It is None if the parts do not fit
-    together at all.  Elements that no rank holds are NaN (0 in integer tensors).  If replicas
-    differ, the values of the lowest rank are used.  Each of these three faults is also a finding.
-    """
-
-    tensor: torch.Tensor | None
-    findings: list[Finding] = field(default_factory=list)
-    parts: list[Part] = field(default_factory=list)
 
 
 def merge(
@@ -61,6 +49,7 @@ def merge(
     shape: Sequence[int] | None = None,
     free_axes: Sequence[str] = ("pp",),
     where: TensorId | None = None,
+    numbers: Arithmetic = FLOATING,
 ) -> Merged:
     """Merges the parts that ranks hold of one logical tensor.
 
@@ -69,12 +58,14 @@ def merge(
     `free_axes` are the axes along which only some ranks need to hold the tensor: `pp`, and `dp` for
     a tensor of one micro-batch.  An axis, here and in layouts, is a mesh axis, or a role such as
     `dp`, which stands for all mesh axes that have the role.
-    Partial layouts are summed in float64, or exactly for integers.
+    `numbers` is the arithmetic of the rung.  Partial layouts are summed by it, in float64 if it is
+    that of floating point, and exactly for integers.
     """
     assert parts, "a logical tensor has at least one part"
     parts = sorted(parts, key=lambda part: part.rank)
+    numbers = arithmetic_of(parts[0].tensor.dtype, numbers)
     if any(isinstance(placement, Flat) for part in parts for placement in part.layout):
-        return _merge_ranges(parts, sizes, shape, free_axes, where)
+        return _merge_ranges(parts, sizes, shape, free_axes, where, numbers)
     whole = tuple(shape) if shape is not None else None
     geometry = (_is_loss(where), *_geometry(parts, sizes, whole, free_axes))
     known = _known.get(geometry)
@@ -82,8 +73,8 @@ def merge(
         tensors = [part.tensor for part in parts]
         if known.replicas_equal(tensors):
             dtype = accumulator(tensors[0].dtype, summed=known.add)
-            return Merged(known.assemble(tensors, dtype), parts=parts)
-    merger = _Merger(parts, sizes, where)
+            return Merged(known.assemble(tensors, dtype, numbers), parts=parts)
+    merger = _Merger(parts, sizes, where, numbers)
     merged = merger.run(whole, free_axes)
     if merger.fits is not None:
         if len(_known) >= _MAX_KNOWN:
@@ -98,21 +89,27 @@ def _merge_ranges(
     shape: Sequence[int] | None,
     free_axes: Sequence[str],
     where: TensorId | None,
+    numbers: Arithmetic,
 ) -> Merged:
     """Joins Flat ranges first, and merges the joined parts."""
-    merger = _Merger(parts, sizes, where)
+    merger = _Merger(parts, sizes, where, numbers)
     if not merger.consistent():
         return Merged(None, merger.findings, parts)
     try:
-        joined = join_ranges(parts, sizes)
+        joined = join_ranges(parts, sizes, numbers)
     except LayoutError as error:
         merger.fail("layout", f"{error}; {merger.source}")
         return Merged(None, merger.findings, parts)
     for check, message in joined.problems:
         merger.fail(check, f"{message}; {merger.source}")
     free = (*free_axes, *joined.axes)
-    merged = merge(joined.parts, sizes, shape=shape, free_axes=free, where=where)
-    return Merged(merged.tensor, [*merger.findings, *merged.findings], parts)
+    merged = merge(joined.parts, sizes, shape=shape, free_axes=free, where=where, numbers=numbers)
+    missing = merged.missing
+    if joined.missing:
+        holes = merge(joined.holes(), sizes, shape=shape, free_axes=free).tensor
+        if holes is not None:
+            missing = holes.bool() if missing is None else holes.bool() | missing
+    return Merged(merged.tensor, [*merger.findings, *merged.findings], parts, missing)
 
 
 #: The Assembly of parts that fitted together, by their `_geometry`.
@@ -140,8 +137,11 @@ def _geometry(
 
 
 class _Merger:
-    def __init__(self, parts: list[Part], sizes: Sizes, where: TensorId | None) -> None:
+    def __init__(
+        self, parts: list[Part], sizes: Sizes, where: TensorId | None, numbers: Arithmetic
+    ) -> None:
         self.parts = parts
+        self.numbers = numbers
         self.sizes = sizes
         self.where = where
         self.findings: list[Finding] = []
@@ -150,7 +150,7 @@ class _Merger:
         self.fits: Assembly | None = None
 
     def run(self, shape: tuple[int, ...] | None, free_axes: Sequence[str]) -> Merged:
-        tensor = None
+        tensor = missing = None
         if self.consistent():
             try:
                 held = [(p.layout, p.coordinates, tuple(p.tensor.shape)) for p in self.parts]
@@ -165,10 +165,11 @@ class _Merger:
                 groups = self.groups(arrays)
                 self.check_replicas(arrays, groups)
                 assembly = self.assembly(whole, arrays, groups)
-                tensor = self.assemble(assembly, arrays)
+                tensor = self.assemble(assembly)
+                missing = self.missing(assembly, arrays)
                 if all(finding.check == "replicas" for finding in self.findings):
                     self.fits = assembly
-        return Merged(tensor, self.findings, self.parts)
+        return Merged(tensor, self.findings, self.parts, missing)
 
     def fail(self, check: str, message: str) -> None:
         self.findings.append(
@@ -337,6 +338,7 @@ class _Merger:
             message = replica_message(
                 [(part.rank, part.coordinates, part.tensor) for part in replicas],
                 arrays[replicas[0].rank],
+                self.numbers,
             )
             if message:
                 self.fail("replicas", f"{message}; {self.source}")
@@ -357,20 +359,22 @@ class _Merger:
             ],
         )
 
-    def assemble(self, assembly: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor:
+    def assemble(self, assembly: Assembly) -> torch.Tensor:
         dtype = accumulator(self.parts[0].tensor.dtype, summed=assembly.add)
-        out = assembly.assemble([part.tensor for part in self.parts], dtype)
+        return assembly.assemble([part.tensor for part in self.parts], dtype, self.numbers)
+
+    def missing(self, assembly: Assembly, arrays: dict[int, list[Indices]]) -> torch.Tensor | None:
+        """A mask of the elements that no part holds; None if there are none."""
         if assembly.whole_group:
-            return out
+            return None
         if _rectangle(self.parts[0].layout):
             self.check_coverage(count := self.count(assembly.whole, arrays))
         elif any(finding.check == "hole" for finding in self.findings):
             count = self.count(assembly.whole, arrays)
         else:
-            return out
-        if dtype.is_floating_point or dtype.is_complex:
-            out[count == 0] = float("nan")
-        return out
+            return None
+        missing = count == 0
+        return missing if bool(missing.any()) else None
 
     def count(self, whole: tuple[int, ...], arrays: dict[int, list[Indices]]) -> torch.Tensor:
         """How many parts cover each element; replicas and terms of one sum count once."""

@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from pytest_trainsafe.core.indices import Indices
 from pytest_trainsafe.core.layout import Coordinates
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.core.usage import in_print, name_ranks
 
 Replica = tuple[int, Coordinates, torch.Tensor]
@@ -20,13 +23,15 @@ Replica = tuple[int, Coordinates, torch.Tensor]
 BITS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> str | None:
+def replica_message(
+    replicas: Sequence[Replica], arrays: Sequence[Indices], numbers: Arithmetic = FLOATING
+) -> str | None:
     """Describes how replicas differ; None if all are equal.
 
     `arrays` are the logical indices that the replicas hold.  The message names the ranks that
     differ from the first, and the axes over which they differ.  For the first such rank it gives
     the number of elements that differ, the logical index of the first of them, and the largest
-    difference with the values that differ by it.
+    difference with the values that differ by it, unless `numbers` are exact and have no size.
     """
     reference_rank, _, reference = replicas[0]
     different = [
@@ -39,17 +44,25 @@ def replica_message(replicas: Sequence[Replica], arrays: Sequence[Indices]) -> s
     ranks = [rank for rank, *_ in different]
     first_rank, tensor, unequal = different[0]
     places = np.argwhere(unequal.numpy())
-    largest, at = _largest(tensor[unequal], reference[unequal])
-    first, worst = (tuple(map(int, places[n])) for n in (0, at))
-    logical, most = ([int(a[i]) for a, i in zip(arrays, n, strict=True)] for n in (first, worst))
+    logical = _logical(arrays, places[0])
     row = f"row {logical[0]}, " if logical else ""
-    values = " against ".join(in_print(tensor[worst].item(), reference[worst].item()))
-    return (
+    text = (
         f"replicas over {' and '.join(_axes(replicas))} differ: {name_ranks(ranks)} from "
         f"rank {reference_rank}; on rank {first_rank}, {int(unequal.sum())} of "
-        f"{unequal.numel()} elements differ, the first at {row}index {logical}; "
-        f"largest difference {largest}{'' if worst == first else f', at index {most}'} ({values})"
+        f"{unequal.numel()} elements differ, the first at {row}index {logical}"
     )
+    if numbers.exact:
+        return text
+    largest, at = _largest(tensor[unequal], reference[unequal])
+    worst = tuple(map(int, places[at]))
+    most = "" if at == 0 else f", at index {_logical(arrays, places[at])}"
+    values = " against ".join(in_print(tensor[worst].item(), reference[worst].item()))
+    return f"{text}; largest difference {largest}{most} ({values})"
+
+
+def _logical(arrays: Sequence[Indices], place: npt.NDArray[np.int64]) -> list[int]:
+    """The logical index of an element of a part."""
+    return [int(array[i]) for array, i in zip(arrays, place, strict=True)]
 
 
 def differing(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:

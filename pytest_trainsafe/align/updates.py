@@ -10,6 +10,7 @@ import torch
 
 from pytest_trainsafe.align.logical import parts_of
 from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.rungs.floating import arithmetic_of
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 
@@ -28,13 +29,18 @@ def update_parts(trace: Trace, id: TensorId) -> list[Part]:
         Part(
             part.rank,
             part.coordinates,
-            _wide(part.tensor) - _wide(before[part.rank].tensor),
+            difference(trace, part.tensor, before[part.rank].tensor),
             part.layout,
             part.layout_source,
         )
         for part in parts_of(trace, ids[1])
         if part.rank in before and before[part.rank].tensor.shape == part.tensor.shape
     ]
+
+
+def difference(trace: Trace, after: torch.Tensor, before: torch.Tensor) -> torch.Tensor:
+    """The difference of two recorded values, in float64 or complex128."""
+    return arithmetic_of(after.dtype, trace.numbers).subtract(_wide(after), _wide(before))
 
 
 def _wide(tensor: torch.Tensor) -> torch.Tensor:

@@ -30,6 +30,7 @@ def header(settings: Settings) -> list[str]:
         "adapters": settings.adapters,
         "judges": settings.judges,
         "relations": settings.relations,
+        "rungs": settings.rungs,
         "launchers": tuple(name for name, _ in settings.launchers),
     }
     parts += [f"{what} {excerpt(','.join(own), _MOST)}" for what, own in added.items() if own]

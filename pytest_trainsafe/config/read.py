@@ -15,11 +15,12 @@ from collections.abc import Mapping
 import pytest
 
 from pytest_trainsafe.config.checks import set_judges
-from pytest_trainsafe.config.extensions import import_paths, read_launchers
+from pytest_trainsafe.config.extensions import import_paths, read_launchers, read_rungs
 from pytest_trainsafe.config.grammar import OPTION, parse_words
 from pytest_trainsafe.config.settings import LAUNCHERS, WORKER_SWEEP, Settings
 from pytest_trainsafe.config.table import BY_NAME, OPTIONS, PROFILES_KEY, Option
 from pytest_trainsafe.config.values import choice
+from pytest_trainsafe.core.rungs.table import add_rungs
 from pytest_trainsafe.core.usage import excerpt, shown
 from pytest_trainsafe.errors import DeclarationError, SettingError
 
@@ -48,6 +49,7 @@ def _read(config: pytest.Config) -> Settings:
     profile = _profile(config)
     words, source = _sweep(config, profile)
     launchers = read_launchers(config)
+    add_rungs(dict(rungs := read_rungs(config)))  # before settings that name one are parsed
     judges = import_paths("judges", config.hook.pytest_trainsafe_judges(config=config))
     set_judges(judges)
     found: dict[str, object] = {
@@ -61,6 +63,7 @@ def _read(config: pytest.Config) -> Settings:
             "relations", config.hook.pytest_trainsafe_relations(config=config)
         ),
         "launchers": launchers,
+        "rungs": tuple(name for name, _ in rungs),
     }
     for option in OPTIONS:
         given = _given(config, option, profile) if option.field not in found else None

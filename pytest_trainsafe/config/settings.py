@@ -50,7 +50,8 @@ class Settings:
     terminal at a `breakpoint()`, None for none.  `profile` is the name of the profile that is used,
     "" for none; its values are in the other fields.  `adapters`, `judges` and `relations` are the
     import paths of the project's own framework adapters, judges and relations, and `launchers` the
-    names of its own launchers, each with the import path of its factory.
+    names of its own launchers, each with the import path of its factory.  `rungs` are the names of
+    its own rungs.
     """
 
     sweep: SweepWords = ()
@@ -90,6 +91,7 @@ class Settings:
     judges: tuple[str, ...] = ()
     relations: tuple[str, ...] = ()
     launchers: tuple[tuple[str, str], ...] = ()
+    rungs: tuple[str, ...] = ()
 
 
 SETTINGS = pytest.StashKey[Settings]()

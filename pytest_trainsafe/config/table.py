@@ -21,7 +21,7 @@ from pytest_trainsafe.config.settings import (
     RECORDINGS,
     Settings,
 )
-from pytest_trainsafe.core.axes import DTYPES
+from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import listing
 
 #: The word that an "optional" option uses if it is given without one.

@@ -6,7 +6,7 @@ usage            texts for error messages: quoted input, listed words, the neare
 tensor_id        the name of a logical tensor, the same for every layout
 layout, indices  how a rank's local tensor maps into the logical tensor, and the index arithmetic
 finding          one judged fact, and what it is about
-precision        the number systems in which tests are judged (such as bfloat16): how each rounds
+rungs            the number systems in which tests are judged, and their arithmetic
 code_files       classifies a file: the project's, this package's, torch's, installed, standard
 links            the folders that links in a checkout lead to
 untrusted        safe reading of files that another process may have written

@@ -12,11 +12,9 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import MESH_AXES, AxisValue
+from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import SweepError
-
-#: From most to least precise: the order of the precision ladder.
-DTYPES = ("float64", "float32", "bfloat16", "float16")
 
 #: Maximum number of Points of one test, and therefore of values of one axis.
 MAX_POINTS = 10_000

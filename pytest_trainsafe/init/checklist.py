@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.usage import listing
 from pytest_trainsafe.init.axes import Axes
@@ -150,11 +151,11 @@ def _dtype(seen: Seen) -> Check:
     if trial.not_float64:
         text = f"the program cannot run in float64: {trial.not_float64}"
         return Check("lacks", "dtype", text, write, page)
-    others = sorted({e.dtype for _, e in seen.initial()} & {"float32", "bfloat16", "float16"})
+    others = sorted({e.dtype for _, e in seen.initial()} & {*rung_named(WIDEST).narrower})
     if others:
         text = f"parameters are {' and '.join(others)}, although ctx.dtype is {trial.dtype}"
         return Check("lacks", "dtype", text, write, page)
-    casts = [cast for cast in seen.rank.events_of(Cast) if cast.dtype != "float8"]
+    casts = [cast for cast in seen.rank.events_of(Cast) if rung_named(cast.dtype).host]
     if casts:
         at = relative(casts[0].at)
         text = f"follows ctx.dtype, but {at} casts to {casts[0].dtype}, whose rounding then counts"

@@ -13,6 +13,7 @@ import pytest
 from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.core.code_files import PACKAGE, is_installed, relative
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.init.axes import axes_of
 from pytest_trainsafe.init.checklist import Check, Seen, checklist
 from pytest_trainsafe.init.files import create, path_of_test, text_of_test
@@ -55,7 +56,7 @@ def _settings(settings: Settings) -> Settings:
     return replace(
         settings,
         sweep=(),
-        dtypes=("float64",),
+        dtypes=(WIDEST,),
         record="full",
         record_kinds=(),
         record_modules=("*",),
@@ -99,7 +100,7 @@ class _Contact:
             return False
         axes = axes_of(trial.trace, self.found.file)
         self._rows(rows := checklist(Seen(self.found, trial, axes)))
-        if trial.dtype != "float64":
+        if trial.dtype != WIDEST:
             self.session.settings = replace(self.session.settings, dtypes=(trial.dtype,))
         layouts = LayoutFile.of(trial, self.found, self.folder)
         for row in tried(self.session, self.found, trial, axes, self.config, layouts):

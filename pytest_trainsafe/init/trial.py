@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from pytest_trainsafe.core.rungs.table import RECIPE, WIDEST
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.init.files import create
 from pytest_trainsafe.judges.compare.same_computation import differs_from_itself
@@ -82,13 +83,13 @@ def _first(session: Session, case: Case) -> Trial:
 
 def _trained(session: Session, case: Case, repeat: int = 0, made: Path | None = None) -> Trial:
     try:
-        return Trial(_run(session, case, "float64", repeat), "float64", repeat=repeat, made=made)
+        return Trial(_run(session, case, WIDEST, repeat), WIDEST, repeat=repeat, made=made)
     except GroupFailure as failure:
         if _missing_file(failure) or not raised(failure.result):
             raise
         why = reason(failure.result)
-    narrow = _run(session, case, "float32", repeat)  # raises the same if the dtype is not the cause
-    return Trial(narrow, "float32", why, repeat=repeat, made=made)
+    narrow = _run(session, case, RECIPE, repeat)  # raises the same if the dtype is not the cause
+    return Trial(narrow, RECIPE, why, repeat=repeat, made=made)
 
 
 def _run(session: Session, case: Case, dtype: str, repeat: int, seed: int | None = None) -> Run:

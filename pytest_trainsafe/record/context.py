@@ -14,7 +14,8 @@ import torch.distributed as dist
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.rung import Enter
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.model.initialize import Filled, Std, default_std, fill
 from pytest_trainsafe.record.model.parts import Model
@@ -58,6 +59,7 @@ class Context:
         self._groups: dict[str, dist.ProcessGroup] = {}
         self._filled: dict[int, Filled] = {}
         self._exchange = StoreExchange(self.rank)
+        self._enter: Enter | None = None
         #: Implements `begin_step`, `end_step` and the like; encloses the whole program.
         self.marks = Marks(self.step, self.microbatch)
 
@@ -65,7 +67,7 @@ class Context:
     def dtype(self) -> torch.dtype:
         """The dtype to train in: that of the rung."""
         self.used.add("dtype")
-        return precision(self._spec.dtype).dtype
+        return rung_named(self._spec.dtype).dtype
 
     # The position of the rank.
 
@@ -116,6 +118,18 @@ class Context:
 
     # The same logical values at every Point.
 
+    def enter(self, values: torch.Tensor) -> torch.Tensor:
+        """Real values, such as data that the program reads, as numbers of the rung.
+
+        A program needs it only at rungs that a project adds; in floating point, the values are
+        returned as they are.
+        """
+        return values if self._enter is None else self._enter(values)
+
+    def compute_in(self, enter: Enter) -> None:
+        """Called when the rung encloses the program, with the function that `enter` calls."""
+        self._enter = enter
+
     def initialize(
         self,
         model: Model,
@@ -136,7 +150,7 @@ class Context:
         self.used.add("initialize")
         found = _annotations(annotations, self.rank)
         given = self.point, self.coordinates, self.seed, std, found
-        self._filled |= fill(model, *given, self._exchange)
+        self._filled |= fill(model, *given, self._exchange, self._enter)
 
     def watch(
         self,

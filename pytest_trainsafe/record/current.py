@@ -6,6 +6,7 @@ import os
 
 import torch
 
+from pytest_trainsafe.core.rungs.table import RECIPE
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.unrecorded import Unrecorded
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -38,6 +39,6 @@ def _unrecorded() -> Context:
     spec = RunSpec(
         program="",
         axes=(("dp", int(os.environ.get("WORLD_SIZE", "1"))),),
-        dtype="float32",
+        dtype=RECIPE,
     )
     return Context(spec, Unrecorded(), "cuda" if torch.cuda.is_available() else "cpu")

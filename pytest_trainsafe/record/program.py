@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
+from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
 from pytest_trainsafe.launch.task import Function, Script
@@ -65,6 +66,9 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     """
     spec = assignment.spec
     activate(spec.adapters)
+    if spec.rung:
+        add_rungs({spec.dtype: spec.rung})
+    rung = rung_named(spec.dtype)
     torch.manual_seed(spec.seed)
     writer = _writer(assignment, int(os.environ.get("RANK", "0")))
     recorder = Recorder(assignment, writer)
@@ -89,6 +93,10 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
             if not recorder.instruments.has("rng"):
                 around.enter_context(drawn_through(recorder.draws.through))
             around.enter_context(recorder.instruments.within("around"))
+            # Innermost, so that the program's operators reach a rung's dispatch mode first.
+            enter = around.enter_context(rung.around(spec.seed))
+            if rung.exact:
+                ctx.compute_in(enter)
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
@@ -105,7 +113,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     if recorder.parameters is not None:
         recorder.left.finish(recorder.parameters.changed)
         recorder.parameters.finish()
-    if watch is not None and watch.narrowest is not None and spec.dtype == "float64":
+    if watch is not None and watch.narrowest is not None and rung.casts:
         dtype = str(watch.narrowest).removeprefix("torch.")
         narrowed = {"type": "cast", "dtype": dtype, "at": watch.where}
         writer.add(msgspec.convert(narrowed, Cast))
@@ -131,7 +139,7 @@ def _own_folders(assignment: Assignment) -> tuple[str, ...]:
 def _writer(assignment: Assignment, rank: int) -> RankWriter:
     spec, folder = assignment.spec, Path(assignment.trace)
     if spec.record == "full":
-        return RankWriter(folder, rank)
+        return RankWriter(folder, rank, numbers=rung_named(spec.dtype).arithmetic)
     sketcher = Sketcher(spec.point.coordinates(rank), spec.point.sizes)
     return RankWriter(folder, rank, sketcher, frozenset(spec.keep))
 

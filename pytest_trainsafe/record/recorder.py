@@ -13,7 +13,7 @@ import torch
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, Partial
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.launch.collectives.collective import Collective
 from pytest_trainsafe.record.adapter import Watched, adapters, renaming
@@ -71,7 +71,7 @@ class Recorder:
         self.writer = writer
         self.clock = Clock()
         self.clock.steps_done = self.spec.first_step
-        self.default = ProgramDefault(precision(self.spec.dtype).dtype)
+        self.default = ProgramDefault(rung_named(self.spec.dtype).dtype)
         self.draws = Draws(self.default)
         self.annotations = Annotations.empty()
         self.activations: ActivationRecorder | None = None
@@ -230,7 +230,7 @@ class Recorder:
         self.buffers.write_all(INITIAL)
         self.reductions = Reductions(self.clock, self.writer, self.spec.point, parameters.values())
         self.instruments.call("watch", watched_model)
-        dtype = precision(self.spec.dtype).dtype
+        dtype = rung_named(self.spec.dtype).dtype
         # Otherwise the model computes in a narrower dtype, and may never be cast again.
         if all(p.dtype is dtype for p in parameters.values() if p.is_floating_point()):
             for callback in self.initialised:

@@ -6,7 +6,7 @@ This is the dtype of the rung, or a less precise dtype that the program casts to
 
 from __future__ import annotations
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 
@@ -29,12 +29,12 @@ def deciding_cast(reference: Trace) -> str:
     """
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
-        (cast for cast in casts if cast.dtype != "float8"),
-        key=lambda cast: precision(cast.dtype).epsilon,
+        (cast for cast in casts if rung_named(cast.dtype).host),
+        key=lambda cast: rung_named(cast.dtype).epsilon,
         default=None,
     )
-    if narrowed is None and reference.manifest.dtype == "float64":
+    if narrowed is None and rung_named(reference.manifest.dtype).casts:
         return ""
-    quantised = next((cast for cast in casts if cast.dtype == "float8"), None)
+    quantised = next((cast for cast in casts if not rung_named(cast.dtype).host), None)
     decides = quantised or narrowed
     return str(decides) if decides is not None else ""

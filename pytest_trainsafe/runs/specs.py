@@ -9,17 +9,18 @@ from collections.abc import Iterator
 from typing import Literal, cast
 
 from pytest_trainsafe.core.axes import parallel_axes
+from pytest_trainsafe.core.rungs.table import path_of, rung_named
 from pytest_trainsafe.frameworks import BUILT_IN
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.trace.run_spec import RunSpec, WantedDevice, arguments_of
+from pytest_trainsafe.trace.run_spec import Recording, RunSpec, WantedDevice, arguments_of
 
 Role = Literal["reference", "candidate"]
 
 
 def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     """The RunSpec of a test's reference or candidate in `dtype`, with its recording settings."""
-    program, settings = case.program, case.settings
+    program, settings, rung = case.program, case.settings, rung_named(dtype)
     if role == "candidate":
         point, arguments = case.point.without("dtype"), case.candidate_arguments
     else:
@@ -37,13 +38,14 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         axes=point.values,
         mesh=point.mesh.declared,
         dtype=dtype,
+        rung=path_of(dtype),
         seed=settings.seed,
-        device=cast(WantedDevice, settings.device),
+        device=cast(WantedDevice, rung.device or settings.device),
         timeout=settings.timeout,
         inputs=program.traits.inputs,
         trusted=trusted,
         watch_casts=trusted,
-        record=settings.record,
+        record=recorded_at(dtype, settings.record),
         kinds=settings.record_kinds,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
@@ -51,12 +53,18 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     )
 
 
+def recorded_at(dtype: str, wanted: Recording) -> Recording:
+    """How a Run at the rung `dtype` is recorded; "full" if sketches show nothing of its numbers."""
+    return "full" if rung_named(dtype).exact else wanted
+
+
 def own_files(spec: RunSpec) -> Iterator[str]:
-    """Yields the files of a project's framework adapters and instruments.
+    """Yields the files of a project's framework adapters, instruments and rung.
 
     They affect what a trace contains.  Those of the package belong to its version.
     """
-    for path in (*spec.adapters[len(BUILT_IN) :], *spec.instruments):
+    own = filter(None, (*spec.adapters[len(BUILT_IN) :], *spec.instruments, spec.rung))
+    for path in own:
         found = None
         with contextlib.suppress(ImportError):  # the ranks report import errors
             found = importlib.util.find_spec(path.partition(":")[0])

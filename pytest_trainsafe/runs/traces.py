@@ -9,9 +9,8 @@ from pathlib import Path
 
 from msgspec import structs
 
-from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named, rung_names
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
@@ -20,7 +19,7 @@ from pytest_trainsafe.launch.failure import raised
 from pytest_trainsafe.runs.execution.run import Run
 from pytest_trainsafe.runs.requested import RequestedRuns
 from pytest_trainsafe.runs.rounding import rounding_of
-from pytest_trainsafe.runs.specs import Role, spec_of
+from pytest_trainsafe.runs.specs import Role, recorded_at, spec_of
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
@@ -47,14 +46,14 @@ class Traces:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`, one of DTYPES.
+        """The Trace of the Run in `dtype`, one of `rung_names`.
 
         Waits for the Run.  Raises GroupFailure if its ranks did not finish.
         """
         __tracebackhide__ = True
-        if dtype not in DTYPES:
+        if dtype not in rung_names():
             raise ArgumentError(
-                f"{self.role}_trace.at takes one of {listing(DTYPES)}, not {shown(dtype)}"
+                f"{self.role}_trace.at takes one of {listing(rung_names())}, not {shown(dtype)}"
             )
         return self.runs.get(self.spec(dtype), timed=True).trace
 
@@ -62,7 +61,7 @@ class Traces:
         """The RunSpec of the Run in `dtype`."""
         return structs.replace(
             spec_of(self.case, self.role, dtype),
-            record=self.record,
+            record=recorded_at(dtype, self.record),
             keep=self.keep,
             replay=self.replay,
             repeat=self.repeat,
@@ -98,7 +97,7 @@ class Traces:
         return self._with_noise(dtype, replace(self, replay=None).rounding(dtype), sample)
 
     def _with_noise(self, dtype: str, rounding: str, sample: int = 0) -> RunSpec:
-        size = precision(rounding).epsilon
+        size = rung_named(rounding).epsilon
         return structs.replace(
             self.spec(dtype), perturbation=size, sample=sample, watch_casts=False
         )
@@ -117,10 +116,12 @@ class Traces:
 
     def needed(self, dtype: str) -> list[RunSpec]:
         """The RunSpecs of the Runs that `at` and `perturbed` will wait for, if already known."""
-        noisy = self.role == "reference" and dtype != "float64"
-        if dtype != "float64" and self.replay is None and not self.foreseen():
+        rung = rung_named(dtype)
+        # If casts matter, the size of the noise is known after the reference has run.
+        noisy = self.role == "reference" and not rung.exact and not rung.casts
+        if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
-            return [self.spec(dtype)] if self.role == "reference" else []
+            return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []
         return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
 
     def foreseen(self) -> bool:
@@ -150,14 +151,18 @@ class Traces:
         return self.runs.start(spec)
 
     def decided(self, dtype: str) -> RunSpec | None:
-        """The spec of the Run in `dtype` if it made decisions that rounding may change; else None.
+        """The spec of the Run whose decisions the other Runs in `dtype` replay; None for none.
 
-        Other Runs then replay these decisions, such as the choices of a top-k.
+        This is the Run in `dtype` if it made decisions that rounding may change, such as the
+        choices of a top-k, or a Run of the rung that decides for this one.
         """
-        if not any(id.kind == "decision" for id in self.at(dtype).ids()):
+        other = rung_named(dtype).decided_by
+        if not any(id.kind == "decision" for id in self.at(other or dtype).ids()):
             return None
         self.runs.deciding.add(self._program)
-        return self.spec(dtype) if self.rounding(dtype) != "float64" else None
+        if other:
+            return self.spec(other)
+        return self.spec(dtype) if rung_named(self.rounding(dtype)).replays else None
 
     def replaying(self, decided: RunSpec | None) -> Traces:
         """The same Runs, replaying the decisions of the Run `decided`; `self` if that is None."""

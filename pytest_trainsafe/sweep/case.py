@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import DTYPES, parallel_axes
+from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import RECIPE, default_ladder
 from pytest_trainsafe.sweep.expectation import Expectation
 from pytest_trainsafe.sweep.program import Program
 
@@ -36,7 +37,7 @@ class Case:
     @property
     def dtype(self) -> str:
         """The dtype of the training recipe: that of the Point, or float32 if it has none."""
-        return str(self.point.get("dtype", "float32"))
+        return str(self.point.get("dtype", RECIPE))
 
     @property
     def reference_point(self) -> Point:
@@ -60,7 +61,5 @@ class Case:
         """
         if self.settings.dtypes:
             return self.settings.dtypes
-        ladder = ("float64", "float32", self.dtype)
-        lowest = DTYPES.index(self.dtype)
-        wanted = [d for d in dict.fromkeys(ladder) if DTYPES.index(d) <= lowest]
+        wanted = default_ladder(self.dtype)
         return tuple(d for d in wanted if d in self.program.traits.dtypes or d == self.dtype)

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
-from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.mesh import DEFAULT, Mesh
+from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 

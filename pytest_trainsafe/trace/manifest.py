@@ -6,9 +6,9 @@ from pathlib import Path
 
 import msgspec
 
-from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.mesh import Mesh
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import rung_names
 from pytest_trainsafe.core.untrusted import MALFORMED, read_file, shown
 from pytest_trainsafe.errors import SweepError, TraceError
 from pytest_trainsafe.trace.schema import (
@@ -52,9 +52,10 @@ def read_manifest(path: Path) -> tuple[Manifest, str]:
         manifest = msgspec.json.decode(data, type=Manifest)
     except MALFORMED as error:
         raise TraceError(f"{file} is damaged: {shown(error)}. Record the run again.") from None
-    if manifest.dtype not in DTYPES:
+    if manifest.dtype not in rung_names():
         name = shown(repr(manifest.dtype), 40)
-        raise TraceError(f"{file} is damaged: there is no dtype {name}. Record the run again.")
+        why = f"there is no dtype {name}, and no hook pytest_trainsafe_rungs adds it"
+        raise TraceError(f"{file} is damaged: {why}. Record the run again.")
     return manifest, manifest_hash(data)
 
 

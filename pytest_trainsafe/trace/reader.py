@@ -20,6 +20,9 @@ import xxhash
 
 from pytest_trainsafe.core.mesh import OverMesh
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import arithmetic_of
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.untrusted import MALFORMED, open_file, shown
 from pytest_trainsafe.errors import TraceError as TraceError  # also imported from here
@@ -198,6 +201,11 @@ class Trace:
         """A Trace of the same Run with these ranks; tensors are read from the same files."""
         return Trace(self.path, self.manifest, ranks)
 
+    @property
+    def numbers(self) -> Arithmetic:
+        """The arithmetic of the rung at which the Run was recorded."""
+        return rung_named(self.manifest.dtype).arithmetic
+
     def load(self, rank: int, event: TensorEvent) -> torch.Tensor:
         """The tensor of one rank's event, on the CPU, checked against its hash.
 
@@ -209,11 +217,26 @@ class Trace:
                 "Record the run with --trainsafe-record full."
             )
         try:
-            payload = self._payload(rank, event.file)
-            return payload.load(event.key, DTYPES[event.dtype], event.shape, event.hash)
+            payload, stored = self._payload(rank, event.file), event.stored
+            held = payload.load(event.key, DTYPES[stored.dtype], stored.shape, event.hash)
+            return self._decoded(event, held)
         except (PayloadError, OSError) as error:
             path = self.path / f"rank{rank}" / event.file
             raise _damaged(path, f"{event.id}: {_reason(error)}") from error
+
+    def _decoded(self, event: TensorEvent, stored: torch.Tensor) -> torch.Tensor:
+        """The values of an event.  Raises PayloadError if they are not what the event declares."""
+        dtype = DTYPES[event.dtype]
+        try:
+            found = arithmetic_of(dtype, self.numbers).decode(stored, event.shape)
+        except (RuntimeError, TypeError, ValueError) as error:
+            raise PayloadError(f"its stored values cannot be decoded ({error})") from error
+        if (found.dtype, tuple(found.shape)) != (dtype, event.shape):
+            raise PayloadError(
+                f"its stored values are a {found.dtype} tensor of shape {list(found.shape)}, not "
+                f"a {dtype} tensor of shape {list(event.shape)}"
+            )
+        return found
 
     def sketch(self, rank: int, event: TensorEvent) -> Values:
         """The sketch of one rank's tensor, of shape [8, 16] in float64; the event must have one.
@@ -282,7 +305,7 @@ def _check_payload(payload: Payload, events: list[TensorEvent]) -> None:
     held = payload.sketches((ROWS, COLUMNS))
     for event in events:
         if event.key:
-            payload.require(event.key, DTYPES[event.dtype], event.shape)
+            payload.require(event.key, DTYPES[event.stored.dtype], event.stored.shape)
         elif event.sketch >= held:
             raise PayloadError(
                 f"{event.id} refers to sketch {event.sketch} (counted from 0), but the file has "

@@ -86,7 +86,8 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         arguments    the program's keyword arguments, as JSON with sorted keys
         axes, mesh   the Point, without the axis dtype, and the program's own mesh as
                      `Mesh.declared` gives it; `point` joins them
-        dtype        the dtype in which the program computes
+        dtype        the rung at which the program computes: a dtype, or a rung of a project
+        rung         the import path of a project's rung, "" for one of this package
         seed, device, timeout (in seconds)
         inputs       files and variables ("$NAME") that the program reads
         repeat       0, or 1, 2, ... to repeat the same Run
@@ -131,6 +132,7 @@ class RunSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     axes: tuple[tuple[str, AxisValue], ...] = ()
     mesh: tuple[MeshAxis, ...] = ()
     dtype: str
+    rung: str = ""
     seed: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)] = 0
     device: WantedDevice = "auto"
     timeout: float = 0.0

@@ -36,6 +36,13 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 SCHEMA_VERSION = 10
 
 
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """The dtype and shape in which a rung stores numbers, if these are not the tensor's own."""
+
+    dtype: str
+    shape: tuple[Count, ...]
+
+
 class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True):
     """One recorded tensor of one rank.
 
@@ -45,8 +52,9 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     `file` and `key` locate the values; `key` is empty if the values were not kept.  Then `sketch`
     is the index of their sketch (random projections) in the file, and `logical` is the logical
     shape that the rank derived.
-    `hash` is xxh3_128 of the contiguous bytes, hexadecimal.
+    `hash` is xxh3_128 of the contiguous bytes that are stored, hexadecimal.
     `master_copy` is true for a parameter whose value is its master copy, rounded to its dtype.
+    `encoded` says how the rung stores the values; None in the tensor's own dtype and shape.
     """
 
     seq: Count
@@ -61,6 +69,12 @@ class TensorEvent(msgspec.Struct, frozen=True, tag="tensor", omit_defaults=True)
     sketch: FileIndex = -1
     logical: tuple[Count, ...] = ()
     master_copy: bool = False
+    encoded: Stored | None = None
+
+    @property
+    def stored(self) -> Stored:
+        """The dtype and shape of the stored tensor."""
+        return self.encoded or Stored(self.dtype, self.shape)
 
 
 class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True):

@@ -21,6 +21,8 @@ import torch
 import xxhash
 
 from pytest_trainsafe.core.layout import REPLICATED, Layout
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
 from pytest_trainsafe.core.usage import shown
@@ -29,6 +31,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import (
     MAX_MANIFEST,
     Manifest,
+    Stored,
     TensorEvent,
     end_event,
     manifest_hash,
@@ -39,7 +42,8 @@ from pytest_trainsafe.trace.tensors.snapshot import (
     Shape,
     TensorSnapshot,
     as_array,
-    of_bytes,
+    of_values,
+    outside_modes,
     outside_transforms,
 )
 
@@ -64,7 +68,8 @@ class RankWriter:
     Tensors are copied when they are added, so later changes are not recorded.
     With a `sketcher`, the values of only a few tensors are kept: small tensors, those in `keep`,
     decisions (what a module chose, such as a router's experts), and inputs that are not floating
-    point.  Other tensors are sketched, unless their layout does not fit their shape.
+    point.  Other tensors are sketched, unless their layout does not fit their shape.  `numbers` is
+    the arithmetic of the rung, which encodes the values.
     """
 
     def __init__(
@@ -73,6 +78,7 @@ class RankWriter:
         rank: int,
         sketcher: Sketcher | None = None,
         keep: frozenset[TensorId] = frozenset(),
+        numbers: Arithmetic = FLOATING,
     ) -> None:
         self.directory = Path(directory) / f"rank{rank}"
         self.rank = rank
@@ -86,6 +92,7 @@ class RankWriter:
         self._stored: dict[tuple[str, torch.dtype, Shape], tuple[str, str]] = {}
         self._sketcher = sketcher
         self._keep = keep
+        self._numbers = numbers
         self._sketches: list[npt.NDArray[np.float64]] = []
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], TensorSnapshot] = {}
         #: The index of each pending sketch, by the `id()` of its array.
@@ -126,7 +133,7 @@ class RankWriter:
 
     def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
         """A snapshot of the tensor, which `add_snapshot` can record later."""
-        with outside_transforms():
+        with outside_transforms(), outside_modes(self._numbers.exact):
             return self._snapshot(id, tensor, layout)
 
     def _snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
@@ -145,7 +152,7 @@ class RankWriter:
                 snapshot = TensorSnapshot(host.dtype, shape, digest, None, *made)
                 self._sketched[content] = snapshot
                 return snapshot
-        return of_bytes(host.dtype, shape, host)
+        return of_values(host, self._numbers)
 
     def add_snapshot(
         self,
@@ -157,13 +164,14 @@ class RankWriter:
     ) -> TensorEvent:
         """Records a snapshot under `id`, which must be new, and returns its event."""
         self._check()
-        file, key, index = "", "", -1
+        file, key, index, encoded = "", "", -1, snapshot.encoded
         if snapshot.data is None:
             file, index = self._hold_sketch(snapshot)
         else:
-            content = snapshot.digest, snapshot.dtype, snapshot.shape
+            dtype, shape = snapshot.stored
+            content = snapshot.digest, dtype, shape
             known = self._stored.get(content)
-            file, key = known or self._hold(snapshot.dtype, snapshot.shape, snapshot.data)
+            file, key = known or self._hold(dtype, shape, snapshot.data)
             self._stored[content] = (file, key)
         event = TensorEvent(
             self._count,
@@ -178,6 +186,7 @@ class RankWriter:
             index,
             snapshot.logical,
             master_copy,
+            encoded and Stored(_name(encoded[0]), encoded[1]),
         )
         self._unwritten.append(event)
         self._count += 1

@@ -134,15 +134,16 @@ def merged_ranges(*ranges: tuple[int, int], point: Point = DP2) -> Merged:
     return merge(parts_of(FULL, layouts, point), point.sizes)
 
 
-def test_elements_held_by_no_rank_are_a_hole_finding_and_nan_in_the_tensor() -> None:
+def test_elements_held_by_no_rank_are_a_hole_finding_and_masked() -> None:
     merged = merged_ranges((0, 8), (10, 14))
     (found,) = merged.findings
     assert found.check == "hole"
     assert "2 of 24 elements are held by no rank of dp, the first at [1, 2]" in found.message
     assert "held by ranks 0, 1" in found.message
     assert "flattened and split into ranges over dp" in found.message
-    assert merged.tensor is not None
-    assert merged.tensor.isnan().nonzero().tolist() == [[1, 2], [1, 3]]
+    assert merged.missing is not None
+    assert merged.whole is None
+    assert merged.missing.nonzero().tolist() == [[1, 2], [1, 3]]
 
 
 def test_an_element_in_two_different_ranges_is_an_overlap_finding() -> None:

@@ -104,12 +104,13 @@ def test_an_absent_partial_sum_term_is_a_missing_finding() -> None:
     expect(found, "missing", "rank 3", "a term of the sum over cp, tp")
 
 
-def test_an_absent_part_is_a_hole_finding_with_its_rows_and_nan_in_the_tensor() -> None:
+def test_an_absent_part_is_a_hole_finding_with_its_rows_and_a_mask_of_its_elements() -> None:
     layout = (ZigZag(0, "cp"), Shard(0, "tp"))
     merged = merge(parts_of(layout)[:3], POINT.sizes)
     expect(only(merged), "hole", "rank 3", "rows 4-5 of 8 in dimension 0")
-    assert merged.tensor is not None
-    assert merged.tensor.isnan().any(dim=1).tolist() == [False] * 4 + [True] * 2 + [False] * 2
+    assert merged.missing is not None
+    assert merged.whole is None
+    assert merged.missing.any(dim=1).tolist() == [False] * 4 + [True] * 2 + [False] * 2
 
 
 def test_a_part_absent_on_all_its_ranks_is_one_hole_finding() -> None:
@@ -176,9 +177,9 @@ def test_overlapping_and_missing_elements_of_rectangles_are_counted() -> None:
     expect(first, "overlap", "1 of 5 elements", "first at (1,)")
     expect(second, "hole", "2 of 5 elements", "first at (3,)", "held by ranks 0, 1")
     expect(only(merged(3)), "hole", "1 of 5 elements", "first at (2,)")
-    whole = merged(3).tensor
-    assert whole is not None
-    assert whole.isnan().tolist() == [False, False, True, False, False]
+    missing = merged(3).missing
+    assert missing is not None
+    assert missing.tolist() == [False, False, True, False, False]
 
 
 def test_ranks_that_declare_different_layouts_are_not_merged() -> None:

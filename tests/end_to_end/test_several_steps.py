@@ -9,7 +9,7 @@ from steps_program import train, without_amax_history
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.reference_models import gpt
 
@@ -69,7 +69,7 @@ def test_an_amax_history_that_is_never_updated_is_found_in_the_second_step(
 def test_tolerances_grow_over_steps_in_proportion_to_the_references_rounding_error(reference_trace):
     dtype = "bfloat16"
     reference, perturbed = reference_trace.at(dtype), reference_trace.perturbed(dtype)
-    tolerances = ReferenceTolerances(Rung(dtype, reference, reference, perturbed))
+    tolerances = ReferenceTolerances(RungTraces(dtype, reference, reference, perturbed))
     allowed, measured = [], []
     for id in reference.ids():
         if id.kind == "main_grad" and id.path == "decoder.layers.0.mlp.linear_fc1.weight":

@@ -13,9 +13,9 @@ import torch
 from compare_traces import SINGLE, Edit, Record, healthy, training, write
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.schema import NoteEvent
 
 #: The largest norm that clipping allows; the norm of every gradient here is larger.
@@ -64,15 +64,15 @@ def rung(
     without: Callable[[TensorId], bool] = lambda id: False,
     notes: tuple[NoteEvent, ...] = (),
     dtype: str = "float64",
-) -> Rung:
+) -> RungTraces:
     """A rung whose candidate is correct except for `edit`; no trace has the tensors `without`."""
 
     def made(name: str, point: Point, epsilon: float, seed: int, edit: Edit = healthy) -> object:
         records = [r for r in clipped(dtype, epsilon, seed, limit) if not without(r.id)]
         return write(folder / name, records, point, dtype, edit, notes)
 
-    epsilon = precision(dtype).epsilon
-    return Rung(
+    epsilon = rung_named(dtype).epsilon
+    return RungTraces(
         dtype,
         made("candidate", point, epsilon / 8, 3, edit),  # type: ignore[arg-type]
         made("reference", SINGLE, epsilon / 8, 1),  # type: ignore[arg-type]

@@ -16,9 +16,9 @@ import xxhash
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -226,7 +226,7 @@ def _half(dtype: str) -> bool:
 
 def _noise(dtype: str) -> float:
     """The rounding noise of a healthy run; in half precision, storing a value rounds it as well."""
-    return precision(dtype).epsilon / (8 if _half(dtype) else 1)
+    return rung_named(dtype).epsilon / (8 if _half(dtype) else 1)
 
 
 class Bench:
@@ -245,7 +245,7 @@ class Bench:
     def measures(self, dtype: str) -> tuple[Trace, Trace, Trace | None]:
         """The reference, its perturbed run, and its float64 shadow."""
         if dtype not in self.measured:
-            epsilon = precision(dtype).epsilon
+            epsilon = rung_named(dtype).epsilon
             self.measured[dtype] = (
                 self._write(training(dtype, _noise(dtype), 1), SINGLE, dtype),
                 self._write(training(dtype, epsilon, 2), SINGLE, dtype),
@@ -260,13 +260,13 @@ class Bench:
         dtype: str = "float32",
         records: Sequence[Record] | None = None,
         **options: object,
-    ) -> Rung:
+    ) -> RungTraces:
         """A rung whose candidate is healthy except for `edit`."""
         reference, perturbed, shadow = self.measures(dtype)
         if records is None:
             records = training(dtype, _noise(dtype), 3)
         candidate = self._write(records, point, dtype, edit, **options)
-        return Rung(dtype, candidate, reference, perturbed, shadow)
+        return RungTraces(dtype, candidate, reference, perturbed, shadow)
 
     def _write(
         self, records: Sequence[Record], point: Point, dtype: str, *args: Edit, **options: object

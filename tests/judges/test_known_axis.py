@@ -14,7 +14,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 BY_CHANCE = "if the size matches only by chance, another factor is wrong"
@@ -24,7 +24,7 @@ def doubled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Ten
     return part * 2 if record.id.kind == "main_grad" else part
 
 
-def with_arguments(rung: Rung, arguments: str) -> Rung:
+def with_arguments(rung: RungTraces, arguments: str) -> RungTraces:
     """The rung, of which the candidate's program got other arguments than the reference's."""
     manifest = rung.candidate.manifest
     spec = msgspec.structs.replace(manifest.spec, arguments=arguments)

@@ -14,7 +14,7 @@ from pytest_trainsafe.sweep.signature import SETTING_WORDS, SIGNATURE
 PAGE = Path(__file__).parents[2] / "docs" / "usage.md"
 
 #: Fields of Settings that no option sets: where the sweep is from, and what hooks return.
-OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "root"}
+OTHERS = {"sweep_from_ini", "adapters", "judges", "relations", "launchers", "rungs", "root"}
 
 #: A value of each field that is not its default, and its line in the header.
 CHANGED: dict[str, tuple[Any, str]] = {
@@ -43,6 +43,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "judges": (("our:Judge",), "trainsafe: judges our:Judge"),
     "relations": (("our:Relation",), "trainsafe: relations our:Relation"),
     "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
+    "rungs": (("mine",), "trainsafe: rungs mine"),
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
     "learn": ("learned", "trainsafe: learn learned"),

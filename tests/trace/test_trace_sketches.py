@@ -14,7 +14,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.tensors.sketch import SIZE, Sketcher
-from pytest_trainsafe.trace.tensors.snapshot import of_bytes
+from pytest_trainsafe.trace.tensors.snapshot import of_values
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
 
 ALONE = {"tp": 0, "cp": 0, "dp": 0, "pp": 0}
@@ -135,6 +135,6 @@ def test_a_tensor_with_contradicting_placements_has_no_sketch() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64])
 def test_the_sum_of_two_snapshots_of_an_empty_tensor_is_empty(dtype: torch.dtype) -> None:
     """Such as the gradient of an expert without tokens that two backwards accumulate."""
-    snapshot = of_bytes(dtype, (0, 3), torch.empty(0, 3, dtype=dtype))
+    snapshot = of_values(torch.empty(0, 3, dtype=dtype))
 
     assert (snapshot + snapshot).values().shape == (0, 3)

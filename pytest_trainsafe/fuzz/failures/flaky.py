@@ -90,7 +90,7 @@ def _distance(first: Trace, second: Trace, where: TensorId) -> float:
     from pytest_trainsafe.align.logical import logical_tensor
 
     try:
-        one, other = (logical_tensor(trace, where).tensor for trace in (first, second))
+        one, other = (logical_tensor(trace, where).whole for trace in (first, second))
     except ArgumentError:
         return 0.0
     if one is None or other is None or one.shape != other.shape:

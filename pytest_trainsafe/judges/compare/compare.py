@@ -29,7 +29,7 @@ from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement, M
 from pytest_trainsafe.judges.compare.kinds.reduced_in_step import reduced_in_step
 from pytest_trainsafe.judges.compare.parameters import Parameters
 from pytest_trainsafe.judges.compare.rerecord import gradients_behind
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_allowed, judge_equal
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     Tolerance,
@@ -52,7 +52,7 @@ _NOT_WHOLE = frozenset({"layout", "overlap", "hole"})
 
 
 def compare(
-    rung: Rung, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
+    rung: RungTraces, loosen: Sequence[Loosen] = (), screened: Comparison | None = None
 ) -> Comparison:
     """Compare the candidate of `rung`, the traces in one dtype, with the reference.
 
@@ -84,7 +84,7 @@ def compare(
     return judge.result
 
 
-def _different_steps(rung: Rung) -> Finding | None:
+def _different_steps(rung: RungTraces) -> Finding | None:
     wanted = len(rung.reference.ranks[0].steps)
     odd = next((rank for rank in rung.candidate.ranks if len(rank.steps) != wanted), None)
     if odd is None:
@@ -104,7 +104,7 @@ def _different_steps(rung: Rung) -> Finding | None:
 class _Judge(Parameters):
     """The state of one comparison."""
 
-    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+    def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         super().__init__(rung, loosen)
         self.held = set(rung.candidate.ids())
         self.kinds = {id.kind for id in self.held}
@@ -337,6 +337,11 @@ class _Judge(Parameters):
             id, compared_on, due.shape if reference is None else reference.shape
         )
         if reference is None or merged is None or merged.tensor is None:
+            return
+        if merged.whole is None and not own:
+            self.count(id)
+            for finding in merged.findings:
+                self.add(order, finding)
             return
         tolerance = self.tolerances.tolerance(id, self.factor(id), reference)
         allowed = tolerance.allowed if tolerance.finite else None

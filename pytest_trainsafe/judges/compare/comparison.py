@@ -5,19 +5,18 @@ Made by the compare judge; read by the guards and the report.
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 
 import msgspec
 
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.factor import Factor
 from pytest_trainsafe.judges.compare.kinds.model_inputs import InputJudgement
 from pytest_trainsafe.judges.loosen import Loosen
-
-#: The largest allowance in float64, relative to the tensor, that is taken for rounding.
-MOST_EXPLAINED = 1e-6
 
 #: The kinds that are computed without an earlier update.  After the first update, rounding may
 #: have chosen the sign of a step that the model ignores.
@@ -99,10 +98,11 @@ class Comparison:
         `allowed` is its allowance relative to its norm, and `size` the root mean square of its
         values.
         """
-        if self.dtype != "float64" or id.step != 0 or id.kind not in _BEFORE_UPDATES:
+        most = rung_named(self.dtype).steady
+        if math.isinf(most) or id.step != 0 or id.kind not in _BEFORE_UPDATES:
             return
         self.largest[id.kind] = max(self.largest.get(id.kind, 0.0), size)
-        if allowed > MOST_EXPLAINED:
+        if allowed > most:
             self.wide.append((id, allowed, size))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import JudgeOptions
@@ -21,16 +22,13 @@ class CompareJudge:
     def required_runs(self, case: Case) -> Sequence[RunSpec]:
         """The Runs in the first dtype that can start at once; the ladder requests all others later.
 
-        If the first dtype is narrower than float64, the candidate may have to replay decisions that
-        the reference made.  Its Run is then requested later, when the reference has finished.
+        The candidate may have to replay decisions of the reference in the first dtype.  Its Run is
+        then requested later, when the reference has finished.
         """
         first = case.rungs[0]
+        waits = rung_named(first).awaits_decisions
         roles: tuple[Role, ...] = ("candidate", "reference")
-        return [
-            spec_of(case, role, first)
-            for role in roles
-            if role != "candidate" or first == "float64"
-        ]
+        return [spec_of(case, role, first) for role in roles if role != "candidate" or not waits]
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> LadderJudgement:
         """Compare the candidate with its reference, dtype by dtype, down to the first failure."""

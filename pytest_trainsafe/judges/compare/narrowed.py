@@ -16,9 +16,9 @@ import torch
 from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Owned
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds that recipes keep in a wide dtype while parameters are in a narrow one.  After clipping
@@ -27,7 +27,7 @@ from pytest_trainsafe.trace.reader import Trace
 KINDS = frozenset({"unclipped_grad", "main_grad", "optimizer_state"})
 
 #: The dtypes in which these kinds are kept.
-WIDE = frozenset({"float32", "float64"})
+WIDE = frozenset(name for name in DTYPES if not rung_named(name).low)
 
 #: A float32 value is representable in bfloat16 by chance once in 65 536 times.  The reference must
 #: have at least this many values that are not.
@@ -37,7 +37,9 @@ LEAST = 4
 HEAD = 64
 
 
-def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Tensor) -> str | None:
+def narrowed(
+    rung: RungTraces, id: TensorId, value: torch.Tensor, reference: torch.Tensor
+) -> str | None:
     """The candidate's dtype if a passing tensor's values were rounded to it; otherwise None.
 
     Only gradients, optimizer states and losses are tested, and only if the candidate's dtype is a
@@ -53,18 +55,18 @@ def narrowed(rung: Rung, id: TensorId, value: torch.Tensor, reference: torch.Ten
     Returns None if a framework is configured to reduce gradients in the candidate's dtype.
     """
     recipe = rung.candidate.manifest.dtype
-    if id.kind not in {*KINDS, "loss"} or not precision(recipe).low:
+    if id.kind not in {*KINDS, "loss"} or not rung_named(recipe).low:
         return None
     chosen = any(recipe in rank.note("reduces_in") for rank in rung.candidate.ranks)
     if chosen:
         return None
     if id.kind == "loss":
-        rounded = unfit(reference, precision(recipe).dtype) and _losses_rounded(rung, id)
+        rounded = unfit(reference, rung_named(recipe).dtype) and _losses_rounded(rung, id)
         return recipe if rounded else None
     holders = (*rung.candidate.holders(id), *rung.reference.holders(id))
     if {event.dtype for _, event in holders} - WIDE or value.is_complex():
         return None
-    dtype = precision(recipe).dtype
+    dtype = rung_named(recipe).dtype
     if unfit(value.reshape(-1)[:HEAD], dtype) or unfit(value, dtype):
         return None
     if unfit(reference, dtype) < LEAST or not _added_up(rung.candidate, id, dtype):
@@ -77,12 +79,12 @@ def unfit(tensor: torch.Tensor, dtype: torch.dtype) -> int:
     return int((tensor.to(dtype).to(tensor.dtype) != tensor).sum())
 
 
-def _losses_rounded(rung: Rung, first: TensorId) -> bool:
+def _losses_rounded(rung: RungTraces, first: TensorId) -> bool:
     """Whether the candidate's dtype represents all its losses, but not all of the reference's.
 
     False for all losses but the first.  Losses without recorded values are left out.
     """
-    dtype = precision(rung.candidate.manifest.dtype).dtype
+    dtype = rung_named(rung.candidate.manifest.dtype).dtype
     if any(unfit(part, dtype) for part in _losses(rung.candidate, [first])):
         return False
     due, ours = (
@@ -114,7 +116,7 @@ def _added_up(trace: Trace, id: TensorId, dtype: torch.dtype) -> bool:
     for term in trace.ids():
         if msgspec.structs.replace(term, microbatch=None) != gradient:
             continue
-        found = logical_tensor(trace, term).tensor
+        found = logical_tensor(trace, term).whole
         if found is None:
             return False
         wide = found.to(torch.float64)

@@ -11,7 +11,6 @@ from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.results import is_finite, is_number, not_finite
 from pytest_trainsafe.judges.compare.screening import Screening
-from pytest_trainsafe.judges.compare.tensors.errors import norm
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement
 from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
@@ -45,11 +44,12 @@ class Parameters(Screening):
             self.doubt(order, id, "reference-finite", not_finite(reference))
             return False
         self.count(id)
-        wrong = int((merged.tensor != reference).sum())
+        numbers = self.rung.numbers
+        wrong = int((~numbers.equal(merged.tensor, reference)).sum())
         if not wrong:
             return True
-        difference = norm((merged.tensor - reference).numpy())
-        error = difference / (norm(reference.numpy()) or 1.0)
+        difference = numbers.norm(numbers.subtract(merged.tensor, reference))
+        error = difference / (numbers.norm(reference) or 1.0)
         differ = f"{wrong} of {reference.numel()} values differ"
         if id.kind == "master_param" and self.starts_alike(id):
             message = (
@@ -67,7 +67,7 @@ class Parameters(Screening):
             pattern = explain_tensor(self.rung, id, merged, reference, judged)
         if pattern is not None and pattern.name.startswith("zero"):
             pattern = None  # uninitialised memory contains zeros by chance
-        mismatch = mismatch_of(merged.tensor, reference, 0.0)
+        mismatch = None if numbers.exact else mismatch_of(merged.tensor, reference, 0.0)
         self.fail(order, id, judged.check, message, error, 0.0, pattern, mismatch)
         return False
 

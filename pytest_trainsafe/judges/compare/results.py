@@ -9,14 +9,14 @@ import torch
 
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.core.finding import Finding, Mismatch, Pattern
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.evidence import explain_replicas, explain_tensor
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.narrowed import narrowed
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_allowed
@@ -37,7 +37,7 @@ MAX_EXPLAINED = 12
 class Results:
     """The findings of one comparison so far, and the state kept between tensors."""
 
-    def __init__(self, rung: Rung, loosen: Sequence[Loosen]) -> None:
+    def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         self.rung = rung
         self.loosen = loosen
         self.result = Comparison(rung.dtype)
@@ -76,7 +76,7 @@ class Results:
             tolerance.size,
             self.rung.dtype,
             # One flipped element exceeds the allowance of a slice of an update.
-            whole=id.kind == "update" and precision(self.rung.dtype).low,
+            whole=id.kind == "update" and rung_named(self.rung.dtype).low,
         )
         self.note(id, tolerance, judged, merged.tensor)
         if judged.passed:
@@ -190,7 +190,7 @@ class Results:
         if judged.check == "shape" and event is not None:
             message += f" (the layout comes from {event.layout_source})"
         mismatch = None
-        if merged.tensor is not None:
+        if merged.tensor is not None and not self.rung.numbers.exact:
             rounding = allowed.norm if allowed is not None else 0.0
             mismatch = mismatch_of(merged.tensor, reference, rounding)
         self.fail(order, id, judged.check, message, judged.error, judged.allowed, pattern, mismatch)

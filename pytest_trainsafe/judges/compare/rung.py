@@ -1,9 +1,10 @@
-"""A rung of the precision ladder: the traces that are judged together in one dtype."""
+"""The traces that are judged together at one rung of the precision ladder."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.judges.compare.same_computation import (
     Flaw,
     flaw_of,
@@ -17,7 +18,7 @@ _flaws: dict[tuple[int, ...], Flaw | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class RungTraces:
     """One candidate and the traces by which it is judged.
 
     `perturbed` is the reference with noise of the size of rounding, `resampled` the same with other
@@ -31,6 +32,11 @@ class Rung:
     perturbed: Trace | None = None
     shadow: Trace | None = None
     resampled: tuple[Trace, ...] = ()
+
+    @property
+    def numbers(self) -> Arithmetic:
+        """The arithmetic of the numbers that were recorded."""
+        return self.reference.numbers
 
     def measures(self) -> list[Trace]:
         """The traces that measure rounding: samples of noise, and a usable float64 reference."""

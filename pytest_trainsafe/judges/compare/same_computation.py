@@ -2,7 +2,8 @@
 
 The distance between two Runs is a measure of rounding only if both start from the same values,
 draw the same random numbers and train on the same data.  Otherwise the distance is that of two
-data sets, and a bug could hide in it.  Called by `Rung`, and by the ladder for a Run repeated.
+data sets, and a bug could hide in it.  Called by `RungTraces`, and by the
+ladder for a Run repeated.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import torch
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import is_whole, logical_sketch
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.tensors.screen import same
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -68,7 +70,7 @@ def _other_start(reference: Trace, other: Trace) -> Flaw | None:
 def _equal(left: Trace, right: Trace, id: TensorId) -> bool:
     if not (is_whole(left, id) and is_whole(right, id)):
         return same(logical_sketch(left, id), logical_sketch(right, id))
-    here, there = (logical_tensor(trace, id).tensor for trace in (left, right))
+    here, there = (logical_tensor(trace, id).whole for trace in (left, right))
     return (
         here is not None
         and there is not None
@@ -136,8 +138,8 @@ def other_inputs(
     if any(id.kind == "input" for id in reference.ids()):
         return
     alike = reference.manifest.dtype == other.manifest.dtype
-    narrow = torch.finfo(getattr(torch, reference.manifest.dtype))
-    limit = (LOW_ROUNDINGS if narrow.bits < 32 else ROUNDINGS) * narrow.eps
+    narrow = rung_named(reference.manifest.dtype)
+    limit = (LOW_ROUNDINGS if narrow.low else ROUNDINGS) * narrow.epsilon
     for ours, theirs in zip(reference.ranks, other.ranks, strict=False):
         for mine, its in zip(ours.inputs, theirs.inputs, strict=False):
             if not _alike_in_measures(mine, its, limit, exact=alike):

@@ -8,7 +8,7 @@ import msgspec
 
 from pytest_trainsafe.align.sketched import Sketched
 from pytest_trainsafe.align.updates import ends
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.results import Results
 from pytest_trainsafe.judges.compare.tensors.screen import same, screen_tensor
@@ -58,7 +58,7 @@ class Screening(Results):
             value = sketch_of(self.rung.reference, id)
             size = value.norm if value is not None else 0.0
             least = 0.5 * self.tolerances.epsilon(id) * size
-            if precision(self.rung.dtype).low and expected is not None:
+            if rung_named(self.rung.dtype).low and expected is not None:
                 least = max(least, flipped(expected.norm, math.prod(expected.shape)))
             judged_as = msgspec.structs.replace(id, kind="update")
             cleared = self.screened(judged_as, candidate, expected, *others, least=least)

@@ -14,6 +14,7 @@ from msgspec import structs
 
 from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement, RungJudgement
@@ -138,9 +139,11 @@ class _Pair:
             # Rewriting values between modules needs the same tensors in both Runs.
             settings = replace(settings, localize=0.0)
             first = self._first(self.base)
-            if first.manifest.dtype == "float64" and any(i.kind == "decision" for i in first.ids()):
-                left = [dtype for dtype in case.rungs if dtype != "float64"]
-                settings = replace(settings, dtypes=("float64",))
+            widest = first.manifest.dtype
+            decides = any(id.kind == "decision" for id in first.ids())
+            if decides and not rung_named(widest).replays:
+                left = [dtype for dtype in case.rungs if dtype != widest]
+                settings = replace(settings, dtypes=(widest,))
                 if left:
                     notes.append(
                         f"{' and '.join(left)}: rounding can change what the program chooses "

@@ -56,7 +56,7 @@ class TranslatedTrace(Trace):
         if made is None:
             return self.source.load(rank, event)
         if made.logical:
-            whole = [logical_tensor(self.source, part.id).tensor for part in made.parts]
+            whole = [logical_tensor(self.source, part.id).whole for part in made.parts]
             parts = [tensor for tensor in whole if tensor is not None]
             if len(parts) != len(whole):
                 parts = [self.source.load(rank, part) for part in made.parts]
@@ -126,7 +126,7 @@ def shapes_of(trace: Trace) -> dict[TensorId, tuple[int, ...]]:
     for id in trace.ids():
         events = [event for _, event in trace.holders(id)]
         if any(_is_cut(trace, event) for event in events):
-            merged = logical_tensor(trace, id).tensor
+            merged = logical_tensor(trace, id).whole
             found[id] = events[0].shape if merged is None else tuple(merged.shape)
         else:
             found[id] = events[0].shape
@@ -203,7 +203,7 @@ def shapes_of_parts(trace: Trace, parts: Sequence[TensorEvent]) -> list[tuple[in
 
     If the ranks' parts do not fit together, the shape is that of the rank's part.
     """
-    merged = [logical_tensor(trace, part.id).tensor for part in parts]
+    merged = [logical_tensor(trace, part.id).whole for part in parts]
     return [
         part.shape if tensor is None else tuple(tensor.shape)
         for part, tensor in zip(parts, merged, strict=True)

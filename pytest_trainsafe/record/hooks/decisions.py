@@ -44,7 +44,7 @@ class Replayed:
             self._trace = Trace.open(self.path)
         if not self._trace.holders(where):
             return own
-        whole = logical_tensor(self._trace, where).tensor
+        whole = logical_tensor(self._trace, where).whole
         if whole is None or whole.ndim != own.ndim:
             return own
         try:

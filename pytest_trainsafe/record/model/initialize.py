@@ -15,6 +15,7 @@ from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.rung import Enter
 from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.record.adapter import renaming
 from pytest_trainsafe.record.clock import ProgramError
@@ -25,6 +26,7 @@ from pytest_trainsafe.record.model.parameter_layout import parameter_layout
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of, unique_parameters
 from pytest_trainsafe.record.model.shard_shapes import Exchange, logical_shapes
 from pytest_trainsafe.record.tensors import local_values
+from pytest_trainsafe.trace.tensors.snapshot import outside_modes
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
 Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
@@ -61,11 +63,13 @@ def fill(
     std: Std,
     annotations: Annotations,
     exchange: Exchange | None = None,
+    enter: Enter | None = None,
 ) -> dict[int, Filled]:
     """Fills every parameter with this rank's part of the parameter's logical tensor.
 
     Returns a Filled for each parameter, by the parameter's `id()`.  `exchange` asks other ranks for
-    the shapes of their shards; without it all shards count as equally long.
+    the shapes of their shards; without it all shards count as equally long.  `enter` makes exact
+    numbers of the values.
     """
     filled = {}
     parts = parts_of(model)
@@ -90,19 +94,20 @@ def fill(
         layout, local = layouts[name], local_values(parameter)
         shape = logical.get(name, tuple(parameter.shape))
         mean, deviation = _statistics(std, name, shape)
-        value = consistent_tensor(
-            name,
-            shape,
-            mean=mean,
-            std=deviation,
-            dtype=local.dtype,
-            device=local.device,
-            seed=seed,
-            layout=layout,
-            coordinates=coordinates,
-            sizes=point.sizes,
-        )
-        local.copy_(value)
+        with outside_modes(enter is not None):
+            value = consistent_tensor(
+                name,
+                shape,
+                mean=mean,
+                std=deviation,
+                dtype=local.dtype,
+                device=local.device,
+                seed=seed,
+                layout=layout,
+                coordinates=coordinates,
+                sizes=point.sizes,
+            )
+        local.copy_(value if enter is None else enter(value))
         filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
     return filled
 

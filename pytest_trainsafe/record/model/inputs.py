@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, ProgramError, in_backward
 from pytest_trainsafe.record.hooks.outputs import tensors_in
@@ -89,7 +91,7 @@ class ModelInputs:
             tensors = [tensor for _, tensor in tensors_in([args, kwargs])]
             hashes = tuple(map(tensor_hash, tensors))
             measured = level == "step" or not self.spec.records("input")
-            measures = tuple(map(_measure, tensors)) if measured else ()
+            measures = self._measures(tensors) if measured else ()
             if level == "step":
                 self._fed = self._fed or key
                 if key == self._fed:
@@ -121,7 +123,7 @@ class ModelInputs:
         tensors = [tensor for _, tensor in tensors_in(named)]
         microbatch, whole = self.clock.open, self.clock.open is None
         measured = whole or not self.spec.records("input")
-        measures = tuple(map(_measure, tensors)) if measured else ()
+        measures = self._measures(tensors) if measured else ()
         number = self._calls if microbatch is None else microbatch
         self._calls += whole
         self._fed = _BATCH
@@ -180,6 +182,11 @@ class ModelInputs:
             self.sites.note("sync", self.clock.step)
         else:
             self.sites.write_constructed()  # among them is the line that calls no_sync
+
+    def _measures(self, tensors: Sequence[torch.Tensor]) -> tuple[Measure, ...]:
+        """A measure of each tensor; none of exact numbers, which have no norm."""
+        exact = rung_named(self.spec.dtype).exact
+        return () if exact else tuple(map(_measure, tensors))
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
         """Writes the inputs that the program passes to its model.

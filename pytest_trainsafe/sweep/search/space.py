@@ -17,8 +17,8 @@ from random import Random
 from typing import TypeVar
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.axes import DTYPES
 from pytest_trainsafe.core.point import AxisValue, Point
+from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import excerpt
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.marker import Declaration

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 
-from pytest_trainsafe.core.axes import DTYPES, mesh_axis
+from pytest_trainsafe.core.axes import mesh_axis
 from pytest_trainsafe.core.point import AxisValue
+from pytest_trainsafe.core.rungs.table import DTYPES
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import SweepError
 from pytest_trainsafe.sweep.program import Program

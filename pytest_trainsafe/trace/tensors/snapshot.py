@@ -15,6 +15,10 @@ import numpy.typing as npt
 import torch
 import xxhash
 from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
+from torch.utils._python_dispatch import _disable_current_modes
+
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING, arithmetic_of
 
 Shape = tuple[int, ...]
 
@@ -40,7 +44,8 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
     """A rank-local tensor at the time of the snapshot.
 
     Either `data` has its bytes, or `sketch` has the sketch of a part of a tensor of shape
-    `logical`.
+    `logical`.  `numbers` encodes the values to a tensor of the dtype and shape `stored`, which has
+    these bytes.
     """
 
     dtype: torch.dtype
@@ -49,13 +54,21 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
     data: bytes | None = None
     sketch: npt.NDArray[np.float64] | None = None
     logical: Shape = ()
+    numbers: Arithmetic = FLOATING
+    encoded: tuple[torch.dtype, Shape] | None = None
+
+    @property
+    def stored(self) -> tuple[torch.dtype, Shape]:
+        """The dtype and shape of the stored tensor."""
+        return self.encoded or (self.dtype, self.shape)
 
     def __add__(self, other: TensorSnapshot) -> TensorSnapshot:
         """The sum of two snapshots of the same tensor, in the dtype of the first."""
         assert self.shape == other.shape
         if self.data is not None and other.data is not None:
-            total = self.values() + other.values().to(self.dtype)
-            return of_bytes(self.dtype, self.shape, total)
+            with outside_modes(self.numbers.exact):
+                total = self.numbers.add(self.values(), other.values())
+                return of_values(total, self.numbers)
         assert self.sketch is not None
         assert other.sketch is not None
         # Without the values, a hash of the hashes suffices: sums of equal terms have equal hashes.
@@ -66,10 +79,11 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
     def values(self) -> torch.Tensor:
         """A copy of the values; the snapshot must have its bytes."""
         assert self.data is not None
+        dtype, shape = self.stored
         if not self.data:
             return torch.empty(self.shape, dtype=self.dtype)
         flat = torch.frombuffer(bytearray(self.data), dtype=torch.uint8)
-        return flat.view(self.dtype).reshape(self.shape)
+        return self.numbers.decode(flat.view(dtype).reshape(shape), self.shape)
 
 
 def outside_transforms() -> AbstractContextManager[object]:
@@ -83,10 +97,25 @@ def outside_transforms() -> AbstractContextManager[object]:
     return temporarily_clear_interpreter_stack()
 
 
-def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> TensorSnapshot:
-    """A snapshot of a contiguous CPU tensor with all its values."""
-    data = as_array(host).tobytes()
-    return TensorSnapshot(dtype, shape, xxhash.xxh3_128_hexdigest(data), data)
+def outside_modes(exact: bool) -> AbstractContextManager[object]:
+    """Leaves the dispatch mode in which a program computes, if it computes exact numbers.
+
+    What reads their bits, or makes real values for them, must not be computed in the mode.
+    """
+    if exact and torch._C._len_torch_dispatch_stack():
+        return _disable_current_modes()
+    return nullcontext()
+
+
+def of_values(host: torch.Tensor, numbers: Arithmetic = FLOATING) -> TensorSnapshot:
+    """A snapshot of a contiguous CPU tensor with all its values, as `numbers` stores them."""
+    numbers = arithmetic_of(host.dtype, numbers)
+    stored = numbers.encode(host).contiguous()
+    data, shape = as_array(stored).tobytes(), tuple(host.shape)
+    own = stored.dtype == host.dtype and stored.shape == host.shape
+    encoded = None if own else (stored.dtype, tuple(stored.shape))
+    digest = xxhash.xxh3_128_hexdigest(data)
+    return TensorSnapshot(host.dtype, shape, digest, data, numbers=numbers, encoded=encoded)
 
 
 def as_array(host: torch.Tensor) -> npt.NDArray[Any]:

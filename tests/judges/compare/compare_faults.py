@@ -12,8 +12,9 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.core.rungs.floating import FLOATING
+from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: Sizes that all differ, so that a factor identifies its axis: tp*dp is 8, and there are 6
 #: micro-batches.
@@ -80,7 +81,7 @@ def wrong_tensor(
         reference=reference,
         parts=parts,
         sizes=point.sizes,
-        allowed=3 * precision(dtype).epsilon * norm(reference),
+        allowed=3 * rung_named(dtype).epsilon * FLOATING.norm(reference),
         kind=kind,
         dtype="float64" if dtype == "float64" else "float32",
         factors={"micro-batches": MICROBATCHES},
@@ -93,7 +94,7 @@ def rounded(tensor: torch.Tensor, dtype: str) -> torch.Tensor:
     """Noise of the size of rounding, the same for equal values, so that replicas stay equal."""
     seed = xxhash.xxh3_64_intdigest(tensor.contiguous().numpy().tobytes()) >> 1
     noise = torch.rand(tensor.shape, generator=torch.Generator().manual_seed(seed)).double()
-    return tensor * (1 + precision(dtype).epsilon * (2 * noise - 1))
+    return tensor * (1 + rung_named(dtype).epsilon * (2 * noise - 1))
 
 
 def term(reference: torch.Tensor, place: int, size: int, name: str = "term") -> torch.Tensor:

@@ -15,7 +15,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteEvent
@@ -92,7 +92,7 @@ def test_no_mean_is_proposed_if_it_would_leave_tensors_wrong(
 
 def clipped(
     bench: Bench, edit: Edit, factor: float = 0.5, norm: float | None = None, one: str = ""
-) -> Rung:
+) -> RungTraces:
     """A rung whose main gradients are multiplied by a factor, or those of one parameter only.
 
     `norm` is what the reference and the candidate report as the gradients' norm.
@@ -106,7 +106,7 @@ def clipped(
         records.append(Record(r.id, r.tensor * factor if scaled else r.tensor, r.layout))
     reference = write(bench.path(), records)
     candidate = write(bench.path(), records, Point.of(dp=2), "float64", edit)
-    return Rung("float64", candidate, reference, reference)
+    return RungTraces("float64", candidate, reference, reference)
 
 
 def norm_of_all() -> float:
@@ -198,7 +198,7 @@ def test_a_proposed_mean_names_another_axis_of_the_same_size(bench: Bench) -> No
     assert "The axis may also be cp, which has the same size here" in text
 
 
-def declared(rung: Rung, kinds: Sequence[str], layout: Layout) -> Rung:
+def declared(rung: RungTraces, kinds: Sequence[str], layout: Layout) -> RungTraces:
     """The rung with this layout declared for the candidate's tensors of these kinds."""
     trace = rung.candidate
     ranks = [

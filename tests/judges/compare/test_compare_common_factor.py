@@ -15,12 +15,12 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.judgement import lead_of
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 TP = Point.of(tp=2)
 
 
-def judged(rung: Rung) -> Comparison:
+def judged(rung: RungTraces) -> Comparison:
     return with_factor(rung, compare(rung))
 
 

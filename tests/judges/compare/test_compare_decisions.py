@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.kinds.decisions import judge_decision
 
 #: Two rows of four options: the first is a close call between options 1 and 2.
@@ -26,7 +26,7 @@ def test_a_different_choice_within_rounding_passes() -> None:
 
     assert (found.differ, found.wrong, found.message) == (1, 0, "")
     assert abs(found.margin - 0.001) < 1e-9
-    assert abs(found.allowed - 2 * precision("bfloat16").safety * 0.0004) < 1e-9
+    assert abs(found.allowed - 2 * rung_named("bfloat16").safety * 0.0004) < 1e-9
 
 
 def test_a_different_choice_beyond_rounding_fails() -> None:

@@ -11,7 +11,7 @@ from compare_traces import Record, parameter, write
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.gradient_norm import response_of_norm
 from pytest_trainsafe.trace.reader import Trace
@@ -51,5 +51,5 @@ def test_a_small_noise_response_of_the_norm_does_not_limit_its_allowance(
     # The effects of the two gradients on the norm cancel, so that its own response is zero.
     perturbed = trace(tmp_path / "b", gradients((share, -share, 0.0)), 3**0.5)
     candidate = trace(tmp_path / "c", gradients(), 3**0.5 * (1 + error * allowed))
-    found = compare(Rung("float64", candidate, reference, perturbed, None))
+    found = compare(RungTraces("float64", candidate, reference, perturbed, None))
     assert [finding.where for finding in found.findings] == ([] if passes else [NORM])

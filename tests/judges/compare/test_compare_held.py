@@ -13,7 +13,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Unheld
 from pytest_trainsafe.trace.reader import Trace
 
@@ -33,7 +33,7 @@ def with_unheld(trace: Trace, *names: str) -> Trace:
     return trace.with_ranks(ranks)
 
 
-def cause(rung: Rung) -> str:
+def cause(rung: RungTraces) -> str:
     """The cause that the report names for the update of PATH."""
     comparison = led_by_setup(rung, compare(rung))
     found = [

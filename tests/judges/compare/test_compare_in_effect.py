@@ -11,7 +11,7 @@ from pytest_trainsafe.core.layout import Layout, Owned, Partial, Shard, Slices
 from pytest_trainsafe.core.point import AxisValue, Point
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judges.compare.guards.in_effect import why_without_effect
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent, TensorEvent
@@ -52,8 +52,8 @@ def rank(
     return made
 
 
-def rung(candidate: Trace, reference: Trace | None = None) -> Rung:
-    return Rung("float64", candidate, reference or candidate)
+def rung(candidate: Trace, reference: Trace | None = None) -> RungTraces:
+    return RungTraces("float64", candidate, reference or candidate)
 
 
 def at(**axes: AxisValue) -> Point:

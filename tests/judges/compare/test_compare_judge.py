@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.results import MAX_EXPLAINED
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
@@ -174,7 +174,7 @@ def test_an_initial_difference_from_zeros_has_an_absolute_error(bench: Bench) ->
     reference = write(bench.path(), zeros)
     edit = only("param", "fc1.bias", lambda r, at, p: p + 1, step=INITIAL)
     candidate = write(bench.path(), zeros, edit=edit)
-    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    finding = only_failure(compare(RungTraces("float64", candidate, reference, reference)))
     assert (finding.check, finding.error) == ("initial", 4.0)
 
 
@@ -225,7 +225,7 @@ def adam(flips: bool) -> list[Record]:
 def test_an_update_element_whose_sign_rounding_decides_is_not_judged(bench: Bench) -> None:
     reference = write(bench.path(), adam(flips=False))
     candidate = write(bench.path(), adam(flips=True))
-    found = compare(Rung("float64", candidate, reference, reference))
+    found = compare(RungTraces("float64", candidate, reference, reference))
     assert found.findings == []
     assert found.compared == {"param": 1, "main_grad": 1, "update": 1}
 
@@ -235,7 +235,7 @@ def test_an_update_element_whose_sign_rounding_decides_is_not_judged(bench: Benc
         return part
 
     wrong = write(bench.path(), adam(flips=True), edit=other)
-    finding = only_failure(compare(Rung("float64", wrong, reference, reference)))
+    finding = only_failure(compare(RungTraces("float64", wrong, reference, reference)))
     assert finding.where is not None
     assert finding.where.kind == "update"
     assert finding.pattern is not None
@@ -263,7 +263,7 @@ def test_an_update_element_with_an_exactly_zero_gradient_is_judged(bench: Bench)
 
     reference = write(bench.path(), records(0.1))
     candidate = write(bench.path(), records(0.1), edit=undecayed)
-    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    finding = only_failure(compare(RungTraces("float64", candidate, reference, reference)))
     assert finding.pattern is not None
     assert "row 3 of 8 in dimension 0" in finding.pattern.text
 
@@ -286,11 +286,11 @@ def test_an_update_element_whose_zero_gradient_the_candidate_rounds_is_not_judge
 
     reference = write(bench.path(), records(0, 0))
     candidate = write(bench.path(), records(1e-19, 1e-6))
-    found = compare(Rung("float64", candidate, reference, reference))
+    found = compare(RungTraces("float64", candidate, reference, reference))
     assert found.findings == []
     assert found.compared["update"] == 1
     moved = write(bench.path(), records(0, 1e-6))
-    finding = only_failure(compare(Rung("float64", moved, reference, reference)))
+    finding = only_failure(compare(RungTraces("float64", moved, reference, reference)))
     assert finding.where is not None
     assert finding.where.kind == "update"
 
@@ -308,8 +308,8 @@ def test_second_moments_that_float16_stores_as_subnormals_may_differ_by_their_sp
     reference = write(bench.path(), records(0), dtype="float16")
     near = write(bench.path(), records(spacing), dtype="float16")
     far = write(bench.path(), records(8 * spacing), dtype="float16")
-    assert compare(Rung("float16", near, reference, reference)).findings == []
-    assert only_failure(compare(Rung("float16", far, reference, reference))).where is not None
+    assert compare(RungTraces("float16", near, reference, reference)).findings == []
+    assert only_failure(compare(RungTraces("float16", far, reference, reference))).where is not None
 
 
 def with_masters(records: Sequence[Record], lag: bool = False) -> list[Record]:
@@ -343,10 +343,10 @@ def test_master_copies_are_judged_and_parameters_must_equal_the_rounded_master_c
         bench.path(), with_masters(training("bfloat16")), dtype="bfloat16", edit=wide_masters
     )
 
-    def rung(edit: Edit) -> Rung:
+    def rung(edit: Edit) -> RungTraces:
         records = with_masters(training("bfloat16", 2**-24, 3))
         candidate = write(bench.path(), records, POINT, "bfloat16", every([wide_masters, edit]))
-        return Rung("bfloat16", candidate, reference, bench.measures("bfloat16")[1])
+        return RungTraces("bfloat16", candidate, reference, bench.measures("bfloat16")[1])
 
     clean = compare(rung(lambda r, at, p: p))
     assert failing(clean) == []
@@ -522,7 +522,7 @@ def test_nan_in_the_reference_is_inconclusive_with_the_check_reference_finite(be
     broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(torch.nan), step=0)
     reference = write(bench.path(), training("float32"), dtype="float32", edit=broken)
     rung = bench.rung(POINT)
-    found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
+    found = compare(RungTraces("float32", rung.candidate, reference, rung.perturbed))
     assert not found.failed
     assert {f.check for f in found.findings} == {"reference-finite"}
     assert "192 of 192 values of the reference are not finite" in found.findings[0].message
@@ -536,17 +536,17 @@ def test_a_non_finite_noise_measurement_counts_as_no_measurement(
     broken = only("activation", "fc1.output", lambda r, at, p: p.fill_(value), step=0)
     perturbed = write(bench.path(), training("float32", 2**-23, 2), dtype="float32", edit=broken)
     rung = bench.rung(POINT)
-    without = compare(Rung("float32", rung.candidate, rung.reference, perturbed))
+    without = compare(RungTraces("float32", rung.candidate, rung.reference, perturbed))
     assert {f.check for f in without.findings} == {"measured"}
     assert without.findings[0].verdict == "inconclusive"
-    both = compare(Rung("float32", rung.candidate, rung.reference, perturbed, rung.shadow))
+    both = compare(RungTraces("float32", rung.candidate, rung.reference, perturbed, rung.shadow))
     assert both.findings == []
 
 
 def test_different_numbers_of_steps_end_the_comparison(bench: Bench) -> None:
     candidate = write(bench.path(), training("float32", steps=1), POINT, "float32")
     rung = bench.rung(POINT)
-    found = compare(Rung("float32", candidate, rung.reference, rung.perturbed))
+    found = compare(RungTraces("float32", candidate, rung.reference, rung.perturbed))
     finding = only_failure(found)
     assert finding.check == "steps"
     assert (
@@ -578,12 +578,12 @@ def test_a_shadow_with_other_initial_parameters_is_not_used(bench: Bench) -> Non
     # This shadow is so far off that everything would pass.
     far = [Record(r.id, r.tensor * 1.5, r.layout) for r in training("float32")]
     usable = [Record(r.id, r.tensor, r.layout) for r in training("float32")]
-    elsewhere = Rung(
+    elsewhere = RungTraces(
         "float32", rung.candidate, rung.reference, rung.perturbed, write(bench.path(), far)
     )
     assert elsewhere.usable_shadow() is None
     assert compare(elsewhere).failed
-    good = Rung("float32", rung.candidate, rung.reference, None, write(bench.path(), usable))
+    good = RungTraces("float32", rung.candidate, rung.reference, None, write(bench.path(), usable))
     assert good.usable_shadow() is not None
 
 
@@ -606,7 +606,7 @@ def test_a_shadow_that_drew_other_random_numbers_is_not_used_and_this_is_reporte
         ((("x", "b"), ("b", "y")), ""),  # seeded again within the step; nothing drawn after it
         ((("a", "y"), ("y", "y")), "draws different random numbers in step 0"),
     ]:
-        judged = Rung("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
+        judged = RungTraces("float32", rung.candidate, ours, rung.perturbed, stepped(*states))
         found = judged.shadow_flaw()
         assert (found.what if found is not None else "") == flaw
         assert (judged.usable_shadow() is None) == bool(flaw)
@@ -623,7 +623,9 @@ def test_a_reference_on_several_ranks_is_compared_step_by_step(bench: Bench) -> 
     """Comparing rank by rank would judge the last step of one rank before the first of another."""
     rung = bench.rung(Point.of(dp=4), only("main_grad", "fc1.bias", garbage, step=1))
     reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32")
-    finding = only_failure(compare(Rung("float32", rung.candidate, reference, rung.perturbed)))
+    finding = only_failure(
+        compare(RungTraces("float32", rung.candidate, reference, rung.perturbed))
+    )
     assert finding.where == parameter("main_grad", "fc1.bias", 1)
 
 
@@ -634,7 +636,7 @@ def test_a_reference_whose_parts_cannot_be_merged_is_inconclusive(bench: Bench) 
 
     reference = write(bench.path(), training("float32"), Point.of(dp=2), "float32", edit)
     rung = bench.rung(POINT)
-    found = compare(Rung("float32", rung.candidate, reference, rung.perturbed))
+    found = compare(RungTraces("float32", rung.candidate, reference, rung.perturbed))
     assert [f.check for f in found.findings] == ["reference"]
     assert (
         "the parts of the reference cannot be merged: replicas over dp differ"
@@ -657,7 +659,9 @@ def test_wrong_integers_and_booleans_fail_and_integers_are_explained(bench: Benc
         return part if record.tensor.is_floating_point() else part.roll(1, 0)
 
     candidate = write(bench.path(), records, POINT, "float32", edit)
-    found = failing(compare(Rung("float32", candidate, reference, rung.perturbed, rung.shadow)))
+    found = failing(
+        compare(RungTraces("float32", candidate, reference, rung.perturbed, rung.shadow))
+    )
     assert [(f.where, f.check) for f in found] == [(choice, "exact"), (mask, "exact")]
     assert found[0].pattern is not None
     assert found[0].pattern.name == "shifted"
@@ -675,6 +679,6 @@ def test_trace_without_steps_can_be_compared(bench: Bench) -> None:
     reference = write(bench.path(), records)
     edit = only("param", "fc1.weight", lambda r, at, p: p / 2)
     candidate = write(bench.path(), records, POINT, edit=edit)
-    finding = only_failure(compare(Rung("float64", candidate, reference, reference)))
+    finding = only_failure(compare(RungTraces("float64", candidate, reference, reference)))
     assert finding.pattern is not None
     assert finding.pattern.name == "scaled"

@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import lead_of
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.schema import NoteEvent
 
 DP = Point.of(dp=2)
@@ -43,7 +43,7 @@ def same_on_all(at: dict[str, int], index: int) -> object:
     return "the same"
 
 
-def led(rung: Rung) -> tuple[Finding, Comparison]:
+def led(rung: RungTraces) -> tuple[Finding, Comparison]:
     """The leading finding of a rung that fails, and the whole comparison."""
     comparison = led_by_setup(rung, compare(rung))
     return lead_of([f for f in comparison.findings if f.verdict == "fail"]), comparison
@@ -67,7 +67,7 @@ def test_a_missing_sampler_leads_the_failure_that_it_causes(bench: Bench, inputs
     assert "dp-inputs" not in [f.check for f in setup_hints(guard(rung, comparison), comparison)]
 
 
-def without_inputs(rung: Rung) -> Rung:
+def without_inputs(rung: RungTraces) -> RungTraces:
     """The rung as if the reference had recorded no inputs either."""
     reference = rung.reference
     ranks = [dataclasses.replace(rank, inputs=[]) for rank in reference.ranks]

@@ -17,14 +17,14 @@ from pytest_trainsafe.judges.compare.declarations.misaveraged import (
     may_be_misaveraged,
     misaveraged,
 )
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import misaveraged_rows
 from pytest_trainsafe.trace.reader import Trace
 
 POINT = Point.of(dp=2, cp=2)
 
 
-def declaring(rung: Rung, *axes: str) -> Rung:
+def declaring(rung: RungTraces, *axes: str) -> RungTraces:
     """The rung as if the annotations declared gradients to be means over these axes."""
     added: Layout = tuple(Scaled(axis) for axis in axes)
     ranks = []
@@ -49,7 +49,7 @@ def averaging(factor: float) -> Callable[[Record, dict[str, int], torch.Tensor],
     return edit
 
 
-def found(rung: Rung) -> Misaveraged | None:
+def found(rung: RungTraces) -> Misaveraged | None:
     return misaveraged(rung, compare(rung), ())
 
 

@@ -18,14 +18,14 @@ from pytest_trainsafe.judges.compare.declarations.misdeclared import (
     misdeclared,
     misfits,
 )
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import misdeclared_rows
 from pytest_trainsafe.trace.reader import Trace
 
 POINT = Point.of(tp=2)
 
 
-def declared(rung: Rung, path: str, layout: Layout, source: str) -> Rung:
+def declared(rung: RungTraces, path: str, layout: Layout, source: str) -> RungTraces:
     """The rung with this layout, declared by `source`, for all tensors of this path."""
     ranks = []
     for rank in rung.candidate.ranks:
@@ -40,7 +40,7 @@ def declared(rung: Rung, path: str, layout: Layout, source: str) -> Rung:
     return dataclasses.replace(rung, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
-def found(rung: Rung) -> Misdeclared | None:
+def found(rung: RungTraces) -> Misdeclared | None:
     comparison = compare(rung)
     assert comparison.failed
     wrong = misdeclared(rung, comparison, ())

@@ -12,10 +12,10 @@ from compare_traces import MICROBATCHES, Record, draw, training, write
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 SHAPE = (12, 8)
@@ -59,7 +59,7 @@ def wrong_forward(record: Record, at: dict[str, int], part: torch.Tensor) -> tor
 
 def rung(
     folder: Path, given: torch.Tensor, batch: Batch, dtype: str, shadow: Batch | None = None
-) -> Rung:
+) -> RungTraces:
     """A candidate whose input of one micro-batch is `given`, and whose forward of it is wrong.
 
     `shadow` has the inputs of the float64 run that measures rounding, None for no such run.
@@ -70,16 +70,16 @@ def rung(
 
     records = with_inputs(dtype, 0.0, lambda index: given if index == WRONG else batch(index))
     candidate = write(folder / "candidate", records, Point.of(dp=2), dtype, wrong_forward)
-    return Rung(
+    return RungTraces(
         dtype,
         candidate,
         trace("reference", dtype, 0.0, batch),
-        trace("perturbed", dtype, precision(dtype).epsilon, batch),
+        trace("perturbed", dtype, rung_named(dtype).epsilon, batch),
         trace("shadow", "float64", 0.0, shadow) if shadow is not None else None,
     )
 
 
-def first(rung: Rung) -> Finding:
+def first(rung: RungTraces) -> Finding:
     return next(f for f in compare(rung).findings if f.verdict == "fail")
 
 
@@ -130,7 +130,7 @@ def test_another_argument_allows_its_own_noise_only(tmp_path: Path) -> None:
         candidate=_with_second(tmp_path / "a", floats(100), "float32", 0.0, Point.of(dp=2)),
         reference=_with_second(tmp_path / "b", floats(WRONG), "float32", 0.0, Point.of()),
         perturbed=_with_second(
-            tmp_path / "c", floats(WRONG), "float32", precision("float32").epsilon, Point.of()
+            tmp_path / "c", floats(WRONG), "float32", rung_named("float32").epsilon, Point.of()
         ),
     )
     found = first(made)

@@ -12,7 +12,7 @@ from compare_traces import draw, parameter
 from pytest_trainsafe.core.layout import Layout, Owned
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
@@ -72,7 +72,7 @@ def doubts(folder: Path, candidate: Trace, reference: Trace | None = None) -> li
     terms = terms_of()
     reference = reference or write(folder / "reference", terms, in_float32(terms))
     perturbed = write(folder / "perturbed", noisy(terms), in_float32(noisy(terms)))
-    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+    found = compare(RungTraces("bfloat16", candidate, reference, perturbed)).findings
     assert {finding.check for finding in found} <= {"narrowed"}, found
     assert {finding.verdict for finding in found} <= {"inconclusive"}
     return [finding.message for finding in found]
@@ -93,7 +93,7 @@ def test_unclipped_gradients_accumulated_in_bfloat16_are_inconclusive(tmp_path: 
     perturbed = write(tmp_path / "noise", terms, in_float32(noisy(terms)), kind=kind)
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms), kind=kind)
 
-    [finding] = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+    [finding] = compare(RungTraces("bfloat16", candidate, reference, perturbed)).findings
 
     assert (finding.check, finding.verdict) == ("narrowed", "inconclusive")
 
@@ -139,7 +139,7 @@ def test_a_float32_sum_of_few_terms_may_be_exact_in_float16(tmp_path: Path) -> N
     assert not bool((main.bfloat16().float() == main).all())
     reference = write(tmp_path / "reference", terms, main * (1 + 2**-20))
     candidate = write(tmp_path / "candidate", terms, main)
-    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+    found = compare(RungTraces("bfloat16", candidate, reference, reference)).findings
 
     assert "narrowed" not in {finding.check for finding in found}
 
@@ -156,7 +156,7 @@ def test_the_gradient_of_a_single_backward_may_be_narrow(tmp_path: Path, how: st
     )
 
     reference = write(tmp_path / "whole", terms, in_float32(terms))
-    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+    found = compare(RungTraces("bfloat16", candidate, reference, reference)).findings
     assert "narrowed" not in {finding.check for finding in found}
 
 
@@ -166,7 +166,7 @@ def test_narrow_gradients_of_mostly_zeros_pass(tmp_path: Path) -> None:
         term[0, :3] = draw("row", (3,)).bfloat16() * 3
     reference = write(tmp_path / "few", terms, in_float32(terms))
     candidate = write(tmp_path / "candidate", terms, in_bfloat16(terms))
-    found = compare(Rung("bfloat16", candidate, reference, reference)).findings
+    found = compare(RungTraces("bfloat16", candidate, reference, reference)).findings
 
     assert "narrowed" not in {finding.check for finding in found}
 
@@ -179,7 +179,7 @@ def test_an_optimizer_state_rounded_to_bfloat16_is_a_narrowed_finding(tmp_path: 
     narrow = state.bfloat16().float()
     candidate = write(tmp_path / "candidate", terms, narrow, kind="optimizer_state")
 
-    found = compare(Rung("bfloat16", candidate, reference, perturbed)).findings
+    found = compare(RungTraces("bfloat16", candidate, reference, perturbed)).findings
 
     assert [finding.check for finding in found] == ["narrowed"]
 
@@ -202,7 +202,7 @@ def loss_findings(folder: Path, candidate: Sequence[torch.Tensor], wide: bool = 
         exact = [loss.bfloat16() for loss in exact]
     noise = [loss * (1 + draw(f"noise {i}", ()).float() * 2**-8) for i, loss in enumerate(exact)]
     ours, due = losses(folder / "candidate", candidate), losses(folder / "reference", exact)
-    found = compare(Rung("bfloat16", ours, due, losses(folder / "noise", noise))).findings
+    found = compare(RungTraces("bfloat16", ours, due, losses(folder / "noise", noise))).findings
     return [f"{each.check} {each.where and each.where.microbatch}" for each in found]
 
 

@@ -14,12 +14,12 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 DP = Point.of(dp=2)
 
 
-def found(rung: Rung) -> str:
+def found(rung: RungTraces) -> str:
     finding = misnumbered(rung.candidate, rung.reference, rung.dtype)
     return finding.message if finding is not None else ""
 
@@ -63,7 +63,7 @@ def test_dp_ranks_that_each_number_micro_batches_from_zero_are_reported(
     monkeypatch.setattr(writer.RankWriter, "add_tensor", numbered)
     monkeypatch.setattr(writer.RankWriter, "add", counted)
     candidate = bench.rung(DP).candidate
-    text = found(Rung("float32", candidate, reference, perturbed, shadow))
+    text = found(RungTraces("float32", candidate, reference, perturbed, shadow))
 
     assert "ranks 0 and 1 of dp computed micro-batches 0, 1 of step 0 from different data" in text
     assert "no rank computed micro-batches 2, 3, which the reference has" in text

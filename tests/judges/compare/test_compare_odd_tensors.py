@@ -13,7 +13,7 @@ from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 POINT = Point.of(tp=2)
 CUT: Layout = (Shard(0, "tp"),)
@@ -39,7 +39,7 @@ def nothing(index: int, noise: float) -> torch.Tensor:
 Make = Callable[[int, float], torch.Tensor]
 
 
-def rung(folder: Path, make: Make, layout: Layout, edit: Edit) -> Rung:
+def rung(folder: Path, make: Make, layout: Layout, edit: Edit) -> RungTraces:
     def records(noise: float) -> list[Record]:
         odd = [
             Record(TensorId(0, i, "activation", "odd", "output"), make(i, noise), layout)
@@ -47,7 +47,7 @@ def rung(folder: Path, make: Make, layout: Layout, edit: Edit) -> Rung:
         ]
         return [*odd, *training("float64", noise, steps=1)]
 
-    return Rung(
+    return RungTraces(
         "float64",
         write(folder / "candidate", records(1e-16), POINT, edit=edit),
         write(folder / "reference", records(0.0)),

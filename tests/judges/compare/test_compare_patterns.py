@@ -20,7 +20,7 @@ from syrupy.assertion import SnapshotAssertion
 
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
@@ -66,7 +66,7 @@ def test_the_texts_on_each_fault_match_the_snapshot(name: str, snapshot: Snapsho
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_no_pattern_fires_on_rounding_noise(pattern, dtype: str) -> None:
     for sample in range(10):
-        noise = 2 * precision(dtype).epsilon * torch.rand_like(reference_tensor())
+        noise = 2 * rung_named(dtype).epsilon * torch.rand_like(reference_tensor())
 
         wrong = wrong_tensor(
             reference_tensor(),

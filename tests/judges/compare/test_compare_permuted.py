@@ -15,7 +15,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared
 from pytest_trainsafe.judges.compare.declarations.propose import propose
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 
 def transposed(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
@@ -28,7 +28,9 @@ def transposed_and_wrong(record: Record, at: dict[str, int], part: torch.Tensor)
     return transposed(record, at, part) * (1.5 if wrong else 1.0)
 
 
-def rung_of(bench: Bench, edit: Edit, point: Point, declared: bool, dtype: str = "float64") -> Rung:
+def rung_of(
+    bench: Bench, edit: Edit, point: Point, declared: bool, dtype: str = "float64"
+) -> RungTraces:
     """A rung in which the layout of fc1's output is declared, or is not."""
     rung = bench.rung(point, edit, dtype=dtype)
     change: dict[str, object] = {"layout_source": "modules: fc1"}

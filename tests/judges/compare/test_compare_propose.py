@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.declarations.propose import has_missing, propose
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
 from pytest_trainsafe.trace.facts import Annotations
 
@@ -38,7 +38,7 @@ def _loss(record: Record) -> bool:
     return record.id.kind == "loss"
 
 
-def proposed(rung: Rung) -> Proposal:
+def proposed(rung: RungTraces) -> Proposal:
     comparison = compare(rung)
     assert comparison.failed
     assert has_missing(rung, comparison)
@@ -84,7 +84,7 @@ def test_a_remaining_error_is_measured_again_before_it_is_reported_as_wrong(benc
     rung = undeclared(bench.rung(Point.of(tp=2), slightly, dtype="float64"))
     left: list[int] = []
 
-    def again(adopted: Rung, failed: Comparison) -> tuple[Rung, Comparison]:
+    def again(adopted: RungTraces, failed: Comparison) -> tuple[RungTraces, Comparison]:
         left.append(len(failed.findings))
         failed.findings.clear()
         return adopted, failed

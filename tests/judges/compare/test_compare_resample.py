@@ -8,12 +8,12 @@ from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, t
 from test_ladder import POINT, Runs
 
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.trace.reader import Trace
@@ -34,15 +34,15 @@ class Sampled(Runs):
         key = f"{dtype} {sample}"
         if key not in self.bench.measured:
             edit = self._response(dtype, 0.01 if sample == 0 else 100)
-            records = training(dtype, precision(dtype).epsilon, 10 + sample)
+            records = training(dtype, rung_named(dtype).epsilon, 10 + sample)
             trace = write(self.bench.path(), records, SINGLE, dtype, edit)
             self.bench.measured[key] = (trace, trace, None)
         return self.bench.measured[key][0]
 
     def _response(self, dtype: str, epsilons: float) -> Edit:
         """Replaces a tensor by the reference's, scaled so that it is off by this many epsilons."""
-        own = {r.id: r.tensor for r in training(dtype, precision(dtype).epsilon, 1)}
-        factor = 1 + epsilons * precision(dtype).epsilon
+        own = {r.id: r.tensor for r in training(dtype, rung_named(dtype).epsilon, 1)}
+        factor = 1 + epsilons * rung_named(dtype).epsilon
         return only("main_grad", GRADIENT, lambda record, at, part: own[record.id] * factor)
 
 
@@ -60,12 +60,12 @@ def scaled(error: float) -> Edit:
 def test_an_error_above_one_small_noise_sample_passes_if_further_samples_allow_it(
     bench: Bench,
 ) -> None:
-    report, samples = climbed(bench, scaled(500 * precision("float64").epsilon))
+    report, samples = climbed(bench, scaled(500 * rung_named("float64").epsilon))
     assert (report, samples) == ("", [0, 1, 2])
 
 
 def test_an_error_above_every_noise_sample_fails_after_all_samples(bench: Bench) -> None:
-    report, samples = climbed(bench, scaled(1e5 * precision("float64").epsilon))
+    report, samples = climbed(bench, scaled(1e5 * rung_named("float64").epsilon))
     assert f"{GRADIENT} · main_grad · step 0" in report
     assert "rounding was measured by 8 samples of noise" in report
     assert samples == list(range(8))
@@ -141,5 +141,5 @@ def test_a_comparison_notes_the_step_in_which_rounding_flipped_an_update(bench: 
         ]
 
     reference, turned = (write(bench.path(), records(sign)) for sign in (1, -1))
-    assert compare(Rung("float64", turned, reference, reference)).flipped_in == 0
-    assert compare(Rung("float64", reference, reference, reference)).flipped_in is None
+    assert compare(RungTraces("float64", turned, reference, reference)).flipped_in == 0
+    assert compare(RungTraces("float64", reference, reference, reference)).flipped_in is None

@@ -11,10 +11,10 @@ from cachetools import LRUCache
 from compare_traces import Bench, Record, only, training
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance import reference_tolerances
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -47,9 +47,9 @@ def forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
-def reference_itself(dtype: str, bench: Bench, point: Point, **options: object) -> Rung:
+def reference_itself(dtype: str, bench: Bench, point: Point, **options: object) -> RungTraces:
     """A candidate that computes the bits of the bench's reference."""
-    noise = precision(dtype).epsilon / (8 if dtype == "bfloat16" else 1)
+    noise = rung_named(dtype).epsilon / (8 if dtype == "bfloat16" else 1)
     return bench.rung(point, dtype=dtype, records=training(dtype, noise, 1), **options)  # type: ignore[arg-type]
 
 
@@ -128,8 +128,8 @@ def test_a_non_finite_reference_is_inconclusive_although_the_candidate_is_equal(
         return torch.full_like(part, float("inf"))
 
     edit = only("activation", "fc1.output", overflowed)
-    records = training("float32", precision("float32").epsilon, 1)
+    records = training("float32", rung_named("float32").epsilon, 1)
     rung = bench.rung(Point.of(), edit, records=records)
-    rung = Rung(rung.dtype, rung.candidate, rung.candidate, rung.perturbed, rung.shadow)
+    rung = RungTraces(rung.dtype, rung.candidate, rung.candidate, rung.perturbed, rung.shadow)
     checks = {(finding.check, finding.verdict) for finding in compare(rung).findings}
     assert checks == {("reference-finite", "inconclusive")}

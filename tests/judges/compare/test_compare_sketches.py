@@ -15,7 +15,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]
@@ -162,8 +162,8 @@ def test_without_measured_rounding_only_tensors_with_equal_bits_are_not_suspects
     sketched: Bench,
 ) -> None:
     rung = sketched.rung(POINT)
-    same = Rung(rung.dtype, rung.reference, rung.reference)
-    other = Rung(rung.dtype, rung.candidate, rung.reference)
+    same = RungTraces(rung.dtype, rung.reference, rung.reference)
+    other = RungTraces(rung.dtype, rung.candidate, rung.reference)
 
     assert compare(same).suspects == []
     assert {id.kind for id in compare(other).suspects} >= {"activation", "main_grad"}
@@ -181,5 +181,5 @@ def test_one_wrong_integer_among_thousands_is_a_suspect(tmp_path: Path, dtype: s
         for n, values in enumerate((right, wrong))
     )
 
-    assert compare(Rung(dtype, good, good, good)).suspects == []
-    assert compare(Rung(dtype, bad, good, good)).suspects == [id]
+    assert compare(RungTraces(dtype, good, good, good)).suspects == []
+    assert compare(RungTraces(dtype, bad, good, good)).suspects == [id]

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.core.precision import precision
-from pytest_trainsafe.judges.compare.tensors.errors import UNTHREADED, measure, norm, spread
+from pytest_trainsafe.core.rungs.floating import UNTHREADED
+from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.judges.compare.tensors.errors import measure, norm, spread
 from pytest_trainsafe.judges.compare.tensors.tensor import (
     TensorJudgement,
     allowance_by,
@@ -22,7 +23,7 @@ DTYPES = ("float64", "float32", "bfloat16")
 
 
 def noisy(array: np.ndarray, dtype: str, rng: np.random.Generator, times: float = 1) -> np.ndarray:
-    return array * (1 + times * precision(dtype).epsilon * rng.uniform(-1, 1, array.shape))
+    return array * (1 + times * rung_named(dtype).epsilon * rng.uniform(-1, 1, array.shape))
 
 
 def judged(
@@ -41,11 +42,11 @@ def tensor(*shape: int, seed: int = 0) -> np.ndarray:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_an_error_of_the_whole_tensor_is_judged_by_its_norm(dtype: str) -> None:
     reference = tensor(32, 16)
-    wrong = reference + 100 * precision(dtype).epsilon * tensor(32, 16, seed=1)
+    wrong = reference + 100 * rung_named(dtype).epsilon * tensor(32, 16, seed=1)
     found = judged(wrong, reference, dtype)
     assert found.check == "norm"
     assert found.error == pytest.approx(norm(wrong - reference) / norm(reference))
-    assert found.error > found.allowed > precision(dtype).epsilon / 8
+    assert found.error > found.allowed > rung_named(dtype).epsilon / 8
     assert found.ratio >= found.error / found.allowed
 
 
@@ -127,7 +128,7 @@ def test_tensors_without_elements_pass(shape: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_tensor_whose_true_value_is_zero_is_judged_by_its_noise(dtype: str) -> None:
     """A key bias has gradient zero, and rounding as its value; relative errors of it are large."""
-    size = 1e3 * precision(dtype).epsilon
+    size = 1e3 * rung_named(dtype).epsilon
     noise = [size * tensor(64, seed=seed) for seed in range(5)]
     reference, perturbed, shadow, candidate, bug = noise
     passes = judge_tensor(candidate, reference, [perturbed, shadow], dtype)
@@ -178,7 +179,7 @@ def test_wrong_values_whose_squares_overflow_do_not_pass() -> None:
 
 def test_loosened_multiplies_the_allowance() -> None:
     reference = tensor(32, 16)
-    wrong = reference + 30 * precision("float32").epsilon * tensor(32, 16, seed=1)
+    wrong = reference + 30 * rung_named("float32").epsilon * tensor(32, 16, seed=1)
     assert not judged(wrong, reference).passed
     found = judged(wrong, reference, loosened=10)
     assert found.passed
@@ -243,7 +244,7 @@ def test_noise_as_large_as_the_references_own_passes_for_tensors_of_at_least_fou
     def run() -> np.ndarray:
         # Rounding of the values themselves, and of sums that cancelled.
         mixed = noisy(reference, dtype, rng)
-        return mixed + 0.5 * precision(dtype).epsilon * rng.uniform(-1, 1, shape) * np.abs(shared)
+        return mixed + 0.5 * rung_named(dtype).epsilon * rng.uniform(-1, 1, shape) * np.abs(shared)
 
     others = [run(), run()]
     found = judge_tensor(run(), reference, others, dtype)

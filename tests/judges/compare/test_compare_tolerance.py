@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.tensors.allowance import Allowance, allowance
 from pytest_trainsafe.judges.compare.tensors.errors import Errors, measure
 
@@ -61,9 +61,9 @@ def test_a_noise_response_of_zero_leaves_a_minimum_allowance(dtype: str) -> None
     reference = tensor(64, 64)
     found = allowance(reference, [response(reference, 0)], dtype)
     least = (
-        precision(dtype).safety
-        * precision(dtype).floor
-        * precision(dtype).epsilon
+        rung_named(dtype).safety
+        * rung_named(dtype).floor
+        * rung_named(dtype).epsilon
         * np.linalg.norm(reference)
     )
     assert found.norm >= least
@@ -76,7 +76,7 @@ def test_a_known_least_response_raises_the_allowance_like_a_measured_one() -> No
     nothing = [response(reference, 0)]
     plain = allowance(reference, nothing, "float32")
     raised = allowance(reference, nothing, "float32", least=10 * plain.norm)
-    assert raised.norm >= precision("float32").safety * 10 * plain.norm
+    assert raised.norm >= rung_named("float32").safety * 10 * plain.norm
     assert at_most(plain, raised)
     assert at_most(allowance(reference, nothing, "float32", least=0.0), plain)
 
@@ -86,7 +86,7 @@ def test_the_allowance_of_a_tensor_of_zeros_follows_the_measured_noise() -> None
     exact = allowance(zero, [measure(zero, zero)], "float32")
     assert (exact.norm, exact.along) == (0, 0)
     noise = allowance(zero, [measure(zero + 1e-9, zero)], "float32")
-    assert noise.norm >= precision("float32").safety * 4e-9
+    assert noise.norm >= rung_named("float32").safety * 4e-9
 
 
 def test_allowance_scales_with_the_tensor() -> None:
@@ -114,7 +114,7 @@ def test_the_allowance_is_the_response_times_the_safety_factor_and_the_fluctuati
     reference = np.ones((64, 16))
     wrong = np.where(np.indices(reference.shape).sum(0) % 2, 1.01, 0.99)
     found = allowance(reference, [measure(wrong, reference)], dtype)
-    safety, response = precision(dtype).safety, 0.01 * 32
+    safety, response = rung_named(dtype).safety, 0.01 * 32
     assert found.norm == pytest.approx(safety * response * (1 + 1 / 32))
     assert found.along == pytest.approx(safety * 0.01 * 0.125 * (1 + 1 / 32))
     np.testing.assert_allclose(found.slices[0], safety * 0.04 * (1 + 3 / 4))

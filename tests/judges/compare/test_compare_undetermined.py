@@ -8,7 +8,7 @@ import pytest
 import torch
 from compare_traces import Record, draw, parameter, write
 
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     ReferenceTolerances,
     Tolerance,
@@ -81,7 +81,9 @@ def test_tolerance_loads_the_reference_tensor_if_the_caller_passes_none(tmp_path
         write(tmp_path / name, [Record(id, gradient * factor)])
         for name, factor in (("reference", 1.0), ("perturbed", 1 + 1e-15))
     ]
-    found = ReferenceTolerances(Rung("float64", traces[0], traces[0], traces[1])).tolerance(id, 1.0)
+    found = ReferenceTolerances(RungTraces("float64", traces[0], traces[0], traces[1])).tolerance(
+        id, 1.0
+    )
     assert (found.finite, found.elements, found.moves) == (True, 8, True)
     assert found.size == pytest.approx(float(gradient.norm()))
     assert found.allowed is not None

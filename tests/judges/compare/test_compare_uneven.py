@@ -10,7 +10,7 @@ from compare_traces import Record, draw, parameter, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.explain.uneven import _multiple, unevenly_scaled
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 
 @pytest.fixture
@@ -68,9 +68,9 @@ def test_the_rank_that_scaled_its_gradient_is_named(
     candidate = write(tmp_path / "candidate", records, Point.of(tp=2), edit=edit)
     healthy = write(tmp_path / "healthy", records, Point.of(tp=2))
     for where in (state, parameter("param", "norm.weight", 0)):
-        found = unevenly_scaled(Rung("float64", candidate, reference, reference), where)
+        found = unevenly_scaled(RungTraces("float64", candidate, reference, reference), where)
         assert found is not None
         assert (found.name, found.axis) == ("uneven", "tp")
         assert f"scaled down on tp rank {clipped} only" in found.cause
-        assert unevenly_scaled(Rung("float64", healthy, reference, reference), where) is None
-    assert unevenly_scaled(Rung("float64", candidate, reference, reference), id) is None
+        assert unevenly_scaled(RungTraces("float64", healthy, reference, reference), where) is None
+    assert unevenly_scaled(RungTraces("float64", candidate, reference, reference), id) is None

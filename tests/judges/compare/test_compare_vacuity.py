@@ -16,13 +16,13 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import _in_effect, guard
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.schema import NoteEvent
 
 POINT = Point.of(tp=2, dp=2)
 
 
-def doubts(rung: Rung) -> dict[str, str]:
+def doubts(rung: RungTraces) -> dict[str, str]:
     """The messages of the findings of guards, by the name of the check."""
     comparison = compare(rung)
     assert not comparison.failed, comparison.findings[:2]
@@ -47,11 +47,13 @@ def zeroed(kind: str) -> list[Record]:
     return [Record(r.id, r.tensor * (r.id.kind != kind), r.layout) for r in training()]
 
 
-def pair(bench: Bench, records: list[Record], point: Point = POINT, **options: object) -> Rung:
+def pair(
+    bench: Bench, records: list[Record], point: Point = POINT, **options: object
+) -> RungTraces:
     """Equal records on a single device and at a Point."""
     reference = write(bench.path(), records)
     candidate = write(bench.path(), records, point, **options)  # type: ignore[arg-type]
-    return Rung("float64", candidate, reference, reference)
+    return RungTraces("float64", candidate, reference, reference)
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "bfloat16"])
@@ -71,7 +73,7 @@ def test_traces_without_common_tensors_are_inconclusive(bench: Bench) -> None:
     reference = bench.measures("float32")[0]
     losses = [renamed(record) for record in training() if record.id.kind == "loss"]
     candidate = write(bench.path(), losses, POINT, "float32")
-    found = doubts(Rung("float32", candidate, reference, reference))
+    found = doubts(RungTraces("float32", candidate, reference, reference))
     assert "no tensor was compared" in found["compared"]
     assert "32 of the reference's 32 tensors of kind param_grad" in found["coverage:param_grad"]
     assert "8 of the reference's 8 tensors of kind main_grad" in found["coverage:main_grad"]
@@ -233,7 +235,7 @@ def test_an_axis_without_effect_is_inconclusive(bench: Bench, axis: str) -> None
     assert found["in-effect"].startswith(f"{axis}=2 had no effect")
 
 
-def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> Rung:
+def with_states(bench: Bench, layout_of: Callable[[int], Layout | None]) -> RungTraces:
     """A run at dp=2 with zero, whose dp rank r has the states laid out `layout_of(r)`."""
 
     def cut(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
@@ -313,7 +315,7 @@ def test_an_optimizer_step_skipped_by_a_framework_is_inconclusive(bench: Bench) 
 def test_an_allowance_as_large_as_the_tensors_is_inconclusive(bench: Bench) -> None:
     reference, _, _ = bench.measures("float32")
     loud = write(bench.path(), training("float32", 3.0, 2), dtype="float32")
-    rung = Rung("float32", bench.rung(POINT).candidate, reference, loud)
+    rung = RungTraces("float32", bench.rung(POINT).candidate, reference, loud)
     found = doubts(rung)
     loud_kinds = [check for check in found if check.startswith("sensitive:")]
     assert "sensitive:main_grad" in loud_kinds
@@ -328,7 +330,7 @@ def test_activations_that_are_all_zero_are_inconclusive(bench: Bench) -> None:
     silent = [silenced(record) for record in training()]
     reference = write(bench.path(), silent)
     candidate = write(bench.path(), silent, POINT)
-    found = doubts(Rung("float64", candidate, reference, reference))
+    found = doubts(RungTraces("float64", candidate, reference, reference))
     assert list(found) == ["zeros"]
     assert "24 of 24 forward activations of the reference are zero" in found["zeros"]
 
@@ -338,7 +340,7 @@ def test_a_few_insensitive_tensors_are_not_reported(bench: Bench) -> None:
     loud = only("main_grad", "fc1.bias", lambda r, at, p: p * 2)
     reference, _, _ = bench.measures("float32")
     perturbed = write(bench.path(), training("float32", 2**-23, 2), dtype="float32", edit=loud)
-    rung = Rung("float32", bench.rung(POINT).candidate, reference, perturbed)
+    rung = RungTraces("float32", bench.rung(POINT).candidate, reference, perturbed)
     assert len(compare(rung).insensitive) == STEPS
     assert doubts(rung) == {}
 
@@ -346,7 +348,7 @@ def test_a_few_insensitive_tensors_are_not_reported(bench: Bench) -> None:
 def test_unmeasured_rounding_is_inconclusive(bench: Bench) -> None:
     reference = write(bench.path(), training())
     candidate = write(bench.path(), training(), POINT)
-    found = doubts(Rung("float64", candidate, reference))
+    found = doubts(RungTraces("float64", candidate, reference))
     assert found == {
         "measured": "no rounding was measured, so only tensors with equal bits could pass"
     }

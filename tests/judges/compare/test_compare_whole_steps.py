@@ -21,7 +21,7 @@ from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import CollectiveEvent, Site
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -47,7 +47,7 @@ def made(
     edit: Edit,
     inputs: Inputs | None = None,
     facts: tuple[msgspec.Struct, ...] = (REPORTS,),
-) -> Rung:
+) -> RungTraces:
     """A rung whose candidate has `inputs`; the reference has those of all healthy ranks."""
 
     def trace(name: str, seed: int, point: Point = SINGLE, change: Edit = healthy) -> Trace:
@@ -81,7 +81,7 @@ def made(
     if inputs is not None:
         candidate = fed(candidate, [inputs(0), inputs(1)])
         reference = fed(reference, [("a", "b", "c", "d")])
-    return Rung("float64", candidate, reference, trace("perturbed", 2))
+    return RungTraces("float64", candidate, reference, trace("perturbed", 2))
 
 
 def wrong(*kinds: str, apart: bool = False) -> Edit:
@@ -95,7 +95,7 @@ def wrong(*kinds: str, apart: bool = False) -> Edit:
     return edit
 
 
-def led(rung: Rung) -> tuple[Finding, list[str]]:
+def led(rung: RungTraces) -> tuple[Finding, list[str]]:
     """The leading finding of a rung that fails, and the messages of the hints beside it."""
     comparison = led_by_setup(rung, compare(rung))
     hints = setup_hints(guard(rung, comparison), comparison)
@@ -103,13 +103,13 @@ def led(rung: Rung) -> tuple[Finding, list[str]]:
     return first, [f.message for f in hints]
 
 
-def located(rung: Rung):
+def located(rung: RungTraces):
     comparison = led_by_setup(rung, compare(rung))
     program = Program(path="package.fit:train")
     return whole_steps(comparison, Places(rung.candidate, program, rung.reference))
 
 
-def pattern_of(rung: Rung) -> str:
+def pattern_of(rung: RungTraces) -> str:
     first, _ = led(rung)
     return first.pattern.name if first.pattern is not None else ""
 

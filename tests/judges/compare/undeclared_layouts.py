@@ -9,13 +9,13 @@ import msgspec
 
 from pytest_trainsafe.core.layout import Layout, Partial, Placement
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 Keep = Callable[[TensorId, Placement], bool]
 
 
-def undeclared(rung: Rung, keep: Keep = lambda id, placement: False) -> Rung:
+def undeclared(rung: RungTraces, keep: Keep = lambda id, placement: False) -> RungTraces:
     """The rung without the declared placements that `keep` does not keep."""
     ranks = []
     for rank in rung.candidate.ranks:

@@ -63,7 +63,7 @@ def test_the_replica_check_and_the_tolerances_each_find_the_bug(candidate_trace,
     from pytest_trainsafe.align.logical import parts_of
     from pytest_trainsafe.align.merge import merge
     from pytest_trainsafe.judges.compare.compare import compare
-    from pytest_trainsafe.judges.compare.ladder.ladder import make_rung
+    from pytest_trainsafe.judges.compare.ladder.runs import make_rung
     from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
     from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 

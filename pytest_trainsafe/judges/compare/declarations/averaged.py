@@ -21,7 +21,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import adopt_means, drop_means
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 
@@ -84,12 +84,12 @@ class _Way:
         return adopt_means(candidate, self.gradients, self.loss)
 
 
-def may_be_means(rung: Rung, comparison: Comparison) -> bool:
+def may_be_means(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether adding or removing a declared average could explain all wrong tensors."""
     return bool(_wrong(comparison)) and any(_ways(rung.candidate, comparison))
 
 
-def means(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
+def means(rung: RungTraces, comparison: Comparison, loosen: Sequence[Loosen]) -> Means | None:
     """The declaration of averages with which the whole candidate passes; None if there is none."""
     count = _wrong(comparison)
     if not count:
@@ -182,7 +182,7 @@ def _factor(reference: Trace) -> float | None:
     given = (id for id in reference.ids() if id.kind == "main_grad" and id.step == 0)
     factors = []
     for id in itertools.islice((id for id in given if id.path in terms), FEW):
-        due, total = logical_tensor(reference, id).tensor, _total(reference, terms[id.path])
+        due, total = logical_tensor(reference, id).whole, _total(reference, terms[id.path])
         if due is None or total is None:
             return None
         power = float(total.square().sum())
@@ -211,7 +211,7 @@ def _scale_is_seen(reference: Trace, comparison: Comparison) -> bool:
     reported = next(norms, None)
     if reported is None or not comparison.compared["grad_norm"]:
         return False
-    value, power = logical_tensor(reference, reported).tensor, 0.0
+    value, power = logical_tensor(reference, reported).whole, 0.0
     for parts in _terms(reference).values():
         total = _total(reference, parts)
         if total is None:
@@ -231,7 +231,7 @@ def _terms(reference: Trace) -> dict[str, list[TensorId]]:
 
 def _total(reference: Trace, terms: Sequence[TensorId]) -> torch.Tensor | None:
     """The sum of some tensors; None if one of them cannot be merged."""
-    parts = [logical_tensor(reference, term).tensor for term in terms]
+    parts = [logical_tensor(reference, term).whole for term in terms]
     if any(part is None for part in parts):
         return None
     return torch.stack([part.double() for part in parts if part is not None]).sum(0)

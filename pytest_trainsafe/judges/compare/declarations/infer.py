@@ -29,6 +29,8 @@ from pytest_trainsafe.core.layout import (
     ZigZag,
 )
 from pytest_trainsafe.core.mesh import mesh_of, moved
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.judges.compare.declarations.match_rows import fused_blocks
 
 #: The axes over which layouts are tried, outermost cut first.
@@ -43,13 +45,14 @@ class Sample:
     """One tensor of unknown layout: the ranks' parts, the reference, and the allowed error.
 
     Placements that the parts already have are kept; layouts are tried over the other axes.  Along
-    `free_axes`, only some ranks need to hold the tensor.
+    `free_axes`, only some ranks need to hold the tensor.  `numbers` is the arithmetic of the rung.
     """
 
     parts: Sequence[Part]
     reference: torch.Tensor
     ratio: Ratio
     free_axes: Sequence[str] = ("pp", "dp")
+    numbers: Arithmetic = FLOATING
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,13 @@ def _merge(sample: Sample, layout: Layout, sizes: Sizes, shift: str = "") -> Mer
         if shift:
             at = moved(at, sizes, shift, (at[shift] + 1) % sizes[shift])
         parts.append(Part(part.rank, at, part.tensor, layout, "a layout that was tried"))
-    return merge(parts, sizes, shape=tuple(sample.reference.shape), free_axes=sample.free_axes)
+    return merge(
+        parts,
+        sizes,
+        shape=tuple(sample.reference.shape),
+        free_axes=sample.free_axes,
+        numbers=sample.numbers,
+    )
 
 
 def _explains(merged: Merged, sample: Sample) -> bool:
@@ -235,7 +244,7 @@ def _terms_differ(sample: Sample, axis: str) -> bool:
 
 
 def _left(merged: Merged, reference: torch.Tensor) -> float:
-    if merged.tensor is None or merged.tensor.shape != reference.shape:
+    if merged.whole is None or merged.whole.shape != reference.shape:
         return float("inf")
     wide = torch.complex128 if reference.is_complex() else torch.float64
     value, right = _of(merged).to(wide), reference.to(wide)

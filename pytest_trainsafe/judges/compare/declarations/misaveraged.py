@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.adopt import replace_means
 from pytest_trainsafe.judges.compare.declarations.averaged import BEFORE
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.facts import Annotations
 from pytest_trainsafe.trace.reader import Trace
@@ -46,7 +46,7 @@ class Misaveraged:
     file: str
 
 
-def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
+def may_be_misaveraged(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether an average is declared and only tensors from before the reduction are wrong."""
     ids = {f.where for f in comparison.findings if f.verdict == "fail"}
     early = all(id is not None and id.kind in BEFORE for id in ids)
@@ -54,7 +54,9 @@ def may_be_misaveraged(rung: Rung, comparison: Comparison) -> bool:
     return bool(ids) and early and reduced and any(declared_means(rung.candidate))
 
 
-def misaveraged(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misaveraged | None:
+def misaveraged(
+    rung: RungTraces, comparison: Comparison, loosen: Sequence[Loosen]
+) -> Misaveraged | None:
     """Returns the declared averages over ranks, and others with which the whole candidate passes.
 
     Returns None if the declared averages are not at fault, or if no other declaration makes the

@@ -28,7 +28,7 @@ from pytest_trainsafe.judges.compare.declarations.propose import (
     samples,
 )
 from pytest_trainsafe.judges.compare.declarations.suggest import MissingLayout, place_of
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.schema import TensorEvent
 
@@ -55,12 +55,14 @@ class Misdeclared:
     left: Finding | None
 
 
-def misfits(rung: Rung, comparison: Comparison) -> bool:
+def misfits(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether the parts of any tensor do not fit together in the layout that a user declared."""
     return next(_misfits(rung, comparison), None) is not None
 
 
-def misdeclared(rung: Rung, comparison: Comparison, loosen: Sequence[Loosen]) -> Misdeclared | None:
+def misdeclared(
+    rung: RungTraces, comparison: Comparison, loosen: Sequence[Loosen]
+) -> Misdeclared | None:
     """The wrong declarations and the layouts that fit; None if no layout fits."""
     needs: list[MissingLayout] = []
     wrong: dict[tuple[str, str, str], str] = {}
@@ -103,7 +105,7 @@ def _first_left(comparison: Comparison, explained: set[TensorId]) -> Finding | N
     return next((f for f in failing if f.where not in explained), None)
 
 
-def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, TensorEvent]]:
+def _misfits(rung: RungTraces, comparison: Comparison) -> Iterator[tuple[TensorId, TensorEvent]]:
     """The first tensor of each name whose parts do not fit its user-declared layout."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
@@ -121,7 +123,7 @@ def _misfits(rung: Rung, comparison: Comparison) -> Iterator[tuple[TensorId, Ten
             yield id, event
 
 
-def _by_values(rung: Rung, id: TensorId) -> tuple[Layout | None, Permutation]:
+def _by_values(rung: RungTraces, id: TensorId) -> tuple[Layout | None, Permutation]:
     """The one layout with which the parts match the reference, and the permutation they need.
 
     (None, ()) if there is no such layout or more than one.

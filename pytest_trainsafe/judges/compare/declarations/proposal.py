@@ -11,7 +11,7 @@ from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.averaged import Means
 from pytest_trainsafe.judges.compare.declarations.suggest import AnnotationPatch, MissingLayout
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.point_summary import plural
 
 #: The sections of an annotation file whose entries name tensors, and what they name.
@@ -45,7 +45,7 @@ class Proposal:
     shaped: int = 0
     model: str = ""
     lacking: tuple[tuple[str, str], ...] = ()
-    rest: tuple[Rung, Comparison] | None = None
+    rest: tuple[RungTraces, Comparison] | None = None
     needs: tuple[MissingLayout, ...] = ()
 
     @property

@@ -35,7 +35,7 @@ from pytest_trainsafe.judges.compare.declarations.suggest import (
 )
 from pytest_trainsafe.judges.compare.declarations.unfit import unfit
 from pytest_trainsafe.judges.compare.explain.numbering import shares_batches
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import FEW
@@ -57,7 +57,7 @@ MAX_NAMES = 500
 LARGE = 2**20
 
 
-def has_missing(rung: Rung, comparison: Comparison) -> bool:
+def has_missing(rung: RungTraces, comparison: Comparison) -> bool:
     """Whether a missing annotation could explain any failing finding of the comparison."""
     if next(_targets(rung, comparison), None) is not None:
         return True
@@ -65,10 +65,10 @@ def has_missing(rung: Rung, comparison: Comparison) -> bool:
 
 
 def propose(
-    rung: Rung,
+    rung: RungTraces,
     comparison: Comparison,
     loosen: Sequence[Loosen],
-    again: Callable[[Rung, Comparison], tuple[Rung, Comparison]] | None = None,
+    again: Callable[[RungTraces, Comparison], tuple[RungTraces, Comparison]] | None = None,
 ) -> Proposal | None:
     """Find the missing layouts of a failed comparison.
 
@@ -188,7 +188,7 @@ def _sources(candidate: Trace) -> dict[str, str]:
     }
 
 
-def _round(rung: Rung, comparison: Comparison) -> tuple[list[MissingLayout], str]:
+def _round(rung: RungTraces, comparison: Comparison) -> tuple[list[MissingLayout], str]:
     """Returns the layouts found for failing tensors, and a message.
 
     The message is on the first failing tensor for which no layout was found; "" if there is none.
@@ -220,7 +220,7 @@ def _same(where: TensorId, id: TensorId, kind: str) -> bool:
     return (where.kind, where.module, where.name) == (kind, id.module, id.name)
 
 
-def _targets(rung: Rung, comparison: Comparison) -> Iterator[TensorId]:
+def _targets(rung: RungTraces, comparison: Comparison) -> Iterator[TensorId]:
     """Yields each name's first failing tensor that an annotation could fix, in dataflow order."""
     seen: set[tuple[str, str, str]] = set()
     for finding in comparison.findings:
@@ -258,7 +258,7 @@ def _axes(candidate: Trace, id: TensorId) -> tuple[str, ...]:
     return ("dp", *AXES) if split else AXES
 
 
-def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
+def samples(rung: RungTraces, id: TensorId) -> Iterator[Sample]:
     """Yields Samples of the tensor `id` and of a few others with its kind, name and step."""
     named = [
         other
@@ -268,7 +268,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
     others = [other for other in named if other != id]
     size = math.prod(rung.reference.holders(id)[0][1].shape)
     for each in [id, *others[: MAX_SAMPLES - 1 if size <= LARGE else 0]]:
-        reference = logical_tensor(rung.reference, each).tensor
+        reference = logical_tensor(rung.reference, each).whole
         if reference is None or not finite(reference.numpy()):
             continue
         yield Sample(
@@ -276,6 +276,7 @@ def samples(rung: Rung, id: TensorId) -> Iterator[Sample]:
             reference,
             _Ratio(rung, each, reference),
             ("pp", "dp") if each.microbatch is not None else ("pp",),
+            rung.numbers,
         )
 
 
@@ -286,7 +287,7 @@ class _Ratio:
     error: above 1 if the value is wrong.
     """
 
-    def __init__(self, rung: Rung, id: TensorId, reference: torch.Tensor) -> None:
+    def __init__(self, rung: RungTraces, id: TensorId, reference: torch.Tensor) -> None:
         self.reference = reference.numpy()
         self.dtype = rung.dtype
         self.least = 0.0
@@ -295,7 +296,7 @@ class _Ratio:
             return  # parameters must start bitwise equal
         for trace in rung.measures():
             if trace.holders(id):
-                other = logical_tensor(trace, id).tensor
+                other = logical_tensor(trace, id).whole
                 if other is not None and other.shape == reference.shape and finite(other.numpy()):
                     self.others.append(other.numpy())
         if reference.numel() <= FEW and reference.is_floating_point():
@@ -312,7 +313,7 @@ class _Ratio:
 
 
 def _need(
-    rung: Rung, id: TensorId, inferred: Inferred, order: Permutation = ()
+    rung: RungTraces, id: TensorId, inferred: Inferred, order: Permutation = ()
 ) -> MissingLayout | None:
     """The missing layout of a tensor if its values confirm exactly one; otherwise None."""
     layouts = inferred.confirmed()
@@ -345,7 +346,7 @@ def order_at(candidate: Trace) -> str:
     return "sp" if candidate.point.get("sp", False) else next(in_use, "tp")
 
 
-def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
+def _nearest(rung: RungTraces, id: TensorId, inferred: Inferred) -> str:
     """The message for a tensor that no layout explains."""
     if inferred.explained:
         layouts = [describe(layout) for layout in inferred.confirmed()]
@@ -370,7 +371,7 @@ def _nearest(rung: Rung, id: TensorId, inferred: Inferred) -> str:
     return near
 
 
-def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
+def _shaped(rung: RungTraces, comparison: Comparison) -> list[MissingLayout]:
     """The missing layouts of parameters whose shards the ranks initialised as if they were whole.
 
     They are found by the parameters' shapes alone.
@@ -390,7 +391,7 @@ def _shaped(rung: Rung, comparison: Comparison) -> list[MissingLayout]:
     return found
 
 
-def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
+def _filled_as_whole(rung: RungTraces, id: TensorId) -> bool:
     """Whether the ranks filled their shards of a parameter as if each were the whole.
 
     The values then depend on the shape: shards of one shape are equal.  Of shards that differ in
@@ -403,7 +404,7 @@ def _filled_as_whole(rung: Rung, id: TensorId) -> bool:
     return all(torch.equal(other, first) for other in alike)
 
 
-def cut_by_shape(rung: Rung, id: TensorId) -> Layout | None:
+def cut_by_shape(rung: RungTraces, id: TensorId) -> Layout | None:
     """The layout over tp that follows from the shapes of a parameter and of its reference.
 
     Empty if the shapes are equal, and None if no layout fits.  Shards may be unequal, as

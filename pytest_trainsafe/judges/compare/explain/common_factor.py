@@ -19,7 +19,7 @@ from pytest_trainsafe.align.logical import free_axes, logical_tensor, parts_of
 from pytest_trainsafe.align.merge import merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Finding
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.evidence import explain_tensor
@@ -32,7 +32,7 @@ from pytest_trainsafe.judges.compare.explain.part_ratio import (
     reference_of,
 )
 from pytest_trainsafe.judges.compare.factor import Clips, Factor, factor_pattern
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import norm
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement
 
@@ -47,7 +47,7 @@ FEW = 4
 BLUR = 1e-5
 
 
-def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
+def common_factor(rung: RungTraces, comparison: Comparison) -> Factor | None:
     """The factor by which the main gradients of the failing step are wrong; None if there is none.
 
     Clipping multiplies every gradient.  So the result is None too if a correct main gradient of the
@@ -77,14 +77,14 @@ def common_factor(rung: Rung, comparison: Comparison) -> Factor | None:
     return Factor(step, factors, scaled, apart, clips, unsummed)
 
 
-def with_factor(rung: Rung, comparison: Comparison) -> Comparison:
+def with_factor(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of the comparison with the common factor of its main gradients and reordered findings.
 
     If the factor is one of clipping, the findings that cause it come first.  Otherwise a wrong
     gradient norm is moved behind the wrong gradients from which it is computed; programs may report
     it earlier.
     """
-    factor = common_factor(rung, comparison)
+    factor = None if rung.numbers.exact else common_factor(rung, comparison)
     if factor is None or not factor.clips:
         return dataclasses.replace(_norm_after_gradients(comparison), factor=factor)
     return led_by_cause(rung, comparison, factor)
@@ -103,7 +103,7 @@ def _norm_after_gradients(comparison: Comparison) -> Comparison:
     return dataclasses.replace(comparison, findings=[*kept, *norms, *after])
 
 
-def led_by_cause(rung: Rung, comparison: Comparison, factor: Factor) -> Comparison:
+def led_by_cause(rung: RungTraces, comparison: Comparison, factor: Factor) -> Comparison:
     """A copy of a comparison in which the findings that cause a clipping factor come first.
 
     These are the gradients that the factor does not explain; their patterns are found anew after
@@ -177,7 +177,7 @@ def _wrong_gradients(comparison: Comparison) -> list[TensorId]:
 
 
 def _others_allow(
-    rung: Rung, comparison: Comparison, step: int, factors: Mapping[int, float]
+    rung: RungTraces, comparison: Comparison, step: int, factors: Mapping[int, float]
 ) -> bool:
     """Whether all gradients of `step` that passed are too small to show the factor.
 
@@ -199,10 +199,10 @@ def _others_allow(
     return True
 
 
-def _norms(rung: Rung, step: int) -> dict[int, tuple[float, float]]:
+def _norms(rung: RungTraces, step: int) -> dict[int, tuple[float, float]]:
     """By rank, the gradient norms that the candidate's rank and the reference report."""
     id = TensorId(step, None, "grad_norm", "", "grad_norm")
-    expected = logical_tensor(rung.reference, id).tensor if rung.reference.holders(id) else None
+    expected = logical_tensor(rung.reference, id).whole if rung.reference.holders(id) else None
     if expected is None or expected.numel() != 1 or not is_whole(rung.candidate, id):
         return {}
     theirs = float(expected)
@@ -210,7 +210,7 @@ def _norms(rung: Rung, step: int) -> dict[int, tuple[float, float]]:
     return {rank: (ours, theirs) for rank, ours in found.items() if math.isfinite(ours)}
 
 
-def _unsummed(rung: Rung, norms: Mapping[int, tuple[float, float]]) -> str:
+def _unsummed(rung: RungTraces, norms: Mapping[int, tuple[float, float]]) -> str:
     """The axes over which the ranks' norms are those of parts: "dp", or "" if there are none.
 
     The squares of the norms of the ranks along them add up to the square of the reference's norm.
@@ -237,7 +237,7 @@ def _near(one: float, other: float) -> bool:
 
 
 def _clipping(
-    rung: Rung,
+    rung: RungTraces,
     scaled: Sequence[TensorId],
     factors: Mapping[int, float],
     norms: Mapping[int, tuple[float, float]],
@@ -256,7 +256,7 @@ def _clipping(
     return "right norm" if all(_near(o, t) for _, o, t in pairs) else "wrong norm"
 
 
-def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
+def reference_clips(rung: RungTraces, gradients: Iterable[TensorId]) -> bool:
     """Whether the reference clips its gradients.
 
     `gradients` are main gradients of one step, of which the first `FEW` are tested.  The reference
@@ -266,16 +266,16 @@ def reference_clips(rung: Rung, gradients: Iterable[TensorId]) -> bool:
     seen = False
     for id in itertools.islice(gradients, FEW):
         terms = [
-            logical_tensor(rung.reference, other).tensor
+            logical_tensor(rung.reference, other).whole
             for other in rung.reference.ids()
             if (other.kind, other.step, other.path) == ("param_grad", id.step, id.path)
         ]
-        due = logical_tensor(rung.reference, id).tensor
+        due = logical_tensor(rung.reference, id).whole
         if not terms or due is None or any(term is None for term in terms):
             return False
         total = torch.stack([term.double() for term in terms if term is not None]).sum(0)
         found = ratio(due.double(), total, 0.05 * norm(due.numpy()))
-        if not found.certain or found.factor > 1 - SIGNIFICANT * precision(rung.dtype).epsilon:
+        if not found.certain or found.factor > 1 - SIGNIFICANT * rung_named(rung.dtype).epsilon:
             return False
         seen = True
     return seen
@@ -290,7 +290,7 @@ def _is_norm(finding: Finding, step: int) -> bool:
 _WITHOUT = "with the clipping factor taken out, "
 
 
-def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
+def _explained(rung: RungTraces, finding: Finding, factor: Factor) -> Finding:
     """Returns the finding, with a pattern that is found after dividing the gradient by the factor.
 
     Only the findings on the first `FEW` gradients that the factor does not explain get a pattern.
@@ -310,8 +310,9 @@ def _explained(rung: Rung, finding: Finding, factor: Factor) -> Finding:
         if part.rank in factor.factors
     ]
     where, sizes, shape = finding.where, rung.candidate.sizes, tuple(reference.shape)
-    merged = merge(parts, sizes, shape=shape, free_axes=free_axes(where), where=where)
-    if merged.tensor is None:
+    free, numbers = free_axes(where), rung.numbers
+    merged = merge(parts, sizes, shape=shape, free_axes=free, where=where, numbers=numbers)
+    if merged.whole is None:
         return finding
     judged = TensorJudgement("norm", "", 0.0, 0.0, 0.0, rounding=allowed)
     pattern = explain_tensor(rung, where, merged, reference, judged)

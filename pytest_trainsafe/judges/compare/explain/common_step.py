@@ -29,14 +29,16 @@ from pytest_trainsafe.judges.compare.explain.part_ratio import (
     ratio,
 )
 from pytest_trainsafe.judges.compare.explain.uneven import FIRST_MOMENTS
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 #: The names that optimizers give to the second moment, which is quadratic in the gradient.
 SECOND_MOMENTS = ("exp_avg_sq",)
 
 
 def follow_a_factor(
-    rung: Rung, gradients: Iterable[TensorId], used: Mapping[TensorId, torch.Tensor] | None = None
+    rung: RungTraces,
+    gradients: Iterable[TensorId],
+    used: Mapping[TensorId, torch.Tensor] | None = None,
 ) -> set[str]:
     """The paths of the parameters whose steps are wrong as if all gradients had one wrong factor.
 
@@ -70,7 +72,9 @@ def _agree(one: Ratio, known: Iterable[Ratio]) -> int:
     return sum(abs(one.factor - other.factor) <= one.blur + other.blur for other in known)
 
 
-def _moved(rung: Rung, gradient: TensorId, given: torch.Tensor | None) -> dict[int, Ratio] | None:
+def _moved(
+    rung: RungTraces, gradient: TensorId, given: torch.Tensor | None
+) -> dict[int, Ratio] | None:
     """By rank, the error of a parameter's first moment as a multiple of the main gradient.
 
     `gradient` names the main gradient; `given` is its logical value.  If the optimizer has no first
@@ -87,7 +91,7 @@ def _moved(rung: Rung, gradient: TensorId, given: torch.Tensor | None) -> dict[i
     return _update_off(rung, gradient, given)
 
 
-def _second_agrees(rung: Rung, gradient: TensorId, given: torch.Tensor) -> bool:
+def _second_agrees(rung: RungTraces, gradient: TensorId, given: torch.Tensor) -> bool:
     """Whether the error of the second moment is a multiple of the squared gradient.
 
     `gradient` names the main gradient of a parameter, and `given` is its value in the reference.  A
@@ -112,7 +116,7 @@ def _state(gradient: TensorId, moment: str) -> TensorId:
     return msgspec.structs.replace(gradient, kind="optimizer_state", name=name)
 
 
-def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | None:
+def _off(rung: RungTraces, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | None:
     expected = _of_reference(rung, id)
     if expected is None or expected.shape != basis.shape or not is_whole(rung.candidate, id):
         return None
@@ -126,7 +130,9 @@ def _off(rung: Rung, id: TensorId, basis: torch.Tensor) -> dict[int, Ratio] | No
     return found
 
 
-def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int, Ratio] | None:
+def _update_off(
+    rung: RungTraces, gradient: TensorId, given: torch.Tensor
+) -> dict[int, Ratio] | None:
     """By rank, the error of a parameter's update as a multiple of the main gradient.
 
     `gradient` names the main gradient, and `given` is its value in the reference.  Called for
@@ -155,7 +161,7 @@ def _update_off(rung: Rung, gradient: TensorId, given: torch.Tensor) -> dict[int
     return None
 
 
-def _of_reference(rung: Rung, id: TensorId) -> torch.Tensor | None:
+def _of_reference(rung: RungTraces, id: TensorId) -> torch.Tensor | None:
     if not rung.reference.holders(id) or not is_whole(rung.reference, id):
         return None
     merged = logical_tensor(rung.reference, id)

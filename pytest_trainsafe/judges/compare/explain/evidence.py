@@ -20,7 +20,7 @@ from pytest_trainsafe.judges.compare.explain.uneven import unevenly_scaled
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.tensor import TensorJudgement, judge_tensor
 
 #: The pattern of replicas that are all correct.
@@ -33,7 +33,7 @@ ROUNDED_APART = Pattern(
 
 
 def explain_tensor(
-    rung: Rung, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
+    rung: RungTraces, id: TensorId, merged: Merged, reference: torch.Tensor, judged: TensorJudgement
 ) -> Pattern | None:
     """The pattern that relates a wrong tensor to its reference.
 
@@ -47,7 +47,7 @@ def explain_tensor(
 
 
 def explain_replicas(
-    rung: Rung,
+    rung: RungTraces,
     id: TensorId,
     merged: Merged,
     reference: torch.Tensor,
@@ -70,7 +70,8 @@ def explain_replicas(
             parts = [part for part in merged.parts if part.coordinates[axis] == place]
             if not parts:
                 continue
-            value = merge(parts, rung.candidate.sizes, shape=tuple(reference.shape)).tensor
+            shape, sizes = tuple(reference.shape), rung.candidate.sizes
+            value = merge(parts, sizes, shape=shape, numbers=rung.numbers).whole
             if value is None or value.shape != reference.shape:
                 wrong = True
                 continue
@@ -87,7 +88,7 @@ def explain_replicas(
 
 
 def _wrong(
-    rung: Rung,
+    rung: RungTraces,
     id: TensorId,
     value: torch.Tensor,
     reference: torch.Tensor,
@@ -114,10 +115,11 @@ def _wrong(
         left=_left(rung, id),
         only=_only_axis(rung),
         computed=_computed(rung, id),
+        numbers=rung.numbers,
     )
 
 
-def _only_axis(rung: Rung) -> str:
+def _only_axis(rung: RungTraces) -> str:
     """The mesh axis that alone distinguishes the candidate from the reference; "" if none does.
 
     Then whatever is wrong comes from this axis: without it the candidate is the reference.
@@ -144,7 +146,7 @@ def _recorded(id: TensorId) -> TensorId:
     return msgspec.structs.replace(id, kind="param") if id.kind == "update" else id
 
 
-def _microbatches(rung: Rung, step: int) -> int:
+def _microbatches(rung: RungTraces, step: int) -> int:
     """The number of micro-batches of a step, over all dp ranks."""
     done = {
         rank.coordinates["dp"]: event.microbatches
@@ -166,7 +168,7 @@ def _before(id: TensorId) -> dict[str, TensorId]:
     return before
 
 
-def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
+def _left(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, ...]:
     """The reference's gradients of the previous step if `id` is a gradient: clipped and not."""
     if id.kind not in ("main_grad", "unclipped_grad") or id.step <= INITIAL + 1:
         return ()
@@ -176,7 +178,7 @@ def _left(rung: Rung, id: TensorId) -> tuple[torch.Tensor, ...]:
     return tuple(tensor for tensor in values if tensor is not None)
 
 
-def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
+def _terms(rung: RungTraces, id: TensorId) -> dict[int, torch.Tensor]:
     """The reference's gradient of each micro-batch if `id` is their sum; {} if one is missing."""
     if id.kind not in ("main_grad", "unclipped_grad"):
         return {}
@@ -190,7 +192,7 @@ def _terms(rung: Rung, id: TensorId) -> dict[int, torch.Tensor]:
     return found
 
 
-def _computed(rung: Rung, id: TensorId) -> dict[int, frozenset[int]]:
+def _computed(rung: RungTraces, id: TensorId) -> dict[int, frozenset[int]]:
     """By rank, the micro-batches whose tensors it recorded in the step of `id`, a gradient."""
     if id.kind not in ("main_grad", "unclipped_grad"):
         return {}
@@ -204,9 +206,9 @@ def _computed(rung: Rung, id: TensorId) -> dict[int, frozenset[int]]:
     }
 
 
-def _finite(rung: Rung, id: TensorId) -> torch.Tensor | None:
+def _finite(rung: RungTraces, id: TensorId) -> torch.Tensor | None:
     """The reference's logical tensor; None if it is not recorded, not whole or not finite."""
     if not rung.reference.holders(id):
         return None
-    tensor = logical_tensor(rung.reference, id).tensor
+    tensor = logical_tensor(rung.reference, id).whole
     return _wide(tensor) if tensor is not None and bool(torch.isfinite(tensor).all()) else None

@@ -13,7 +13,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Unheld
 from pytest_trainsafe.trace.reader import Trace
 
@@ -42,7 +42,7 @@ def unheld_in_both(candidate: Trace, reference: Trace | None) -> frozenset[str]:
     return (unheld(candidate) or frozenset()) & (unheld(reference) or frozenset())
 
 
-def with_known_holders(rung: Rung, comparison: Comparison) -> Comparison:
+def with_known_holders(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of a comparison that says of parameters that did not move what is known of them.
 
     It is whether an optimizer holds them, and whether their gradients agree.  Returns the
@@ -64,7 +64,7 @@ def with_known_holders(rung: Rung, comparison: Comparison) -> Comparison:
 
 
 def _why_unmoved(
-    rung: Rung,
+    rung: RungTraces,
     comparison: Comparison,
     id: TensorId,
     here: frozenset[str],

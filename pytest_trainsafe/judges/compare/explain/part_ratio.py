@@ -14,9 +14,9 @@ from pytest_trainsafe.align.logical import logical_tensor, parts_of
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.indices import LayoutError, extract
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by
 
@@ -59,7 +59,7 @@ class Ratio:
 Ratios = dict[TensorId, dict[int, Ratio]]
 
 
-def ratios_of(rung: Rung, id: TensorId) -> dict[int, Ratio] | None:
+def ratios_of(rung: RungTraces, id: TensorId) -> dict[int, Ratio] | None:
     """By rank, the rank's part of a tensor as a multiple of the reference's part.
 
     None if the parts cannot be compared with the reference, for example because their values were
@@ -88,7 +88,7 @@ def ratio(value: torch.Tensor, basis: torch.Tensor, allowed: float) -> Ratio:
     return Ratio(factor, norm((value - factor * basis).numpy()), size, allowed)
 
 
-def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.Tensor | None:
+def part_of_reference(rung: RungTraces, part: Part, reference: torch.Tensor) -> torch.Tensor | None:
     """A rank's part of the reference's tensor; None if the candidate's part has another shape."""
     try:
         its = extract(reference, part.layout, part.coordinates, rung.candidate.sizes)
@@ -97,7 +97,7 @@ def part_of_reference(rung: Rung, part: Part, reference: torch.Tensor) -> torch.
     return its if its.shape == part.tensor.shape else None
 
 
-def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
+def reference_of(rung: RungTraces, id: TensorId) -> tuple[torch.Tensor, float] | None:
     """The reference's tensor in float64 and the norm of the error that rounding explains.
 
     None if the tensor was recorded only as a sketch, has inconsistent parts, or is not
@@ -114,17 +114,17 @@ def reference_of(rung: Rung, id: TensorId) -> tuple[torch.Tensor, float] | None:
     return reference, allowed_of(rung, id, reference)
 
 
-def allowed_of(rung: Rung, id: TensorId, reference: torch.Tensor) -> float:
+def allowed_of(rung: RungTraces, id: TensorId, reference: torch.Tensor) -> float:
     """The norm of the error that rounding explains in a tensor of the reference."""
     others = [
         tensor.to(reference.dtype).numpy()
         for trace in rung.measures()
         if trace.holders(id)
         and is_whole(trace, id)
-        and (tensor := logical_tensor(trace, id).tensor) is not None
+        and (tensor := logical_tensor(trace, id).whole) is not None
         and tensor.shape == reference.shape
         and finite(tensor.numpy())
     ]
     if not others:
-        return SIGNIFICANT * precision(rung.dtype).epsilon * norm(reference.numpy())
+        return SIGNIFICANT * rung_named(rung.dtype).epsilon * norm(reference.numpy())
     return allowance_by(reference.numpy(), others, rung.dtype, loosened=1.0, least=0.0).norm

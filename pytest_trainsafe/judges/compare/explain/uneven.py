@@ -18,7 +18,7 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.patterns.partial_sum import names_axis
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 #: The names that optimizers give to the first moment.
 FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
@@ -28,7 +28,7 @@ FIRST_MOMENTS = ("exp_avg", "momentum_buffer")
 UNEXPLAINED = 0.02
 
 
-def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
+def unevenly_scaled(rung: RungTraces, id: TensorId) -> Pattern | None:
     """The pattern of replicas whose gradients were equal until some ranks scaled theirs.
 
     It matches if the gradients are equal after the reduction, and the first moments differ by a
@@ -36,6 +36,8 @@ def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
     if the pattern does not match.
     """
     name = id.name
+    if rung.numbers.exact:
+        return None  # clipping, the cause, divides by a norm
     if id.kind == "optimizer_state":
         name, _, _ = name.rpartition(".")
     elif id.kind not in ("param", "master_param", "update"):
@@ -49,7 +51,7 @@ def unevenly_scaled(rung: Rung, id: TensorId) -> Pattern | None:
     return None
 
 
-def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pattern | None:
+def _uneven(rung: RungTraces, gradient: TensorId, state: TensorId, moment: str) -> Pattern | None:
     moments, gradients = parts_of(rung.candidate, state), parts_of(rung.candidate, gradient)
     for axis, size in rung.candidate.sizes.items():
         if size < 2 or any(names_axis(part, axis) for part in [*moments, *gradients]):
@@ -81,7 +83,7 @@ def _uneven(rung: Rung, gradient: TensorId, state: TensorId, moment: str) -> Pat
 
 
 def _at(
-    rung: Rung, parts: Sequence[Part], axis: str, place: int, id: TensorId
+    rung: RungTraces, parts: Sequence[Part], axis: str, place: int, id: TensorId
 ) -> torch.Tensor | None:
     """The logical tensor that the ranks with the coordinate `place` on `axis` hold.
 
@@ -91,7 +93,8 @@ def _at(
     chosen = [part for part in parts if part.coordinates[axis] == place]
     if not chosen:
         return None
-    return merge(chosen, rung.candidate.sizes, free_axes=free_axes(id), where=id).tensor
+    sizes, free = rung.candidate.sizes, free_axes(id)
+    return merge(chosen, sizes, free_axes=free, where=id, numbers=rung.numbers).whole
 
 
 def _multiple(

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.unstable import unstable
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.same_computation import differs_from_itself
 from pytest_trainsafe.launch import GroupFailure
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def not_deterministic(
-    rung: Rung, comparison: Comparison, dtype: str, reference: Traces
+    rung: RungTraces, comparison: Comparison, dtype: str, reference: Traces
 ) -> Finding | None:
     """A doubt if a repetition of the reference differs from it; else None.
 

@@ -13,18 +13,18 @@ from collections.abc import Callable, Iterator
 
 from pytest_trainsafe.align.dataflow import in_dataflow
 from pytest_trainsafe.core.layout import Partial, Placement, Shard, Slices, Striped, ZigZag, axes_of
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
 
 
-def why_without_effect(rung: Rung, axis: str) -> str | None:
+def why_without_effect(rung: RungTraces, axis: str) -> str | None:
     """Why an axis had no effect on the candidate; None if it had one, or if that is unknown."""
     judge = _JUDGES.get(axis)
     return judge(rung) if judge is not None else None
 
 
-def _experts(rung: Rung) -> str | None:
+def _experts(rung: RungTraces) -> str | None:
     """The reason why ep had no effect; None if it had one, or if that is unknown.
 
     ep has no effect if every rank holds all parameters of its pipeline stage, and no parameter is
@@ -51,7 +51,7 @@ def _is_cut_over(event: TensorEvent, roles: tuple[str, ...], role: Callable[[str
     return any(role(axis) in roles for placement in event.layout for axis in axes_of(placement))
 
 
-def _sequence(rung: Rung) -> str | None:
+def _sequence(rung: RungTraces) -> str | None:
     """The reason why sp had no effect; None if it had one, or if that is unknown.
 
     sp has no effect if no activation is sharded over tp along a dimension other than the last, and
@@ -84,7 +84,7 @@ def _dims_over_tp(placement: Placement, role: Callable[[str], str]) -> Iterator[
             yield from (dim for dim, (length, whole) in pairs if length < whole)
 
 
-def _chunks(rung: Rung) -> str | None:
+def _chunks(rung: RungTraces) -> str | None:
     """The reason why vpp had no effect; None if it had one, or if that is unknown.
 
     vpp has no effect if every rank computes only one contiguous part of the model.
@@ -110,10 +110,10 @@ def _chunks(rung: Rung) -> str | None:
     return "every rank of pp computes one contiguous part of the model"
 
 
-def _ran(axis: str, why: str) -> Callable[[Rung], str | None]:
+def _ran(axis: str, why: str) -> Callable[[RungTraces], str | None]:
     """Makes a function that returns `why`, or None if a rank recorded that `axis` took effect."""
 
-    def judge(rung: Rung) -> str | None:
+    def judge(rung: RungTraces) -> str | None:
         return None if any(axis in rank.note("ran") for rank in rung.candidate.ranks) else why
 
     return judge
@@ -124,7 +124,7 @@ def _events(trace: Trace, kind: str) -> Iterator[TensorEvent]:
         yield from (event for event in rank.tensors.values() if event.id.kind == kind)
 
 
-_JUDGES: dict[str, Callable[[Rung], str | None]] = {
+_JUDGES: dict[str, Callable[[RungTraces], str | None]] = {
     "ep": _experts,
     "sp": _sequence,
     "vpp": _chunks,

@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step
 from pytest_trainsafe.judges.compare.guards.untied import untied
 from pytest_trainsafe.judges.compare.guards.vacuity import SETUP, UNSEEN
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
 #: The names of the patterns made here, each with the check of the guard that it repeats.
@@ -34,7 +34,7 @@ _STEPPED = frozenset({"param", "master_param", "update", "optimizer_state"})
 Digests = tuple[str, ...]
 
 
-def led_by_setup(rung: Rung, comparison: Comparison) -> Comparison:
+def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
     """A copy of a failed comparison whose first wrong tensor is explained by a wrong setup.
 
     If the setup does not explain this tensor, the copy only says more of parameters that did not
@@ -81,7 +81,7 @@ def _as_hint(finding: Finding) -> Finding:
     return msgspec.structs.replace(finding, message=finding.message.partition(UNSEEN)[0])
 
 
-def _same_data(rung: Rung, comparison: Comparison, where: TensorId) -> Pattern | None:
+def _same_data(rung: RungTraces, comparison: Comparison, where: TensorId) -> Pattern | None:
     """The pattern of a micro-batch whose rank saw the data of another dp rank's micro-batch.
 
     None if the reference's two micro-batches have the same data too, or if the inputs of the
@@ -101,7 +101,7 @@ def _same_data(rung: Rung, comparison: Comparison, where: TensorId) -> Pattern |
     return None
 
 
-def _agree(rung: Rung, comparison: Comparison, where: TensorId) -> bool:
+def _agree(rung: RungTraces, comparison: Comparison, where: TensorId) -> bool:
     """Whether the inputs of the micro-batch of `where` were compared and all agree."""
     inputs = [
         id
@@ -168,7 +168,7 @@ def _of_same_data(
     return Pattern("same data", text, axis, cause, short=short)
 
 
-def _skipped_step(rung: Rung, where: TensorId) -> Pattern | None:
+def _skipped_step(rung: RungTraces, where: TensorId) -> Pattern | None:
     """The pattern of a step that the candidate's optimizer skipped, unlike the reference's."""
     if where.kind not in _STEPPED:
         return None

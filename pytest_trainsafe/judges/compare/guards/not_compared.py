@@ -15,7 +15,7 @@ from pytest_trainsafe.judges.compare.compare import compiled_modules, is_compile
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.later_steps import later_steps
 from pytest_trainsafe.judges.compare.guards.vacuity import COVERED
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.local_key_paths import is_local
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteKey
@@ -24,7 +24,7 @@ from pytest_trainsafe.trace.schema import NoteKey
 MAX_LISTED = 4
 
 
-def not_compared(rung: Rung, comparison: Comparison) -> list[str]:
+def not_compared(rung: RungTraces, comparison: Comparison) -> list[str]:
     """Sentences about what was not compared, such as tensors that only one side recorded."""
     notes = [*_whole_steps(rung.candidate), *_compiled(rung, comparison)]
     notes += _noted([rung.candidate, rung.reference], "not_compared", "not compared: ")
@@ -78,7 +78,7 @@ _SAME = {
 }
 
 
-def _measured_by_noise(rung: Rung) -> list[str]:
+def _measured_by_noise(rung: RungTraces) -> list[str]:
     """A sentence if the distance from the float64 reference was left out.
 
     Parameters that differ at the start need no sentence: those of a program with master copies do.
@@ -93,7 +93,7 @@ def _measured_by_noise(rung: Rung) -> list[str]:
     return [text]
 
 
-def _clipped(rung: Rung) -> list[str]:
+def _clipped(rung: RungTraces) -> list[str]:
     """A sentence if candidate and reference clip gradients with different functions."""
     ours, theirs = (
         {function for rank in trace.ranks for function in rank.note("clipped")}
@@ -166,7 +166,7 @@ def _whole_steps(candidate: Trace) -> list[str]:
     ]
 
 
-def _compiled(rung: Rung, comparison: Comparison) -> list[str]:
+def _compiled(rung: RungTraces, comparison: Comparison) -> list[str]:
     """A sentence on the modules whose activations are missing because of torch.compile."""
     compiled, held = compiled_modules(rung.candidate), set(rung.candidate.ids())
     lacking = (id for id in rung.reference.ids() if id not in held and is_compiled(id, compiled))

@@ -10,7 +10,7 @@ import math
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import CollectiveEvent
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 
@@ -21,7 +21,7 @@ _GRADIENTS = frozenset({"unclipped_grad", "main_grad", "grad_norm"})
 _EMPTY = frozenset({"barrier", "monitored_barrier"})
 
 
-def same_data_in_step(rung: Rung, comparison: Comparison, where: TensorId) -> Pattern | None:
+def same_data_in_step(rung: RungTraces, comparison: Comparison, where: TensorId) -> Pattern | None:
     """The pattern of `where`, the first wrong tensor, of a step in which ranks saw the same data.
 
     Recorded inputs show it if they are all inputs of the reference too, which has others as well.
@@ -66,7 +66,7 @@ def _pattern(here: RankTrace, there: RankTrace, over: str, by_inputs: bool) -> P
     return Pattern("same data", text, over, cause, short=f"{ranks} see the same data")
 
 
-def _same_inputs(rung: Rung, here: RankTrace, there: RankTrace, step: int) -> bool:
+def _same_inputs(rung: RungTraces, here: RankTrace, there: RankTrace, step: int) -> bool:
     """Whether two ranks received equal inputs, and the reference these and others."""
     mine = _inputs(here, step)
     due = _seen(rung.reference, step)

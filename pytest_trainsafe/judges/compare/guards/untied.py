@@ -8,6 +8,7 @@ the module that holds it computes other values.  Called by `leading` and by
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Sequence
 
@@ -20,7 +21,7 @@ from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.explain.part_ratio import reference_of
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of gradients of parameters.
@@ -30,7 +31,7 @@ _GRADIENTS = frozenset({"param_grad", "unclipped_grad", "main_grad"})
 MAX_TOGETHER = 3
 
 
-def untied(rung: Rung, finding: Finding) -> Pattern | None:
+def untied(rung: RungTraces, finding: Finding) -> Pattern | None:
     """The pattern of a wrong tensor that parameters without a counterpart explain."""
     where = finding.where
     if where is None:
@@ -59,7 +60,7 @@ def untied(rung: Rung, finding: Finding) -> Pattern | None:
     return Pattern("untied", text, cause=cause, short=f"{names} not shared with another module")
 
 
-def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:
+def without_shares(rung: RungTraces, where: TensorId) -> list[TensorId]:
     """The parameters whose gradients a wrong gradient lacks, which the reference does not have.
 
     `where` is a gradient of a parameter.  The result is empty if no such gradients, added to this
@@ -70,7 +71,7 @@ def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:
     if found is None or value is None or value.shape != found[0].shape:
         return []
     reference, allowed = found
-    wrong = WrongTensor(value, reference, [], rung.candidate.sizes, allowed)
+    wrong = WrongTensor(value, reference, [], rung.candidate.sizes, allowed, numbers=rung.numbers)
     terms = {}
     for id in extra_parameters(rung):
         term = _values(
@@ -80,12 +81,12 @@ def without_shares(rung: Rung, where: TensorId) -> list[TensorId]:
             terms[id] = term
     for count in range(1, min(len(terms), MAX_TOGETHER) + 1):
         for ids in itertools.combinations(terms, count):
-            if wrong.explains(value + sum(terms[id] for id in ids)):
+            if wrong.explains(functools.reduce(rung.numbers.add, (terms[id] for id in ids), value)):
                 return [*ids]
     return []
 
 
-def extra_parameters(rung: Rung) -> list[TensorId]:
+def extra_parameters(rung: RungTraces) -> list[TensorId]:
     """The candidate's parameters, as of the start, that the reference does not have."""
     known = {id.path for id in rung.reference.ids() if id.kind == "param"}
     if not known:
@@ -101,7 +102,7 @@ def _values(trace: Trace, id: TensorId) -> torch.Tensor | None:
     """A logical tensor in float64; None if it is not recorded whole, or its parts do not fit."""
     if not trace.holders(id) or not is_whole(trace, id):
         return None
-    tensor = logical_tensor(trace, id).tensor
+    tensor = logical_tensor(trace, id).whole
     if tensor is None or not tensor.is_floating_point():
         return None
     return tensor.to(torch.float64)

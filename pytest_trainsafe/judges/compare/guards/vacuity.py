@@ -22,7 +22,7 @@ from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.in_effect import why_without_effect
 from pytest_trainsafe.judges.compare.guards.unstable import unstable_tensors
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.check import DTYPES
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import TensorEvent
@@ -65,7 +65,7 @@ _BLOCK = 2**20
 Guard = Iterator[tuple[str, str]]
 
 
-def guard(rung: Rung, comparison: Comparison) -> list[Finding]:
+def guard(rung: RungTraces, comparison: Comparison) -> list[Finding]:
     """The inconclusive findings of all guards on a comparison."""
     checks = (
         _compared(comparison),
@@ -122,7 +122,7 @@ def _coverage(comparison: Comparison) -> Guard:
         yield "coverage:update", text
 
 
-def _gradients(rung: Rung) -> Guard:
+def _gradients(rung: RungTraces) -> Guard:
     seen = False
     for id in rung.reference.ids():
         if id.kind != "main_grad":
@@ -134,7 +134,7 @@ def _gradients(rung: Rung) -> Guard:
         yield "gradients", "every gradient of the reference is zero: nothing was trained"
 
 
-def _weights(rung: Rung) -> Guard:
+def _weights(rung: RungTraces) -> Guard:
     """Yields a doubt if the reference's weights are zero, or only its biases and scales move.
 
     If all weights are zero, every layer returns its bias, and only biases have gradients.  Then an
@@ -180,7 +180,7 @@ def _is_zero_part(trace: Trace, rank: RankTrace, event: TensorEvent) -> bool:
 
 
 def _bytes_of(event: TensorEvent) -> int:
-    return math.prod(event.shape) * DTYPES[event.dtype].itemsize
+    return math.prod(event.stored.shape) * DTYPES[event.stored.dtype].itemsize
 
 
 @functools.lru_cache(maxsize=256)
@@ -196,7 +196,7 @@ def _any(trace: Trace, id: TensorId) -> bool:
     if not is_whole(trace, id):
         sketch = logical_sketch(trace, id)
         return sketch is not None and bool(sketch.values.any())
-    tensor = logical_tensor(trace, id).tensor
+    tensor = logical_tensor(trace, id).whole
     return tensor is not None and bool(tensor.any())
 
 
@@ -285,7 +285,7 @@ def _in_effect(candidate: Trace) -> Guard:
         yield "in-effect", text
 
 
-def _consequences(rung: Rung) -> Guard:
+def _consequences(rung: RungTraces) -> Guard:
     """Yields a doubt for each axis that the program reads but that had no effect on its Run."""
     read = {axis for rank in rung.candidate.ranks for axis in rank.note("read_axis")}
     for axis, value in rung.candidate.point:
@@ -374,7 +374,7 @@ def _modules_of(rank: RankTrace) -> frozenset[str]:
     return frozenset(rank.modules)
 
 
-def _skipped(rung: Rung) -> Guard:
+def _skipped(rung: RungTraces) -> Guard:
     """Yields a doubt for each optimizer step that the candidate skipped, unlike the reference."""
     expected = {why for rank in rung.reference.ranks for why in rank.note("skipped")}
     found = [why for rank in rung.candidate.ranks for why in rank.note("skipped")]
@@ -417,8 +417,8 @@ def _zeros(comparison: Comparison) -> Guard:
         yield "zeros", text
 
 
-def _measured(rung: Rung) -> Guard:
-    if rung.perturbed is None and rung.shadow is None:
+def _measured(rung: RungTraces) -> Guard:
+    if not rung.numbers.exact and rung.perturbed is None and rung.shadow is None:
         yield "measured", "no rounding was measured, so only tensors with equal bits could pass"
 
 

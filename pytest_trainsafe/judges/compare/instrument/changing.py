@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import AbstractContextManager, nullcontext
 
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.instrument.generated import GeneratedGradients
 from pytest_trainsafe.judges.compare.instrument.jumps import StableJumps
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
@@ -25,7 +26,7 @@ class Changing(Instrument):
 
     def around(self) -> AbstractContextManager[object]:
         """Keeps functions that jump from turning noise into another decision."""
-        if self._spec.perturbation and self._spec.dtype == "float64":
+        if self._spec.perturbation and not rung_named(self._spec.dtype).replays:
             return StableJumps()
         return nullcontext()
 

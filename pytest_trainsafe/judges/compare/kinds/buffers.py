@@ -26,7 +26,7 @@ from pytest_trainsafe.align.merge import Merged, merge
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import RankTrace
@@ -54,7 +54,7 @@ class Buffers:
     `apart` maps the path of each buffer that is not compared, or not on every rank, to the reason.
     """
 
-    def __init__(self, rung: Rung, apart: dict[str, str]) -> None:
+    def __init__(self, rung: RungTraces, apart: dict[str, str]) -> None:
         self.rung = rung
         self.apart = apart
         self._running = {
@@ -109,7 +109,8 @@ class Buffers:
         if len(parts) < len(own):
             return None
         free = ("pp", "dp") if (id.module, id.name) in self._running else ("pp",)
-        return merge(parts, self.rung.candidate.sizes, shape=shape, free_axes=free, where=id)
+        sizes, numbers = self.rung.candidate.sizes, self.rung.numbers
+        return merge(parts, sizes, shape=shape, free_axes=free, where=id, numbers=numbers)
 
     def unchanged(self, id: TensorId, compared_on: ComparedRanks) -> bool:
         """Whether a running state is the same before and after a step on all compared ranks."""
@@ -166,12 +167,13 @@ class Buffers:
         """
         if not (is_whole(self.rung.candidate, id) and is_whole(self.rung.reference, id)):
             return False
-        reference = logical_tensor(self.rung.reference, id).tensor
+        reference = logical_tensor(self.rung.reference, id).whole
         found = merge(
             [part for part in parts_of(self.rung.candidate, id) if part.rank == rank.rank],
             self.rung.candidate.sizes,
             free_axes=tuple(self.rung.candidate.sizes),
-        ).tensor
+            numbers=self.rung.numbers,
+        ).whole
         if reference is None or found is None or found.dtype != reference.dtype:
             return False
         wide, own = reference.numpy(), found.numpy()

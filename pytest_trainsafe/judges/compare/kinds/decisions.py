@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import torch
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,9 @@ def judge_decision(
         float((other - scores).abs().max()) for other in others if other.shape == scores.shape
     ]
     # A margin is the difference of two scores, each of which has a rounding error.
-    allowed = 2 * precision(dtype).safety * max(flipped, default=0.0)
+    if rung_named(dtype).exact:
+        return _judge_exactly(mine, theirs, total)
+    allowed = 2 * rung_named(dtype).safety * max(flipped, default=0.0)
     differ = (mine != theirs).any(dim=-1)
     margins = _margins(scores, theirs & ~mine, mine & ~theirs)
     # A duplicated choice displaces another option, so it is never accepted.
@@ -81,6 +83,13 @@ def judge_decision(
             f"{worst:.2g}, and rounding explains {allowed:.2g}"
         )
     return DecisionJudgement(total, count, bad, worst, allowed, blind, message)
+
+
+def _judge_exactly(mine: torch.Tensor, theirs: torch.Tensor, total: int) -> DecisionJudgement:
+    """The judgement of choices between exact scores, which no rounding can change."""
+    count = int((mine != theirs).any(dim=-1).sum())
+    message = f"{count} of {total} choices differ from the reference's" if count else ""
+    return DecisionJudgement(total, count, count, message=message)
 
 
 def _marked(chosen: torch.Tensor, options: int) -> torch.Tensor:

@@ -24,8 +24,9 @@ from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import Layout, Part, Shard, Split, Striped, ZigZag
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.reader import Trace
@@ -53,7 +54,7 @@ class InputJudgement:
 class ModelInputs:
     """Compares the model inputs in one rung: the traces of candidate and reference in one dtype."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
 
     def judge(self, id: TensorId) -> InputJudgement:
@@ -120,7 +121,7 @@ class ModelInputs:
         layouts = list(_layouts(tuple(parts[0].tensor.shape), tuple(expected.shape), self._sizes()))
         if equal or not layouts or expected.is_floating_point():
             return InputJudgement("unclear")
-        merged = _merged(parts, layouts[0], self._sizes(), expected)
+        merged = _merged(parts, layouts[0], self._sizes(), expected, self.rung.numbers)
         if merged is None or torch.equal(
             merged.flatten().sort().values, expected.flatten().long().sort().values
         ):
@@ -163,7 +164,7 @@ class ModelInputs:
         shape = tuple(parts[0].tensor.shape)
         layouts = [parts[0].layout] if known else _layouts(shape, tuple(expected.shape), sizes)
         for layout in layouts:
-            merged = _merged(parts, layout, sizes, expected, alone)
+            merged = _merged(parts, layout, sizes, expected, self.rung.numbers, alone)
             if merged is not None and self._same(id, merged, expected):
                 return True
         return False
@@ -239,12 +240,14 @@ def _merged(
     layout: Layout,
     sizes: dict[str, int],
     expected: torch.Tensor,
+    numbers: Arithmetic,
     alone: bool = False,
 ) -> torch.Tensor | None:
     laid = [msgspec.structs.replace(part, layout=layout) for part in parts]
     free = tuple(sizes) if alone else ("pp", "dp")
     try:
-        merged = merge(laid, sizes, shape=tuple(expected.shape), free_axes=free)
+        shape = tuple(expected.shape)
+        merged = merge(laid, sizes, shape=shape, free_axes=free, numbers=numbers)
     except (LayoutError, IndexError):
         return None
     return None if merged.findings else merged.tensor

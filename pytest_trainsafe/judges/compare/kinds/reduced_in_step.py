@@ -60,13 +60,14 @@ def reduced_in_step(
         parts = [msgspec.structs.replace(part, layout=part.layout + terms) for part in merged.parts]
         shape = tuple(merged.tensor.shape) if merged.tensor is not None else None
         try:
-            total = merge(parts, candidate.sizes, shape=shape, where=id)
+            numbers = candidate.numbers
+            total = merge(parts, candidate.sizes, shape=shape, where=id, numbers=numbers)
         except (LayoutError, IndexError):
             continue
         if total.tensor is None or total.findings:
             continue
         size = math.prod(candidate.sizes[axis] for axis in axes)
-        for name, value in (("mean", total.tensor / size), ("sum", total.tensor)):
+        for name, value in (("mean", numbers.divide(total.tensor, size)), ("sum", total.tensor)):
             if passes(value):
                 how = f"the {name} over {' and '.join(axes)}"
                 return ReducedInStep(Merged(value, [], merged.parts), how)

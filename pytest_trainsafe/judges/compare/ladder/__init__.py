@@ -1,6 +1,7 @@
 """Judges the rungs of the precision ladder in order, up to the first that is not a pass.
 
 ladder       asks for the Runs of each rung, compares them and localises a fault
+runs         requests the Runs of one rung
 fixed_dtype  programs that cannot run in a rung's dtype
 known_axis   which axes a localisation rules out as the cause of a factor
 summary      a Point's entry in the terminal's summary

@@ -10,9 +10,10 @@ import re
 
 import msgspec
 
+from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
 from pytest_trainsafe.launch import GroupFailure
 
-_DTYPES = re.compile(r"\b(?:float64|float32|bfloat16|float16)\b")
+_DTYPES = re.compile(rf"\b(?:{'|'.join(DTYPES)})\b")
 
 
 def with_dtype_advice(failure: GroupFailure, dtype: str, own: str) -> GroupFailure:
@@ -27,16 +28,12 @@ def with_dtype_advice(failure: GroupFailure, dtype: str, own: str) -> GroupFailu
     if dtype == own or dtype not in found or len(others) != 1:
         return failure
     fixed = others[0]
+    method = rung_named(fixed).method
     hint = (
         f"this Run computes in {dtype}, and one side of the collective has {fixed}: the program "
-        f"probably fixes {fixed} for a tensor (dtype=torch.{fixed}, .{_method(fixed)}(), or a "
+        f"probably fixes {fixed} for a tensor (dtype=torch.{fixed}, .{method}(), or a "
         f"buffer to receive into), where ctx.dtype would follow the Run. Use ctx.dtype, or judge "
         f"the program in {fixed} alone, with --trainsafe-dtype {fixed}"
     )
     hints = [each for each in (result.hint, hint) if each]
     return GroupFailure(msgspec.structs.replace(result, hint="\n".join(hints)), failure.what)
-
-
-def _method(dtype: str) -> str:
-    """The method of a tensor that casts it to a dtype."""
-    return {"float64": "double", "float32": "float", "float16": "half"}.get(dtype, dtype)

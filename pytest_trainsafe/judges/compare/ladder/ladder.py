@@ -19,6 +19,7 @@ from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.annotations.write import write_annotations
 from pytest_trainsafe.config.checks import is_accepted, require_known
 from pytest_trainsafe.core.finding import Finding, Located
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.declarations.misaveraged import may_be_misaveraged, misaveraged
@@ -33,10 +34,10 @@ from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import Advice, LadderJudgement, RungJudgement
 from pytest_trainsafe.judges.compare.ladder.fixed_dtype import with_dtype_advice
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
+from pytest_trainsafe.judges.compare.ladder.runs import make_rung, measured_again, more_samples
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
-from pytest_trainsafe.judges.compare.rung import Rung
-from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen, require_used
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import raised, reason
@@ -65,21 +66,23 @@ def climb(
     for dtype in case.rungs:
         candidate.prefetch(dtype)  # first, because the look-up of a cached reference takes time
         reference.prefetch(dtype)
-    if "float64" not in case.program.traits.dtypes:
-        reference.prefetch("float64")
+    measuring = _measuring(case)
+    if measuring and measuring not in case.program.traits.dtypes:
+        reference.prefetch(measuring)
     ladder = _Ladder(candidate, reference, loosen, accepted)
     rungs, shadow, left_out = _runnable(case, reference)
-    broken: GroupFailure | None = None
+    broken: tuple[str, GroupFailure] | None = None
     for dtype in rungs:
-        shadowed = dtype != "float64" and shadow
+        rung = rung_named(dtype)
+        shadowed = bool(rung.measured_by) and shadow
         try:
             failed = ladder.fails(dtype, shadowed, last=dtype == rungs[-1])
         except GroupFailure as failure:
-            may_lack = dtype == "float64" != case.dtype and not case.settings.dtypes
+            may_lack = rung.optional and dtype != case.dtype and not case.settings.dtypes
             may_lack = may_lack and candidate.ended_in(dtype, failure)
             if not (may_lack and raised(failure.result)):
                 raise with_dtype_advice(failure, dtype, case.dtype) from None
-            broken = failure
+            broken = dtype, failure
             left_out.append(
                 f"{dtype} was skipped: the candidate cannot run in it ({reason(failure.result)})"
             )
@@ -88,8 +91,8 @@ def climb(
             ladder.explain(shadowed)
             break
     passes = not any(entry.failed for entry in ladder.judged)
-    if broken is not None and passes and not candidate.fails_again("float64", broken):
-        raise broken  # not reproducible, so not caused by the dtype
+    if broken is not None and passes and not candidate.fails_again(*broken):
+        raise broken[1]  # not reproducible, so not caused by the dtype
     point, located = str(case.point), ladder.located
     judgement = LadderJudgement(case.program.name, point, ladder.judged, case, left_out, located)
     return replace(judgement, summary=ladder.summary(judgement))
@@ -108,12 +111,12 @@ class _Ladder:
         self.judged: list[RungJudgement] = []
         self.located: Located | None = None
         self.seconds = {"compare": 0.0}
-        self._rung: Rung | None = None
+        self._rung: RungTraces | None = None
 
     def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
         """Judge the rung `dtype`; `last` says that no rung follows.  Returns whether it fails.
 
-        Reference runs with noise measure rounding; if `shadowed`, a run in float64 does so too.
+        Reference runs with noise measure rounding; if `shadowed`, one at a wider rung does so too.
         """
 
         def ahead() -> None:
@@ -148,7 +151,11 @@ class _Ladder:
         assert rung is not None
         failed.explained = self._declarations(rung, failed, shadowed)
         case = self.candidate.case
-        if case.settings.localize and not failed.explained:
+        if rung.numbers.exact:
+            failed.not_compared.append(
+                f"not localised: Runs of {failed.dtype} cannot take random values between modules"
+            )
+        elif case.settings.localize and not failed.explained:
             began = time.perf_counter()
             self.located = _localize(self.candidate, self.reference, rung, failed)
             if self.located is not None:
@@ -160,7 +167,7 @@ class _Ladder:
 
             self.located = wrong_line(self.candidate, rung, failed)
 
-    def _declarations(self, rung: Rung, failed: RungJudgement, shadowed: bool) -> bool:
+    def _declarations(self, rung: RungTraces, failed: RungJudgement, shadowed: bool) -> bool:
         """Propose annotations for a failed rung.  Returns whether they explain every failure."""
         lacking, unfit = has_missing(rung, failed.comparison), misfits(rung, failed.comparison)
         averaged = may_be_misaveraged(rung, failed.comparison)
@@ -187,19 +194,21 @@ class _Ladder:
         declared = wrong is not None and wrong.left is None
         return declared or (proposal is not None and proposal.settles)
 
-    def _again(self, dtype: str) -> Callable[[Rung, Comparison], tuple[Rung, Comparison]]:
+    def _again(
+        self, dtype: str
+    ) -> Callable[[RungTraces, Comparison], tuple[RungTraces, Comparison]]:
         """A function that measures rounding again for a comparison with other layouts."""
         full = self.candidate.case.settings.record == "full"
         reference = self.reference if full else self.reference.in_full()
 
-        def again(rung: Rung, comparison: Comparison) -> tuple[Rung, Comparison]:
+        def again(rung: RungTraces, comparison: Comparison) -> tuple[RungTraces, Comparison]:
             """Judge `rung` with more runs with noise, if too few may be why `comparison` failed."""
             judge = functools.partial(compare, loosen=self.loosen)
             return measured_again(rung, comparison, dtype, reference, judge)
 
         return again
 
-    def _in_full(self, dtype: str, shadowed: bool) -> Rung | None:
+    def _in_full(self, dtype: str, shadowed: bool) -> RungTraces | None:
         """The rung with the values of all tensors; None if they are already recorded."""
         if self.candidate.case.settings.record == "full":
             return None
@@ -225,7 +234,7 @@ class _Ladder:
         summary["notes"] = [*judgement.left_out, *unlooked, *candidate.runs.notes]
         return summary
 
-    def _compare(self, rung: Rung, screened: Comparison | None = None) -> Comparison:
+    def _compare(self, rung: RungTraces, screened: Comparison | None = None) -> Comparison:
         began = time.perf_counter()
         comparison = _compare(rung, self.loosen, screened)
         self.seconds["compare"] += time.perf_counter() - began
@@ -249,67 +258,8 @@ def _watch_line(candidate: Trace) -> str:
     return next((site.user or site.at for site in sites if site.what == "watch"), "")
 
 
-def make_rung(
-    dtype: str,
-    candidate: Traces,
-    reference: Traces,
-    shadowed: bool,
-    launched: Callable[[], None] | None = None,
-) -> Rung:
-    """The traces of one rung; those not yet recorded are launched together.
-
-    If `shadowed`, the reference's float64 trace, which measures rounding, is one of them.
-    `launched` is called when all of them are launched, before the candidate's trace is awaited.
-    """
-    candidate.prefetch(dtype)
-    for needed in (dtype, "float64") if shadowed else (dtype,):
-        reference.prefetch(needed)
-    decided = reference.decided(dtype)
-    candidate, measured = candidate.replaying(decided), reference.replaying(decided)
-    if decided is not None:
-        for traces, needed in ((candidate, dtype), (measured, "float64" if shadowed else dtype)):
-            traces.prefetch(needed)
-    trusted, perturbed = reference.at(dtype), measured.perturbed(dtype)
-    shadow = measured.at("float64") if shadowed else None
-    if launched is not None:
-        launched()
-    tested = renumbered(candidate.at(dtype), trusted)
-    return Rung(reference.rounding(dtype), tested, trusted, perturbed, shadow)
-
-
-def measured_again(
-    rung: Rung,
-    comparison: Comparison,
-    dtype: str,
-    reference: Traces,
-    judge: Callable[[Rung], Comparison],
-) -> tuple[Rung, Comparison]:
-    """Judge again with more runs with noise, as long as too few may be the cause of a failure."""
-    for each in ROUNDS:
-        if not needs_samples(comparison, each):
-            return rung, comparison
-        rung = more_samples(rung, dtype, reference, each.samples)
-        comparison = judge(rung)
-    undecided(comparison)
-    return rung, comparison
-
-
-def more_samples(rung: Rung, dtype: str, reference: Traces, samples: int) -> Rung:
-    """The rung with rounding measured by `samples` runs with noise in total.
-
-    Runs in which the program fails are skipped, because the noise may cause the failure.
-    """
-    measured = reference.replaying(reference.decided(dtype))
-    measured.prefetch_perturbed(dtype, range(1, samples))
-    resampled = []
-    for sample in range(1, samples):
-        with contextlib.suppress(GroupFailure):
-            resampled.append(measured.perturbed(dtype, sample))
-    return replace(rung, resampled=tuple(resampled))
-
-
 def _localize(
-    candidate: Traces, reference: Traces, rung: Rung, failed: RungJudgement
+    candidate: Traces, reference: Traces, rung: RungTraces, failed: RungJudgement
 ) -> Located | None:
     from pytest_trainsafe.judges.compare.localize.search import localize_rung
 
@@ -318,25 +268,30 @@ def _localize(
 
 
 def _runnable(case: Case, reference: Traces) -> tuple[list[str], bool, list[str]]:
-    """The rungs to judge, whether float64 can measure their rounding, and notes on skipped ones.
+    """The rungs to judge, whether one can measure the others' rounding, and notes on skipped ones.
 
-    The first rung is skipped if the reference cannot run in its dtype.  The test fails instead if
-    the user requested this dtype, or if it is the Point's own.  If only the candidate cannot run in
-    float64, the reference's float64 run still measures rounding.
+    The first rung is skipped if the reference cannot run in it.  The test fails instead if the user
+    requested this rung, or if it is the Point's own.  If only the candidate cannot run in the rung
+    that measures the others, the reference's Run in it still measures rounding.
     """
-    rungs = list(case.rungs)
-    alone = "float64" not in case.program.traits.dtypes
+    rungs, measuring = list(case.rungs), _measuring(case)
+    alone = bool(measuring) and measuring not in case.program.traits.dtypes
     if not alone and (case.settings.dtypes or rungs[0] == case.dtype):
-        return rungs, "float64" in rungs, []
+        return rungs, measuring in rungs, []
     try:
-        reference.at("float64" if alone else rungs[0])
+        reference.at(measuring if alone else rungs[0])
     except GroupFailure as failure:
         why = reason(failure.result)
-        lost = "the measurement of rounding in float64" if alone else rungs[0]
-        it = "float64" if alone else "it"
+        lost = f"the measurement of rounding in {measuring}" if alone else rungs[0]
+        it = measuring if alone else "it"
         note = f"{lost} was skipped: the reference cannot run in {it} ({why})"
         return rungs if alone else rungs[1:], False, [note]
-    return rungs, alone or "float64" in rungs, []
+    return rungs, alone or measuring in rungs, []
+
+
+def _measuring(case: Case) -> str:
+    """The rung in which a Run of the reference measures the rounding of others; "" for none."""
+    return next(filter(None, (rung_named(name).measured_by for name in case.rungs)), "")
 
 
 def judge_pair(
@@ -350,18 +305,20 @@ def judge_pair(
     """Judge two recorded Runs, in the dtype of the reference.
 
     `perturbed` is the reference with noise of the size of rounding errors, `shadow` the reference
-    in float64; both measure rounding.  If both are None, only bitwise equal tensors pass.
+    at the rung that measures its own (float64); both measure rounding.  If both are None, only
+    bitwise equal tensors pass.
     Raises TraceError for a trace that cannot be read, or whose dtype is not the expected one.
     """
     require_known(accept)
     opened = _opened(reference)
     dtype = opened.manifest.dtype
-    rung = Rung(
+    measuring = rung_named(dtype).measured_by or dtype
+    rung = RungTraces(
         dtype=rounding_of(opened),
         candidate=renumbered(_of_dtype(_opened(candidate), dtype, "candidate"), opened),
         reference=opened,
         perturbed=_of_dtype(_opened(perturbed), dtype, "perturbed") if perturbed else None,
-        shadow=_of_dtype(_opened(shadow), "float64", "shadow") if shadow else None,
+        shadow=_of_dtype(_opened(shadow), measuring, "shadow") if shadow else None,
     )
     # A caller who passes no runs that measure rounding accepts that only equal values pass.
     unmeasured = {"measured"} if rung.perturbed is None and rung.shadow is None else set()
@@ -401,7 +358,7 @@ def _one_thread() -> Iterator[None]:
 
 
 def _compare(
-    rung: Rung, loosen: Sequence[Loosen], screened: Comparison | None = None
+    rung: RungTraces, loosen: Sequence[Loosen], screened: Comparison | None = None
 ) -> Comparison:
     require_used(loosen, rung.reference.ids())
     with _one_thread():
@@ -409,7 +366,11 @@ def _compare(
 
 
 def _judged(
-    dtype: str, rung: Rung, comparison: Comparison, accepted: set[str], unsteady: Finding | None
+    dtype: str,
+    rung: RungTraces,
+    comparison: Comparison,
+    accepted: set[str],
+    unsteady: Finding | None,
 ) -> RungJudgement:
     # A failure is a verdict already; guards apply only to a comparison that would pass.
     found = [unsteady] if unsteady is not None else guard(rung, comparison)

@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 import torch
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.events import replacement, rewrite_key
@@ -26,7 +26,7 @@ from pytest_trainsafe.judges.compare.localize.conditions import Condition, Condi
 from pytest_trainsafe.judges.compare.localize.gradients import lost
 from pytest_trainsafe.judges.compare.localize.inputs import Compared, Inputs, callers_of
 from pytest_trainsafe.judges.compare.localize.stages import is_input, stage_of, wrong_transfer
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Rewrite
 
@@ -91,7 +91,7 @@ class Stages:
 
 
 def blame(
-    rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+    rung: RungTraces, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
 ) -> list[Fault]:
     """The faults that explain the differences, in dataflow order."""
     found = list(dict.fromkeys(_Blame(rung, comparison, rewrite, stages).faults()))
@@ -101,7 +101,7 @@ def blame(
 
 class _Blame:
     def __init__(
-        self, rung: Rung, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
+        self, rung: RungTraces, comparison: Comparison, rewrite: dict[str, Rewrite], stages: Stages
     ) -> None:
         self.rung = rung
         self.comparison = comparison
@@ -219,7 +219,7 @@ class _Blame:
 
     def generated(self, id: TensorId) -> torch.Tensor:
         """The logical values by which a main gradient was replaced."""
-        like = torch.empty(0, dtype=precision(self.rung.dtype).dtype)
+        like = torch.empty(0, dtype=rung_named(self.rung.dtype).dtype)
         seed = self.rung.reference.manifest.spec.seed
         return replacement(id, self.rewrite[rewrite_key(id)], seed, like)
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.events import noted
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -27,7 +27,7 @@ class Conditions:
     from the traces in `rung`, which were recorded with the tensors between modules rewritten.
     """
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self._altered = _altered(rung.candidate) - _altered(rung.reference)
         evaluated, expected = evaluations(rung.candidate), evaluations(rung.reference)
         self._evaluated = evaluated.keys() - expected.keys()
@@ -56,7 +56,7 @@ def _altered(trace: Trace) -> set[tuple[int, int | None, str]]:
 class Steps:
     """The parameters that the optimizer updates by generated gradients in the traces of `rung`."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self._rung = rung
         self._sides = [_generated(trace) for trace in (rung.candidate, rung.reference)]
 

@@ -40,7 +40,7 @@ from pytest_trainsafe.judges.compare.localize.lines import (
 )
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction
 
@@ -55,7 +55,7 @@ MAX_REDUCTIONS = 4
 
 
 def located(
-    faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program, axis: str
+    faults: Sequence[Fault], comparison: Comparison, rung: RungTraces, program: Program, axis: str
 ) -> Located:
     """The report's rows that describe `faults`.
 
@@ -86,7 +86,7 @@ def located(
 
 class _Description:
     def __init__(
-        self, faults: Sequence[Fault], comparison: Comparison, rung: Rung, program: Program
+        self, faults: Sequence[Fault], comparison: Comparison, rung: RungTraces, program: Program
     ) -> None:
         self.faults = faults
         self.comparison = comparison

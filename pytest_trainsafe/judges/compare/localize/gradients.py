@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.compare.explain.common_factor import reference_clip
 from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -93,7 +93,7 @@ def reduced_before_step(trace: Trace) -> Trace:
 
 
 def reduced_wrongly(
-    rung: Rung, comparison: Comparison, compared: Compared, names: Sequence[str]
+    rung: RungTraces, comparison: Comparison, compared: Compared, names: Sequence[str]
 ) -> str:
     """The evidence that the reduction of the gradients of the parameters `names` is wrong."""
     traces = rung.candidate, rung.reference
@@ -130,7 +130,7 @@ def _failing(comparison: Comparison, targets: Iterable[str]) -> list[Finding]:
     ]
 
 
-def norm_text(comparison: Comparison, rung: Rung, compared: Compared) -> str:
+def norm_text(comparison: Comparison, rung: RungTraces, compared: Compared) -> str:
     """The sentence on a wrong gradient norm or a wrong clip."""
     factor, wrong = comparison.factor, comparison.wrong
     if factor is not None and factor.clips:

@@ -32,7 +32,7 @@ from pytest_trainsafe.core.layout import (
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.stages import is_input
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.errors import finite
 from pytest_trainsafe.judges.compare.tensors.tensor import judge_tensor
 from pytest_trainsafe.trace.facts import Caller
@@ -43,7 +43,7 @@ from pytest_trainsafe.trace.reader import Trace
 class Inputs:
     """Compares modules' inputs in `rung`, the traces in one dtype, each when first asked for."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
         self._agrees: dict[TensorId, bool | None] = {}
         layouts = (
@@ -79,11 +79,11 @@ class Inputs:
         """Whether the candidate's tensor equals the reference's up to rounding; None if unknown."""
         if not (self.rung.candidate.holders(id) and self.rung.reference.holders(id)):
             return None
-        reference = logical_tensor(self.rung.reference, id).tensor
+        reference = logical_tensor(self.rung.reference, id).whole
         if reference is None or not finite(reference.numpy()):
             return None
         traces = self.rung.measures()
-        measured = [logical_tensor(t, id).tensor for t in traces if t.holders(id)]
+        measured = [logical_tensor(t, id).whole for t in traces if t.holders(id)]
         others = [m.numpy() for m in measured if m is not None and m.shape == reference.shape]
         parts = parts_of(self.rung.candidate, id)
         sizes, shape = self.rung.candidate.sizes, tuple(reference.shape)
@@ -92,7 +92,8 @@ class Inputs:
         for layout in layouts:
             laid = [Part(p.rank, p.coordinates, p.tensor, layout) for p in parts]
             try:
-                merged = merge(laid, sizes, shape=shape, free_axes=("pp", "dp"), where=id)
+                free, numbers = ("pp", "dp"), self.rung.numbers
+                merged = merge(laid, sizes, shape=shape, free_axes=free, where=id, numbers=numbers)
             except (LayoutError, IndexError):
                 continue  # a layout for tensors with more dimensions
             if merged.tensor is None or merged.findings:
@@ -184,7 +185,7 @@ def callers_of(trace: Trace) -> dict[str, str]:
 class Compared:
     """The tensors that both the candidate and its reference recorded."""
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.rung = rung
         self.local = {name for rank in rung.candidate.ranks for name in rank.note("local")}
 

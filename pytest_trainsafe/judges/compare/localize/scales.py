@@ -67,11 +67,11 @@ def scales(reference: Trace, candidate: Trace, main_gradients: bool = False) -> 
         if key not in both:
             continue
         if key not in found:
-            tensor = logical_tensor(reference, id).tensor
+            tensor = logical_tensor(reference, id).whole
             found[key] = None if tensor is None else _scale(id, tensor)
             cut[key] = _cut(reference, id)
         elif (scale := found[key]) is not None and _cut(reference, id) != cut[key]:
-            tensor = logical_tensor(reference, id).tensor
+            tensor = logical_tensor(reference, id).whole
             if tensor is not None and tuple(tensor.shape) != scale.shape:
                 found[own_rewrite_key(id)] = replace(scale, shape=tuple(tensor.shape))
     return {key: scale for key, scale in found.items() if scale is not None}

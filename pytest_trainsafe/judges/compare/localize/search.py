@@ -39,7 +39,7 @@ from pytest_trainsafe.judges.compare.localize.lines import has_whole_steps_only
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.localize.stages import cut_modules, ends, is_input
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.trace.reader import Trace, TraceError
@@ -55,7 +55,7 @@ _GRADIENTS = frozenset({"param_grad", "main_grad", "unclipped_grad"})
 
 
 def localize_rung(
-    candidate: Traces, reference: Traces, rung: Rung, failed: RungJudgement
+    candidate: Traces, reference: Traces, rung: RungTraces, failed: RungJudgement
 ) -> Located | None:
     """Find the code at fault in `rung`, which was judged to fail, as `localize` does.
 
@@ -73,7 +73,7 @@ def localize_rung(
 def localize(
     candidate: Traces,
     reference: Traces,
-    rung: Rung,
+    rung: RungTraces,
     failed: Comparison,
     budget: Budget,
     needs: Sequence[MissingLayout] = (),
@@ -133,7 +133,7 @@ def localize(
     return found
 
 
-def wrong_line(candidate: Traces, rung: Rung, failed: RungJudgement) -> Located | None:
+def wrong_line(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Located | None:
     """Find, without a search, the source line that produces the first wrong tensor.
 
     If annotations explain the failure, it is the line that passes them, unless a file has them.
@@ -147,7 +147,7 @@ def wrong_line(candidate: Traces, rung: Rung, failed: RungJudgement) -> Located 
     return found if found.source else None
 
 
-def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> Located:
+def _unlocated(candidate: Traces, rung: RungTraces, failed: Comparison, *why: str) -> Located:
     """The result when nothing was localised, with the reasons `why`.
 
     If no module produces the first wrong tensor, the result has the line that produces it.
@@ -160,7 +160,7 @@ def _unlocated(candidate: Traces, rung: Rung, failed: Comparison, *why: str) -> 
     return Located(rows, *places.of_tensor(first.where, failed))
 
 
-def family_of(case: Case, rung: Rung, first: Finding) -> Family:
+def family_of(case: Case, rung: RungTraces, first: Finding) -> Family:
     """The key that failures share if they probably have one cause.
 
     It consists of the program with its arguments, the dtype, the axes that are not parallel, and
@@ -221,7 +221,7 @@ class Search:
 
     candidate: Traces
     reference: Traces
-    rung: Rung
+    rung: RungTraces
     deadline: Deadline
     main_gradients: bool = True
     needs: Sequence[MissingLayout] = ()
@@ -259,7 +259,7 @@ class Search:
         found = located(faults, comparison, rung, program, tried.text)
         return replace(found, axis=tried.axis, not_axes=tried.stays)
 
-    def rewritten(self) -> Rung:
+    def rewritten(self) -> RungTraces:
         """A new rung: traces of Runs in which the tensors between modules are rewritten."""
         runs = [
             self.candidate.rewritten(self.dtype, self.rewrites),
@@ -267,9 +267,9 @@ class Search:
             self.reference.rewritten(self.dtype, self.rewrites, noise=True),
         ]
         if self.rung.shadow is not None:
-            runs.append(self.reference.rewritten("float64", self.rewrites))
+            runs.append(self.reference.rewritten(self.rung.shadow.manifest.dtype, self.rewrites))
         candidate, reference, perturbed, *shadow = map(self._wait, runs)
-        return Rung(
+        return RungTraces(
             dtype=self.rung.dtype,
             candidate=renumbered(candidate, reference),
             reference=reference,
@@ -277,7 +277,7 @@ class Search:
             shadow=shadow[0] if shadow else None,
         )
 
-    def judge(self, rung: Rung) -> tuple[Comparison, list[Fault]]:
+    def judge(self, rung: RungTraces) -> tuple[Comparison, list[Fault]]:
         """Compare the traces in `rung`, recorded with the tensors between modules rewritten.
 
         Returns the comparison, and the faults that explain the differences.
@@ -292,7 +292,7 @@ class Search:
         comparison = with_factor(outputs, compare(outputs, ()))
         return comparison, blame(rung, comparison, self.rewrite, stages)
 
-    def axis(self, faults: Sequence[Fault], rung: Rung) -> Tried:
+    def axis(self, faults: Sequence[Fault], rung: RungTraces) -> Tried:
         """The axis without which the first fault does not occur.
 
         The text says so if the time did not suffice to try every axis.
@@ -332,7 +332,7 @@ class Search:
         return self.deadline.wait(future).trace
 
 
-def _with_ends(rung: Rung, cut: set[str]) -> Rung:
+def _with_ends(rung: RungTraces, cut: set[str]) -> RungTraces:
     """A copy of `rung`, the traces in one dtype, without what pipeline stages pass to each other.
 
     `cut` has the modules that are cut into stages.  Of the inputs and outputs of such a module, the

@@ -89,10 +89,10 @@ def _alike(candidate: Trace, reference: Trace, id: TensorId) -> bool:
     """
     if is_input(id):
         return True
-    expected = logical_tensor(reference, id).tensor
+    expected = logical_tensor(reference, id).whole
     if expected is None:
         return False
-    found = logical_tensor(candidate, id, tuple(expected.shape)).tensor
+    found = logical_tensor(candidate, id, tuple(expected.shape)).whole
     return found is not None and found.shape == expected.shape
 
 

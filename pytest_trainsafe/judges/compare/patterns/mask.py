@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 
 def other_mask(wrong: WrongTensor) -> Pattern | None:
@@ -18,15 +18,14 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
     Most values must be non-zero on both sides, and correct: a tensor of mostly zeros would match
     any other.  If whole rows are masked differently, `confined` names the rows instead.
     """
-    kept, due = wrong.value != 0, wrong.reference != 0
+    kept, due = ~wrong.numbers.is_zero(wrong.value), ~wrong.numbers.is_zero(wrong.reference)
     here, there, shared = ~kept & due, kept & ~due, kept & due
     if not (bool(here.any()) and bool(there.any()) and 2 * int(shared.sum()) >= int(due.sum())):
         return None
     other = here | there
     if wrong.value.ndim > 1 and not bool((other.any(-1) & shared.any(-1)).any()):
         return None
-    rest = (wrong.value - wrong.reference).masked_fill(~shared, 0)
-    if not wrong.settles(norm(rest)):
+    if not wrong.settles(wrong.norm(wrong.difference.masked_fill(~shared, 0))):
         return None
     if few := _chosen(kept, due):
         return _other_choice(other, few)

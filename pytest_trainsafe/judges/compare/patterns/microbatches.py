@@ -178,8 +178,11 @@ def _owners(wrong: WrongTensor) -> Iterator[Owners]:
 
 
 def _fits_terms(wrong: WrongTensor) -> bool:
-    """Whether weights of the micro-batches' gradients can be fitted to the tensor."""
-    if len(wrong.terms) < 2 or wrong.value.is_complex():
+    """Whether weights of the micro-batches' gradients can be fitted to the tensor.
+
+    A fit minimises an error, which exact numbers do not have; `scaled` and `partial_sum` need none.
+    """
+    if len(wrong.terms) < 2 or wrong.value.is_complex() or wrong.numbers.exact:
         return False
     return all(term.shape == wrong.value.shape for term in wrong.terms.values())
 

@@ -5,12 +5,8 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
-
-_NARROWER = {
-    "float64": (torch.bfloat16, torch.float16, torch.float32),
-    "float32": (torch.bfloat16, torch.float16),
-}
+from pytest_trainsafe.core.rungs.table import DTYPES, rung_named
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: Values of at most this many significant bits (0, 1, 0.5) are representable in every dtype.
 PLAIN_BITS = 4
@@ -22,17 +18,18 @@ def narrower(wrong: WrongTensor) -> Pattern | None:
     The error must also be no larger than the error of a few roundings to this dtype.  Never matches
     values that are the reference's earlier ones: initial values fit narrow dtypes.
     """
-    if wrong.value.is_complex() or _plain(wrong.value):
+    if wrong.numbers.exact or wrong.value.is_complex() or _plain(wrong.value):
         return None
     if any(torch.equal(wrong.value, earlier) for earlier in wrong.earlier.values()):
         return None
-    for dtype in _NARROWER.get(wrong.dtype, ()):
+    names = rung_named(wrong.dtype).narrower if wrong.dtype in DTYPES else ()
+    for name in names:
+        dtype = rung_named(name).dtype
         if _fits(wrong.reference, dtype) or not _fits(wrong.value, dtype):
             continue
         # The error of a sum of a few rounded terms is slightly larger than that of one rounding.
-        if wrong.error > 2 * torch.finfo(dtype).eps * norm(wrong.reference):
+        if wrong.error > 2 * torch.finfo(dtype).eps * wrong.norm(wrong.reference):
             continue
-        name = str(dtype).removeprefix("torch.")
         return Pattern(
             "narrower dtype",
             f"every value fits {name} exactly, and the error is that of rounding to it",

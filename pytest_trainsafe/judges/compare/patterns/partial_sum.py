@@ -12,7 +12,7 @@ from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Partial, axes_of
 from pytest_trainsafe.core.mesh import mesh_of
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: The largest number of ranks that are listed.
 MAX_RANKS = 8
@@ -32,13 +32,13 @@ def partial_sum(wrong: WrongTensor) -> Pattern | None:
         total = _summed(wrong, axes)
         if total is None or total.shape != wrong.reference.shape:
             continue
-        if first is None or wrong.explains(total / _size(wrong, axes), first):
+        if first is None or wrong.explains(wrong.numbers.divide(total, _size(wrong, axes)), first):
             continue  # the values are replicas, whose sum proves nothing
         for count in range(len(axes) + 1):
             for divided in itertools.combinations(axes, count):
-                value = total / _size(wrong, divided)
+                value = wrong.numbers.divide(total, _size(wrong, divided))
                 if wrong.explains(value):
-                    return _pattern(wrong, axes, divided, norm(value - wrong.reference))
+                    return _pattern(wrong, axes, divided, value)
         if wrong.kind == "activation" and _explained_but_for_a_bias(wrong, total):
             return _with_bias(wrong, axes)
     return None
@@ -52,8 +52,8 @@ def _explained_but_for_a_bias(wrong: WrongTensor, total: torch.Tensor) -> bool:
     leading = tuple(range(total.ndim - 1))
     if math.prod(total.shape[:-1]) < 2:
         return False
-    excess = (total - wrong.reference).mean(leading, keepdim=True)
-    return wrong.explains(total - excess)
+    excess = wrong.common(wrong.minus(total, wrong.reference), leading)
+    return wrong.explains(wrong.minus(total, excess))
 
 
 def _with_bias(wrong: WrongTensor, axes: tuple[str, ...]) -> Pattern:
@@ -92,7 +92,8 @@ def _summed(wrong: WrongTensor, axes: Sequence[str]) -> torch.Tensor | None:
         Part(p.rank, p.coordinates, p.tensor, p.layout + partial, p.layout_source)
         for p in wrong.parts
     ]
-    found = merge(parts, wrong.sizes, shape=tuple(wrong.reference.shape)).tensor
+    shape = tuple(wrong.reference.shape)
+    found = merge(parts, wrong.sizes, shape=shape, numbers=wrong.numbers).whole
     return found.to(wrong.reference.dtype) if found is not None else None
 
 
@@ -101,11 +102,14 @@ def _size(wrong: WrongTensor, axes: Sequence[str]) -> int:
 
 
 def _pattern(
-    wrong: WrongTensor, axes: tuple[str, ...], divided: tuple[str, ...], left: float
+    wrong: WrongTensor, axes: tuple[str, ...], divided: tuple[str, ...], value: torch.Tensor
 ) -> Pattern:
     along = " and ".join(axes)
     terms = _terms(wrong.parts, axes)
-    close = f"(to {left / (norm(wrong.reference) or 1.0):.1e})"
+    close = "(exactly)"
+    if not wrong.numbers.exact:
+        left = wrong.norm(wrong.minus(value, wrong.reference))
+        close = f"(to {left / (wrong.norm(wrong.reference) or 1.0):.1e})"
     noun = _NOUNS.get(wrong.kind, "gradient" if "grad" in wrong.kind else "value")
     if divided == axes:
         text = (

@@ -15,7 +15,7 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Flat, Slices, Split
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: A dimension is not named if more than this share of its rows is in the region.  The limit is
 #: lower if rows are single elements, half of which are within rounding by chance.
@@ -30,7 +30,7 @@ Region = list[torch.Tensor]
 
 def confined(wrong: WrongTensor) -> Pattern | None:
     """Matches if all errors are within some rows and the rest of the tensor is correct."""
-    difference = wrong.value - wrong.reference
+    difference = wrong.difference
     region = _wrong_rows(difference, wrong)
     words, axis = name_region(region, wrong)
     if not words:
@@ -38,7 +38,7 @@ def confined(wrong: WrongTensor) -> Pattern | None:
     inside = torch.ones(difference.shape, dtype=torch.bool)
     for dim, mask in enumerate(region):
         inside &= mask.view([-1 if d == dim else 1 for d in range(difference.ndim)])
-    if not wrong.settles(norm(difference.masked_fill(inside, 0))):
+    if not wrong.settles(wrong.norm(difference.masked_fill(inside, 0))):
         return None
     text = f"wrong only in {words}"
     return Pattern("confined", text, axis, short=text)
@@ -77,8 +77,7 @@ def _wrong_rows(difference: torch.Tensor, wrong: WrongTensor) -> Region:
     """Masks, one per dimension, of the rows whose error exceeds rounding."""
     region = []
     for dim, length in enumerate(difference.shape):
-        rows = difference.abs().movedim(dim, 0).reshape(length, -1)
-        errors = rows.square().sum(dim=1).sqrt()
+        errors = wrong.row_errors(dim)
         if wrong.slices:
             allowed = torch.from_numpy(wrong.slices[dim])
         else:

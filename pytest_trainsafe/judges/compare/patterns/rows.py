@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import LEFT_OVER, WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import LEFT_OVER, WrongTensor
 
 #: The largest number of rows that are matched; it limits the matrix of their distances.
 MAX_ROWS = 2048
@@ -48,13 +48,13 @@ def _shifts(wrong: WrongTensor, dim: int, by: int) -> bool:
     expected = wrong.reference.narrow(dim, there, kept)
     if value.numel() < FEWEST or kept < 2:
         return False
-    error = norm(value - wrong.reference.narrow(dim, here, kept))
-    left = norm(value - expected)
+    error = wrong.norm(wrong.minus(value, wrong.reference.narrow(dim, here, kept)))
+    left = wrong.norm(wrong.minus(value, expected))
     # If the rows are all alike, a shift changes nothing and explains nothing.
     return (
         error >= wrong.error / 4
         and error > wrong.allowed
-        and left <= max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error)
+        and wrong.within(left, max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error))
     )
 
 
@@ -91,10 +91,10 @@ def _sources(wrong: WrongTensor, dim: int) -> tuple[torch.Tensor, torch.Tensor] 
     length = wrong.reference.shape[dim]
     reference, value = _rows(wrong.reference, dim), _rows(wrong.value, dim)
     width = reference.shape[1]
-    errors = (value - reference).square().sum(dim=1).sqrt()
+    errors = wrong.row_errors(dim)
     # A row with no more error than its share of rounding keeps its position.
     limit = max(2 * wrong.allowed / max(length, 1) ** 0.5, 1e-3 * wrong.error / length**0.5)
-    rows = (errors > limit).nonzero().flatten()
+    rows = (errors > (0.0 if wrong.numbers.exact else limit)).nonzero().flatten()
     if len(rows) * width < FEWEST or max(len(rows), length) > MAX_ROWS:
         return None
     columns = torch.linspace(0, width - 1, min(width, SAMPLED)).round().long()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import FEW, WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import FEW, WrongTensor
 
 
 def same_term(wrong: WrongTensor) -> Pattern | None:
@@ -17,14 +17,14 @@ def same_term(wrong: WrongTensor) -> Pattern | None:
     shape = wrong.value.shape
     if wrong.kind != "activation" or wrong.value.is_complex() or len(shape) < 2:
         return None
-    difference = wrong.value - wrong.reference
+    difference = wrong.difference
     for dim in dict.fromkeys((len(shape) - 1, 1)):
         if shape[dim] < FEW or wrong.value.numel() < 2 * shape[dim]:
             continue
         others = [each for each in range(len(shape)) if each != dim]
-        if wrong.settles(norm(_around_mean(wrong.reference, others))):
+        if wrong.settles(_around(wrong, wrong.reference, others)):
             continue
-        if wrong.settles(norm(_around_mean(difference, others))):
+        if wrong.settles(_around(wrong, difference, others)):
             what = "every row" if dim == len(shape) - 1 else "every position of a channel"
             return Pattern(
                 "same term",
@@ -38,5 +38,6 @@ def same_term(wrong: WrongTensor) -> Pattern | None:
     return None
 
 
-def _around_mean(tensor: torch.Tensor, dims: list[int]) -> torch.Tensor:
-    return tensor - tensor.mean(dim=dims, keepdim=True)
+def _around(wrong: WrongTensor, tensor: torch.Tensor, dims: list[int]) -> float:
+    """How much a tensor differs between the positions along `dims`."""
+    return wrong.norm(wrong.minus(tensor, wrong.common(tensor, dims)))

@@ -5,14 +5,16 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Collection, Iterator, Mapping
+from fractions import Fraction
 
 import msgspec
+import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.layout import Scaled
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.usage import in_print
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, by_few, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 #: The largest relative difference between a measured factor and the axis size that it is named by.
 BLUR = 0.02
@@ -34,6 +36,9 @@ MAX_NAMES = 3
 _SOME_FACTOR = "a factor is wrong, missing, or applied twice"
 _BY_CHANCE = "by chance"
 
+#: The largest denominator of a factor of exact numbers.
+FRACTIONS = 2**20
+
 #: The start of every text here.
 _IS = "the value is "
 
@@ -44,19 +49,18 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
     A tensor whose norm comes from a few elements is always close to some multiple.  For such a
     tensor the factor must be close to an axis size, its inverse, or a product of these.
     """
-    power = float(wrong.reference.abs().square().sum())
-    if power == 0:
+    factor = wrong.numbers.ratio(wrong.value, wrong.reference)
+    if factor is None:
         return None
-    factor = float((wrong.value * wrong.reference.conj()).real.sum()) / power
     names = _names(abs(factor), wrong)
     for exact, found in names.items():
-        if wrong.explains(wrong.value, wrong.reference * math.copysign(exact, factor)):
+        if wrong.explains(wrong.value, _times(wrong, math.copysign(exact, factor))):
             if factor < 0:
                 break
             return _named(factor, found, wrong)
-    if factor == 0 or by_few(wrong.reference):
+    if factor == 0 or wrong.is_by_few(wrong.reference):
         return None
-    if not wrong.explains(wrong.value, wrong.reference * factor):
+    if not wrong.explains(wrong.value, _times(wrong, factor)):
         return None
     text = f"{_IS}{_digits(factor, wrong)} times the reference"
     if factor > 0:
@@ -65,6 +69,12 @@ def scaled(wrong: WrongTensor) -> Pattern | None:
         cause = "the sign is wrong" + (" and so is the size" if abs(factor + 1) > BLUR else "")
     short = text.removeprefix(_IS)
     return Pattern("scaled", text, cause=cause, factor=factor, short=short)
+
+
+def _times(wrong: WrongTensor, factor: float) -> torch.Tensor:
+    """The reference times a factor, which stands for a fraction of small numbers if it is exact."""
+    by = Fraction(factor).limit_denominator(FRACTIONS) if wrong.numbers.exact else factor
+    return wrong.numbers.scale(wrong.reference, by)
 
 
 def _named(factor: float, names: list[str], wrong: WrongTensor) -> Pattern:
@@ -154,7 +164,7 @@ def _plain(name: str) -> str:
 
 def _digits(factor: float, wrong: WrongTensor) -> str:
     """The factor as text, with only the digits that rounding does not change, but not as 1."""
-    blur = max(wrong.allowed / norm(wrong.reference), 1e-5)
+    blur = max(wrong.allowed / wrong.norm(wrong.reference), 1e-5)
     return in_print(factor, 1.0, max(1 - math.floor(math.log10(blur)), 3))[0]
 
 

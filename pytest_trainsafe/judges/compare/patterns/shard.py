@@ -8,7 +8,7 @@ from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.indices import LayoutError, extract
 from pytest_trainsafe.core.layout import Partial, Split
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import FEW, LEFT_OVER, WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import FEW, LEFT_OVER, WrongTensor
 
 
 def other_shard(wrong: WrongTensor) -> Pattern | None:
@@ -48,15 +48,15 @@ def _whose(part: Part, axis: str, wrong: WrongTensor) -> int | None:
     expected = _part(wrong, part, axis, own)
     if expected is None or expected.shape != mine.shape:
         return None
-    error = norm(mine - expected)
-    if error <= max(3 * wrong.allowed, LEFT_OVER * norm(expected)):
+    error = wrong.norm(wrong.minus(mine, expected))
+    if wrong.within(error, max(3 * wrong.allowed, LEFT_OVER * wrong.norm(expected))):
         return own
     for other in others:
         theirs = _part(wrong, part, axis, other)
         if theirs is None or theirs.shape != mine.shape or mine.numel() < FEW:
             continue
-        left = norm(mine - theirs)
-        if left <= max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error):
+        left = wrong.norm(wrong.minus(mine, theirs))
+        if wrong.within(left, max(min(3 * wrong.allowed, error / 4), LEFT_OVER * error)):
             return other
     return None
 

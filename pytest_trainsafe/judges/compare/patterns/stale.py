@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from pytest_trainsafe.core.finding import Pattern
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, by_few, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 
 def stale(wrong: WrongTensor) -> Pattern | None:
@@ -13,7 +13,7 @@ def stale(wrong: WrongTensor) -> Pattern | None:
 
     Never matches if only a few elements differ, because they may be equal by chance.
     """
-    if by_few(wrong.value - wrong.reference):
+    if wrong.is_by_few(wrong.difference):
         return None
     for when, earlier in wrong.earlier.items():
         if earlier.shape != wrong.value.shape:
@@ -34,17 +34,15 @@ def uncleared(wrong: WrongTensor) -> Pattern | None:
     A reduction that sums over ranks multiplies what was left on each of them, so the gradient of
     the previous step may be added several times, by the size of an axis or a product of sizes.
     """
-    added = wrong.value - wrong.reference
-    if by_few(added):
+    added = wrong.difference
+    if wrong.is_by_few(added):
         return None
     for left in wrong.left:
-        power = float(left.square().sum())
-        if power == 0:
-            continue
-        times = round(float((added * left).sum()) / power)
+        ratio = wrong.numbers.ratio(added, left)
+        times = round(ratio) if ratio is not None else 0
         if not 1 <= times <= math.prod(wrong.sizes.values()):
             continue
-        if wrong.settles(norm(added - times * left)):
+        if wrong.settles(wrong.norm(wrong.minus(added, wrong.numbers.scale(left, times)))):
             often = "" if times == 1 else f"{times} times "
             return Pattern(
                 "uncleared",

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import torch
 
 from pytest_trainsafe.align.merge import Part
+from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
+from pytest_trainsafe.core.rungs.floating import FLOATING
 from pytest_trainsafe.judges.compare.tensors.errors import Norms, spread
-from pytest_trainsafe.judges.compare.tensors.errors import norm as array_norm
 
 #: An explanation may leave this share of the error unexplained even if rounding allows less.
 LEFT_OVER = 0.01
@@ -39,6 +40,7 @@ class WrongTensor:
     gradient, and `left` has what a program that does not clear its gradients may still hold of the
     previous step, in the reference's values.
     `computed` maps each rank to the micro-batches that it computes in the tensor's step.
+    `numbers` is the arithmetic of the rung.
     """
 
     value: torch.Tensor
@@ -56,11 +58,25 @@ class WrongTensor:
     left: tuple[torch.Tensor, ...] = ()
     only: str = ""
     computed: Mapping[int, frozenset[int]] = field(default_factory=dict)
+    numbers: Arithmetic = FLOATING
     error: float = field(init=False)
 
     def __post_init__(self) -> None:
         assert self.value.shape == self.reference.shape
-        object.__setattr__(self, "error", norm(self.value - self.reference))
+        object.__setattr__(self, "error", self.norm(self.difference))
+
+    @property
+    def difference(self) -> torch.Tensor:
+        """The value minus the reference."""
+        return self.minus(self.value, self.reference)
+
+    def minus(self, left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """The difference of two tensors in the arithmetic of the rung."""
+        return self.numbers.subtract(left, right)
+
+    def norm(self, tensor: torch.Tensor) -> float:
+        """How large a tensor is in the arithmetic of the rung."""
+        return self.numbers.norm(tensor)
 
     def explains(
         self,
@@ -73,7 +89,7 @@ class WrongTensor:
         `allowed` is the norm of the error that rounding explains in `target`; None for that of the
         reference.
         """
-        left = norm(value - (self.reference if target is None else target))
+        left = self.norm(self.minus(value, self.reference if target is None else target))
         return self.settles(left, allowed)
 
     def settles(self, left: float, allowed: float | None = None) -> bool:
@@ -83,7 +99,36 @@ class WrongTensor:
         """
         share = 0.25 if self.value.numel() >= FEW else 0.05
         rounding = self.allowed if allowed is None else allowed
-        return left <= max(min(3 * rounding, share * self.error), LEFT_OVER * self.error)
+        return self.within(left, max(min(3 * rounding, share * self.error), LEFT_OVER * self.error))
+
+    def within(self, left: float, limit: float) -> bool:
+        """Whether a remaining error is at most `limit`; of exact numbers, whether it is zero."""
+        return left == 0 if self.numbers.exact else left <= limit
+
+    def is_by_few(self, tensor: torch.Tensor) -> bool:
+        """Whether the tensor is too small, or carried by too few elements, to prove a pattern.
+
+        Exact numbers do not match by chance.
+        """
+        return not self.numbers.exact and by_few(tensor)
+
+    def row_errors(self, dim: int) -> torch.Tensor:
+        """The size of the difference at each index of a dimension."""
+        rows = self.difference.movedim(dim, 0).reshape(self.value.shape[dim], -1)
+        if self.numbers.exact:
+            rows = (~self.numbers.is_zero(rows)).to(torch.float64)
+        return rows.abs().square().sum(dim=1).sqrt()
+
+    def common(self, tensor: torch.Tensor, dims: Sequence[int]) -> torch.Tensor:
+        """What a tensor has at all positions along `dims`, which are kept with length 1.
+
+        That is the mean, or of exact numbers, which are equal there or not, the first.
+        """
+        if not self.numbers.exact:
+            return tensor.mean(dim=tuple(dims), keepdim=True)
+        for dim in dims:
+            tensor = tensor.narrow(dim, 0, 1)
+        return tensor
 
 
 def by_few(tensor: torch.Tensor) -> bool:
@@ -92,8 +137,3 @@ def by_few(tensor: torch.Tensor) -> bool:
     Such a tensor may match a pattern by chance.
     """
     return spread(tensor.numpy()).few > 1 / math.sqrt(CARRIERS)
-
-
-def norm(tensor: torch.Tensor) -> float:
-    """Frobenius norm."""
-    return array_norm(tensor.numpy())

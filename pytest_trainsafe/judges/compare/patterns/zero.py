@@ -6,12 +6,13 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judges.compare.patterns.regions import name_region, region_of
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor, norm
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 
 def zero(wrong: WrongTensor) -> Pattern | None:
     """Matches if all values are zero and the reference's are not."""
-    if bool(wrong.value.any()) or not bool(wrong.reference.any()):
+    none = wrong.numbers.is_zero
+    if not bool(none(wrong.value).all()) or bool(none(wrong.reference).all()):
         return None
     if wrong.kind == "update":
         cause = "the parameter is not stepped: the optimizer does not hold it, or sees no gradient"
@@ -22,11 +23,10 @@ def zero(wrong: WrongTensor) -> Pattern | None:
 
 def zero_in_part(wrong: WrongTensor) -> Pattern | None:
     """Matches if some values are wrongly zero and all others are correct."""
-    cleared = (wrong.value == 0) & (wrong.reference != 0)
+    cleared = wrong.numbers.is_zero(wrong.value) & ~wrong.numbers.is_zero(wrong.reference)
     if not bool(cleared.any()):
         return None
-    rest = (wrong.value - wrong.reference).masked_fill(cleared, 0)
-    if not wrong.settles(norm(rest)):
+    if not wrong.settles(wrong.norm(wrong.difference.masked_fill(cleared, 0))):
         return None
     region = region_of(cleared)
     words, axis = name_region(region, wrong)

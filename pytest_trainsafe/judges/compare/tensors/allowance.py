@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.tensors.errors import Errors, Norms, Wide, spread
 
 #: A norm over n elements of equal size fluctuates by about 1/sqrt(n).  Here n is the participation
@@ -62,7 +62,7 @@ def allowance(
     error of known size.
     """
     assert responses, "an allowance needs at least one measured response"
-    factor = precision(dtype).safety * loosened
+    factor = rung_named(dtype).safety * loosened
     own = spread(reference)
     size = math.sqrt(own.power)
     response = least_response(size, [r.norm for r in responses], dtype, least)
@@ -84,7 +84,7 @@ def least_response(size: float, measured: Sequence[float], dtype: str, least: fl
     is a lower bound that is known without a measurement.  The third norm is the smallest plausible
     change in `dtype`, which is proportional to `size`, the norm of the reference.
     """
-    return max(*measured, precision(dtype).floor * precision(dtype).epsilon * size, least)
+    return max(*measured, rung_named(dtype).floor * rung_named(dtype).epsilon * size, least)
 
 
 def _slices(

@@ -15,14 +15,13 @@ from typing import cast
 import numpy as np
 import numpy.typing as npt
 
+from pytest_trainsafe.core.rungs.floating import frobenius
+
 Wide = npt.NDArray[np.float64] | npt.NDArray[np.complex128]
 Norms = npt.NDArray[np.float64]
 
 #: Elements processed at a time: large tensors are read from memory once and not copied.
 BLOCK = 2**16
-
-#: Vectors of up to this many elements start no BLAS threads; OpenBLAS starts them above 10,000.
-UNTHREADED = 2**13
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +90,7 @@ def _few(fourth: Norms, power: Norms) -> Norms:
 
 def norm(array: npt.NDArray[np.generic]) -> float:
     """Frobenius norm; integers and booleans count as floats."""
-    wide = array if array.dtype.kind in "fc" else array.astype(np.float64)
-    flat = np.ascontiguousarray(wide).reshape(-1)
-    pieces = (flat[at : at + UNTHREADED] for at in range(0, flat.size, UNTHREADED))
-    return math.sqrt(sum(float(np.vdot(piece, piece).real) for piece in pieces))
+    return frobenius(array if array.dtype.kind in "fc" else array.astype(np.float64))
 
 
 def finite(array: npt.NDArray[np.generic]) -> bool:

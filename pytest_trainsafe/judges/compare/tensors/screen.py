@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.align.sketched import Sketched
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.tensors.allowance import PROJECTION_FLOOR, least_response
 from pytest_trainsafe.trace.tensors.sketch import COLUMNS, ROWS
 
@@ -72,13 +72,13 @@ def screen_tensor(
     if not responses:
         return SketchJudgement(True, 0.0, 0.0) if error <= EQUAL * size else SUSPECT
     response = least_response(size, responses, dtype, least)
-    allowed = precision(dtype).safety * loosened * response
+    allowed = rung_named(dtype).safety * loosened * response
     ratio = error / allowed if error and allowed else math.inf if error else 0.0
-    if precision(dtype).low and error and size:
+    if rung_named(dtype).low and error and size:
         shares = [abs(response.along(reference)) for response in apart]
         floor = PROJECTION_FLOOR * response / size
         noise = 3 * _PROJECTION_DEVIATION * error / size
-        most = precision(dtype).safety * loosened * max(*shares, floor) + noise
+        most = rung_named(dtype).safety * loosened * max(*shares, floor) + noise
         along = abs(difference.along(reference))
         ratio = max(ratio, CLEARED * along / most)
     return SketchJudgement(ratio <= CLEARED, ratio, allowed / size if size else 0.0)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.tensors.allowance import Allowance, allowance
 from pytest_trainsafe.judges.compare.tensors.errors import (
     Errors,
@@ -58,7 +58,8 @@ def judge_tensor(
 ) -> TensorJudgement:
     """Judge a candidate's array; `others` has the same tensor in the runs that measure rounding.
 
-    Integers and booleans are compared exactly, and so is everything if there are no `others`.
+    Integers, booleans and exact numbers are compared exactly, and so is everything if there are no
+    `others`.
     Other arrays must be float64 or complex128; `reference` and `others` must be finite and have the
     same shape.  `loosened` and `least` are passed to `allowance`.  The error is checked in the
     whole array and in every slice (the values at one index of one dimension).  If `whole` is true,
@@ -97,7 +98,7 @@ def judge_allowed(
     """
     if candidate.shape != reference.shape:
         return _shape(candidate, reference)
-    if reference.dtype.kind not in "fc":
+    if reference.dtype.kind not in "fc" or rung_named(dtype).exact:
         return _exact(candidate, reference)
     if not finite(candidate):
         return _non_finite(candidate)
@@ -132,7 +133,7 @@ def _numeric(errors: Errors, allowed: Allowance, size: float, dtype: str) -> Ten
                 check = "slice"
                 error, bound = float(wrong[worst]) / unit, float(limit[worst]) / unit
                 message = _slice_message(dim, worst, int((over > 1).sum()), over.size)
-    if precision(dtype).low:
+    if rung_named(dtype).low:
         scale = _over(abs(errors.along), allowed.along)
         if scale > ratio:
             ratio = scale

@@ -15,6 +15,7 @@ from cachetools import LRUCache
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.merge import Merged
 from pytest_trainsafe.align.updates import ends
+from pytest_trainsafe.core.rungs.floating import arithmetic_of
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace
 
@@ -60,8 +61,8 @@ class Values:
         return found
 
     def tensor(self, id: TensorId) -> torch.Tensor | None:
-        """The logical tensor of `id`; None if its parts do not fit together."""
-        return self.merged(id).tensor
+        """The logical tensor of `id`; None if its parts do not fit together or are missing."""
+        return self.merged(id).whole
 
     def update(self, id: TensorId) -> torch.Tensor | None:
         """The change of the parameter (or master copy) `id` in its step: value after minus before.
@@ -76,7 +77,7 @@ class Values:
         self._kept.pop(before, None)
         if new is None or old is None or new.shape != old.shape:
             return None
-        return new - old
+        return arithmetic_of(new.dtype, self.trace.numbers).subtract(new, old)
 
 
 def _bytes(merged: Merged) -> int:

@@ -16,9 +16,9 @@ import torch
 import xxhash
 from cachetools import LRUCache
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.allowance import Allowance
 from pytest_trainsafe.judges.compare.tensors.errors import finite, norm
 from pytest_trainsafe.judges.compare.tensors.tensor import allowance_by
@@ -92,7 +92,7 @@ class ReferenceTolerances:
     `rung` has the reference's Trace in one dtype, and those of the runs that measure rounding.
     """
 
-    def __init__(self, rung: Rung) -> None:
+    def __init__(self, rung: RungTraces) -> None:
         self.dtype = rung.dtype
         self.reference = Values(rung.reference)
         traces = rung.measures()
@@ -182,7 +182,7 @@ class ReferenceTolerances:
             assert after is not None, id
             # Stored values are rounded, and so is the difference of two of them.
             least = 0.5 * self.epsilon(id) * norm(after.numpy())
-            if precision(self.dtype).low:
+            if rung_named(self.dtype).low:
                 least = max(least, flipped(norm(expected.numpy()), expected.numel()))
             present = [without(other, undetermined) for other in others if other is not None]
             found = self._make(expected, present, loosened, least)
@@ -323,4 +323,4 @@ def flipped(size: float, elements: int) -> float:
     """
     elements = max(elements, 1)
     flipped = min(max(2.0, FLIPPED * elements), elements)
-    return 2 * size * math.sqrt(flipped / elements) / precision("bfloat16").safety
+    return 2 * size * math.sqrt(flipped / elements) / rung_named("bfloat16").safety

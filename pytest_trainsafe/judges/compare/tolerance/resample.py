@@ -15,6 +15,7 @@ from dataclasses import dataclass
 import msgspec
 
 from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.comparison import Comparison
 
 
@@ -22,31 +23,25 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 class SamplingRound:
     """A round of measurement: the total number of noise samples, and the failures that need them.
 
-    A failure needs the round if its error, divided by the allowed error, is below `near_float64` in
-    float64, or below `near` in other dtypes.
+    A failure needs the round if its error, divided by the allowed error, is below `near`, or if
+    that is None, below the limit of the rung, `Rung.resampled`.
     """
 
     samples: int
-    near_float64: float
-    near: float
+    near: float | None = None
 
     def is_for(self, dtype: str, ratio: float) -> bool:
         """Whether a failure in `dtype` with this ratio of error to allowance needs the round."""
-        return ratio < (self.near_float64 if dtype == "float64" else self.near)
+        return ratio < (rung_named(dtype).resampled if self.near is None else self.near)
 
 
 #: A failure below this ratio after the last round is undecided if rounding flipped updates in an
 #: earlier step.
 LAST_NEAR = 4.0
 
-#: A sample of a single Gaussian number is 10 000 times too small once in 10 000 times.  In float64
-#: a saturated softmax amplifies rounding by more, and bugs exceed it by 1e9.  With eight samples, a
-#: failure exceeds its allowance 4 times only if the samples diverge from each other.
-ROUNDS = (
-    SamplingRound(3, 1e8, 1e4),
-    SamplingRound(8, 1e8, 1e4),
-    SamplingRound(24, LAST_NEAR, LAST_NEAR),
-)
+#: With eight samples, a failure exceeds its allowance 4 times only if the samples diverge from each
+#: other.
+ROUNDS = (SamplingRound(3), SamplingRound(8), SamplingRound(24, LAST_NEAR))
 
 #: The checks that use the measured rounding.
 _MEASURED = frozenset({"norm", "slice", "projection", "decision"})
@@ -62,7 +57,7 @@ def needs_samples(comparison: Comparison, round: SamplingRound) -> bool:
     lead = min(failing, key=lambda finding: finding.order, default=None)
     if lead is None:
         return False
-    if round.near > LAST_NEAR and _is_of_noise(comparison, lead):
+    if round.near is None and _is_of_noise(comparison, lead):
         return True
     return round.is_for(comparison.dtype, _ratio(lead))
 

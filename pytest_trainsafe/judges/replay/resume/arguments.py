@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.core.axes import DTYPES, mesh_axis, parallel_axes
+from pytest_trainsafe.core.axes import mesh_axis, parallel_axes
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import rung_names
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
 from pytest_trainsafe.launch.task import Function, Task
@@ -78,10 +79,10 @@ def _dtypes(traces: Traces, given: object) -> tuple[str, ...]:
             'such as ["float64", "bfloat16"]'
         )
     for each in given:
-        if each not in DTYPES:
+        if each not in rung_names():
             raise ArgumentError(
                 f"assert_resumable was given the dtype {shown(each)}; dtypes takes some of "
-                f"{listing(DTYPES)}{nearest(str(each), DTYPES)}"
+                f"{listing(rung_names())}{nearest(str(each), rung_names())}"
             )
     return tuple(dict.fromkeys(given)) or traces.case.rungs[:1]
 

@@ -8,7 +8,7 @@ from msgspec import structs
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
@@ -32,7 +32,7 @@ def judge_layout(
     program does not take the same number of steps at `point`.
     """
     assert resumed.resume is not None
-    noisy = structs.replace(resumed, perturbation=precision(rounding).epsilon)
+    noisy = structs.replace(resumed, perturbation=rung_named(rounding).epsilon)
     elsewhere = structs.replace(resumed, axes=point.values, mesh=point.mesh.declared)
     for each in (noisy, elsewhere):
         traces.runs.start(each)

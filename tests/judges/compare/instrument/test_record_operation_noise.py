@@ -6,11 +6,11 @@ import pytest
 import torch
 from torch import nn
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.judges.compare.instrument.perturb_operations import OperationNoise, is_rounded
 
-EPS = precision("float64").epsilon
+EPS = rung_named("float64").epsilon
 
 
 def noisy(seed: int = 0) -> OperationNoise:

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.core.precision import precision
+from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import context
@@ -108,7 +108,7 @@ def test_noise_has_the_size_of_one_rounding_error(record: Any, dtype: str) -> No
         got[len(got)] = leaf.grad
 
     clean = record(train, dtype=dtype)
-    noisy = record(train, dtype=dtype, perturbation=precision(dtype).epsilon)
+    noisy = record(train, dtype=dtype, perturbation=rung_named(dtype).epsilon)
     pairs = [
         (
             run.get("activation", "0.output").double(),
@@ -119,7 +119,7 @@ def test_noise_has_the_size_of_one_rounding_error(record: Any, dtype: str) -> No
     assert torch.equal(got[0], weights)
     both = [(*pair, grad.double()) for pair, grad in zip(pairs, got.values(), strict=True)]
     for exact, perturbed in zip(*both, strict=True):
-        size = float((perturbed - exact).norm() / exact.norm()) / precision(dtype).epsilon
+        size = float((perturbed - exact).norm() / exact.norm()) / rung_named(dtype).epsilon
         assert 0.2 <= size <= 1.2, size
 
 
@@ -228,7 +228,7 @@ def test_under_noise_an_output_that_another_is_computed_from_has_a_recorded_grad
             _, weights = model(X[0])
             weights.square().sum().backward()
 
-    plain, noisy = record(train), record(train, perturbation=precision("float32").epsilon)
+    plain, noisy = record(train), record(train, perturbation=rung_named("float32").epsilon)
     assert plain.paths("activation_grad") == noisy.paths("activation_grad")
     for kind in ("activation", "activation_grad"):
         for place in ("0.output.0", "0.output.1"):

@@ -11,7 +11,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.description import located
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.reader import RankTrace, Trace
@@ -20,12 +20,12 @@ from pytest_trainsafe.trace.schema import ModuleEvent
 PROGRAM = Program(path="package.fit:train")
 
 
-def blamed(rung: Rung) -> list[Fault]:
+def blamed(rung: RungTraces) -> list[Fault]:
     """The faults of a rung, as if it had been rewritten."""
     return blame(rung, with_factor(rung, compare(rung)), {}, Stages(rung.candidate))
 
 
-def located_faults(rung: Rung) -> Located:
+def located_faults(rung: RungTraces) -> Located:
     """The report on the faults of a rung."""
     comparison = with_factor(rung, compare(rung))
     faults = blame(rung, comparison, {}, Stages(rung.candidate))
@@ -38,12 +38,12 @@ def text_of(found: Located) -> str:
     return " ".join(f"{label} {text}" for label, text in found.rows)
 
 
-def noting(rung: Rung, *facts: msgspec.Struct) -> Rung:
+def noting(rung: RungTraces, *facts: msgspec.Struct) -> RungTraces:
     """The rung as if the candidate had also recorded `facts`."""
     return dataclasses.replace(rung, candidate=_noting(rung.candidate, facts))
 
 
-def calling(rung: Rung, **callers: str) -> Rung:
+def calling(rung: RungTraces, **callers: str) -> RungTraces:
     """The rung as if these modules called its modules: `calling(rung, fc1="block")`."""
     facts = tuple(Caller(name, by) for name, by in callers.items())
     return dataclasses.replace(
@@ -66,7 +66,7 @@ def with_facts(rank: RankTrace, *facts: msgspec.Struct) -> dict[type, list[msgsp
     return found
 
 
-def described(rung: Rung, *modules: ModuleEvent) -> Rung:
+def described(rung: RungTraces, *modules: ModuleEvent) -> RungTraces:
     """The rung with `modules` as the descriptions of these modules of the candidate."""
     trace = rung.candidate
     ranks = [

@@ -13,7 +13,7 @@ from pytest_trainsafe.core.indices import extract
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind, TensorId
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Caller
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
@@ -96,7 +96,7 @@ def rung(
     candidate: Iterable[Flow],
     point: Point,
     callers: Mapping[str, str] | None = None,
-) -> Rung:
+) -> RungTraces:
     """A candidate at `point` and its reference, with a perturbed reference that allows rounding."""
     reference, candidate = list(reference), list(candidate)
     modules: dict[str, int | None] = dict.fromkeys(
@@ -108,7 +108,7 @@ def rung(
         else each
         for each in reference
     ]
-    return Rung(
+    return RungTraces(
         "float64",
         write(directory / "candidate", candidate, point, modules, callers),
         write(directory / "reference", reference, SINGLE, modules, callers),

@@ -9,7 +9,7 @@ import pytest
 from pytest_trainsafe.align.calls import renumbered
 from pytest_trainsafe.judges.compare.localize.budget import Deadline
 from pytest_trainsafe.judges.compare.localize.search import Search
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def search(candidate_trace, reference_trace) -> Callable[..., Search]:
     """Makes a localisation in one dtype, whether or not the candidate failed."""
 
     def made(dtype: str = "float64") -> Search:
-        rung = Rung(
+        rung = RungTraces(
             dtype=dtype,
             candidate=renumbered(candidate_trace.at(dtype), reference_trace.at(dtype)),
             reference=reference_trace.at(dtype),

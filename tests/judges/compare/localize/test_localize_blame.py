@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.scales import scales
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 TP = Point.of(tp=2)
 
@@ -56,7 +56,7 @@ def wrong(at: dict[str, int], part: torch.Tensor) -> torch.Tensor:
     return part + at["tp"]
 
 
-def blamed(made: Rung) -> list[Fault]:
+def blamed(made: RungTraces) -> list[Fault]:
     """The faults of a Run whose outputs were all rewritten."""
     rewrites = scales(made.reference, made.candidate)
     return blame(made, compare(made), rewrites, Stages(made.candidate))

@@ -11,7 +11,7 @@ from clipped_traces import rung
 from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -25,13 +25,13 @@ EVALUATED = (EVALUATES,)
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
     """The output of the norm is wrong, in every micro-batch."""
     differs = only("activation", "norm.output", lambda r, at, part: part + 1)
     return calling(rung(tmp_path_factory.mktemp("conditions"), TP, differs), fc1="", norm="")
 
 
-def in_the_reference_too(rung: Rung, *facts: msgspec.Struct) -> Rung:
+def in_the_reference_too(rung: RungTraces, *facts: msgspec.Struct) -> RungTraces:
     trace = rung.reference
     ranks = [dataclasses.replace(rank, facts=with_facts(rank, *facts)) for rank in trace.ranks]
     both = dataclasses.replace(rung, reference=Trace(trace.path, trace.manifest, ranks))
@@ -39,7 +39,7 @@ def in_the_reference_too(rung: Rung, *facts: msgspec.Struct) -> Rung:
 
 
 def test_parameters_changed_during_the_step_are_reported_with_the_line_that_changes_them(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     altered = noting(wrong, *ALTERED)
     conditions = [fault.condition for fault in blamed(altered) if fault.target == "norm"]
@@ -52,21 +52,21 @@ def test_parameters_changed_during_the_step_are_reported_with_the_line_that_chan
 
 
 def test_a_module_in_evaluation_mode_is_reported_with_the_line_that_sets_the_mode(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     found = located_faults(noting(wrong, *EVALUATED))
     assert "the forward of norm: it runs in evaluation mode" in text_of(found)
     assert (found.source, found.what) == ("/me/fit.py:9", "switches to evaluation mode")
 
 
-def test_a_condition_that_the_reference_also_has_is_not_reported(wrong: Rung) -> None:
+def test_a_condition_that_the_reference_also_has_is_not_reported(wrong: RungTraces) -> None:
     both = in_the_reference_too(wrong, *EVALUATED, *ALTERED, Altered(0, 0, "norm"))
     assert {fault.condition for fault in blamed(both)} == {""}
     assert located_faults(both).what == "module class Norm"
 
 
 def test_a_module_in_evaluation_mode_only_in_the_reference_is_reported_in_training_mode(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     both = in_the_reference_too(wrong, *EVALUATED)
     text = text_of(located_faults(dataclasses.replace(both, candidate=wrong.candidate)))

@@ -17,13 +17,13 @@ from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM as OUTSIDE
 from pytest_trainsafe.judges.compare.localize.blame import Fault
 from pytest_trainsafe.judges.compare.localize.description import located
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 
 TP = Point.of(tp=2)
 CLEARED = "the model is not at fault"
 
 
-def report(wrong: Rung, *faults: Fault) -> str:
+def report(wrong: RungTraces, *faults: Fault) -> str:
     """The text on `faults`."""
     comparison = with_factor(wrong, compare(wrong))
     return text_of(located(faults, comparison, wrong, PROGRAM, ""))
@@ -34,7 +34,7 @@ def shifted(kind: Kind, path: str) -> Edit:
 
 
 @pytest.fixture(scope="module")
-def of_fc1(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+def of_fc1(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
     """The output of fc1 is wrong; the model calls fc1 and the norm."""
     made = rung(tmp_path_factory.mktemp("fc1"), TP, shifted("activation", "fc1.output"))
     return calling(made, fc1="", norm="")
@@ -53,7 +53,7 @@ def of_fc1(tmp_path_factory: pytest.TempPathFactory) -> Rung:
     ids=lambda fault: f"{fault.phase} {fault.target}",
 )
 def test_the_model_is_cleared_only_if_no_part_of_it_is_at_fault(
-    of_fc1: Rung, outside: Fault, inside: Fault
+    of_fc1: RungTraces, outside: Fault, inside: Fault
 ) -> None:
     assert CLEARED in report(of_fc1, outside)
     assert CLEARED in report(of_fc1, outside, Fault("optimizer", "fc1.weight"))
@@ -68,13 +68,13 @@ def test_a_wrong_reported_loss_clears_the_model_only_if_no_part_of_it_is_at_faul
     assert CLEARED not in report(wrong, Fault("loss", OUTSIDE), Fault("weights", "fc1.bias"))
 
 
-def test_modules_of_which_one_differs_are_not_said_to_agree(of_fc1: Rung) -> None:
+def test_modules_of_which_one_differs_are_not_said_to_agree(of_fc1: RungTraces) -> None:
     assert "agrees; the loss" not in report(of_fc1, Fault("loss", OUTSIDE))
     assert "agree" not in report(of_fc1, Fault("backward", OUTSIDE))
 
 
 def test_code_between_modules_of_which_one_differs_is_described_without_their_agreement(
-    of_fc1: Rung,
+    of_fc1: RungTraces,
 ) -> None:
     """The wrong input of a module makes its output wrong; both Runs go on with equal outputs."""
     text = report(of_fc1, Fault("forward", "", between=True))
@@ -91,7 +91,7 @@ def test_a_module_whose_arriving_gradient_differs_is_described_without_its_agree
 
 
 def test_a_group_of_modules_is_said_to_have_uncompared_inputs_if_one_of_them_has(
-    of_fc1: Rung,
+    of_fc1: RungTraces,
 ) -> None:
     first, second = Fault("forward", "fc1"), Fault("forward", "fc1", not_compared=True)
     assert "given equal inputs" not in report(of_fc1, first, second)

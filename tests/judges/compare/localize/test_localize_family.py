@@ -13,7 +13,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.localize.search import family_of
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
 
@@ -21,7 +21,7 @@ from pytest_trainsafe.sweep.program import Program
 @pytest.fixture(scope="module")
 def families(tmp_path_factory: pytest.TempPathFactory):
     """The family of a failure of one tensor, with a Point and arguments of the candidate."""
-    made: dict[str, tuple[Rung, Comparison]] = {}
+    made: dict[str, tuple[RungTraces, Comparison]] = {}
 
     def family(path: str, point: Point, arguments: dict[str, object]) -> object:
         if path not in made:

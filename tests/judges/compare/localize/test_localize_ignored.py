@@ -13,7 +13,7 @@ from compare_traces import only
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
 
@@ -23,13 +23,13 @@ BUCKET = Reduction("all_reduce(SUM)", ("dp",), "/me/fit.py:33", "", 500)
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
     """A bias of 16 elements whose gradient is not reduced."""
     double = only("main_grad", "fc1.bias", lambda r, at, part: part * 2)
     return rung(tmp_path_factory.mktemp("ignored"), Point.of(dp=2), double, limit=0)
 
 
-def with_dtensors(given: Rung, *names: str) -> Rung:
+def with_dtensors(given: RungTraces, *names: str) -> RungTraces:
     """The rung, of whose candidate these parameters are DTensors, as FSDP2 makes them."""
     ranks = []
     for rank in given.candidate.ranks:
@@ -44,11 +44,11 @@ def with_dtensors(given: Rung, *names: str) -> Rung:
     return dataclasses.replace(given, candidate=Trace(trace.path, trace.manifest, ranks))
 
 
-def places(given: Rung, *lines: Reduction | Site) -> Places:
+def places(given: RungTraces, *lines: Reduction | Site) -> Places:
     return Places(noting(given, FSDP, *lines).candidate, PROGRAM)
 
 
-def test_a_reduce_scatter_is_not_listed_for_an_ignored_parameter(wrong: Rung) -> None:
+def test_a_reduce_scatter_is_not_listed_for_an_ignored_parameter(wrong: RungTraces) -> None:
     others = with_dtensors(wrong, "fc1.weight", "fc2.weight")
     assert places(others, SCATTER).listed("reduction", ["fc1.bias"]) == []
     assert places(others, SCATTER, BUCKET).listed("reduction", ["fc1.bias"]) == [BUCKET]
@@ -56,7 +56,7 @@ def test_a_reduce_scatter_is_not_listed_for_an_ignored_parameter(wrong: Rung) ->
     assert what == "fully_shard is applied here and does not shard these parameters"
 
 
-def test_a_reduce_scatter_is_listed_for_a_parameter_that_fsdp2_shards(wrong: Rung) -> None:
+def test_a_reduce_scatter_is_listed_for_a_parameter_that_fsdp2_shards(wrong: RungTraces) -> None:
     sharded = with_dtensors(wrong, "fc1.weight", "fc1.bias")
     assert places(sharded, SCATTER).listed("reduction", ["fc1.bias"]) == [SCATTER]
     _, what = places(sharded, SCATTER).of_phase("reduction", compare(sharded), ["fc1.bias"])
@@ -64,6 +64,6 @@ def test_a_reduce_scatter_is_listed_for_a_parameter_that_fsdp2_shards(wrong: Run
     assert what == f"fully_shard is applied here and {does}"
 
 
-def test_a_reduce_scatter_of_the_programs_own_is_listed_without_fsdp2(wrong: Rung) -> None:
+def test_a_reduce_scatter_of_the_programs_own_is_listed_without_fsdp2(wrong: RungTraces) -> None:
     own = Places(noting(wrong, SCATTER).candidate, PROGRAM)
     assert own.listed("reduction", ["fc1.bias"]) == [SCATTER]

@@ -12,7 +12,7 @@ from compare_traces import Record, training, write
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.initial import initial
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
 
@@ -45,7 +45,7 @@ def report(folder: Path, gone: str, modules: tuple[str, ...]) -> str:
     records = [renamed(record) for record in training(steps=1)]
     reference = write(folder / "reference", records)
     candidate = write(folder / "candidate", records, Point.of(pp=2), edit=without)
-    rung = Rung("float64", watched(candidate, modules), reference)
+    rung = RungTraces("float64", watched(candidate, modules), reference)
     rows = initial(compare(rung), rung.candidate).rows
     return " ".join(text for _, text in rows)
 

@@ -16,7 +16,7 @@ from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
 
 TP = Point.of(tp=2)
@@ -26,38 +26,38 @@ PLACED = SetUp("norm", "/me/apply.py:7")
 MADE = Made("output", "norm", "/me/split.py:4")
 
 
-def look_at(wrong: Rung, *facts: msgspec.Struct) -> str:
+def look_at(wrong: RungTraces, *facts: msgspec.Struct) -> str:
     """The description of the code at fault."""
     return located_faults(noting(wrong, *facts)).what
 
 
 @pytest.fixture(scope="module")
-def of_norm(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+def of_norm(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
     """The output of the norm is wrong."""
     differs = only("activation", "norm.output", lambda r, at, part: part + 1)
     return calling(rung(tmp_path_factory.mktemp("norm"), TP, differs), fc1="", norm="")
 
 
 def test_a_faulty_module_is_reported_with_the_line_that_put_it_into_the_model(
-    of_norm: Rung,
+    of_norm: RungTraces,
 ) -> None:
     assert look_at(of_norm, PLACED) == "module class Norm; norm is set up at /me/apply.py:7"
 
 
 def test_the_line_that_makes_a_modules_output_is_preferred_to_the_line_of_its_set_up(
-    of_norm: Rung,
+    of_norm: RungTraces,
 ) -> None:
     found = look_at(of_norm, PLACED, MADE)
     assert found == "module class Norm; its output is made at /me/split.py:4"
 
 
-def test_lines_of_modules_that_are_not_faulty_are_not_named(of_norm: Rung) -> None:
+def test_lines_of_modules_that_are_not_faulty_are_not_named(of_norm: RungTraces) -> None:
     others = SetUp("fc1", "/me/apply.py:7"), Made("output", "fc1", "/me/split.py:4")
     assert look_at(of_norm, *others) == "module class Norm"
 
 
 def test_lines_in_an_installed_package_and_the_line_of_the_class_itself_are_not_named(
-    of_norm: Rung,
+    of_norm: RungTraces,
 ) -> None:
     for line in (located_faults(of_norm).source, "/env/site-packages/framework/loop.py:5"):
         facts = SetUp("norm", line), Made("output", "norm", line)
@@ -132,7 +132,9 @@ def test_a_loss_that_agrees_is_scaled_on_a_line_below_the_one_that_reports_it(
     assert located_faults(noting(wrong, BACKWARD, reported, again)).source == "/me/fit.py:33"
 
 
-def test_a_module_is_named_with_the_users_line_in_the_constructor_around_it(of_norm: Rung) -> None:
+def test_a_module_is_named_with_the_users_line_in_the_constructor_around_it(
+    of_norm: RungTraces,
+) -> None:
     inside = SetUp("norm", "/env/site-packages/framework/loop.py:5", "/me/stage.py:12")
     assert look_at(of_norm, inside) == "module class Norm; norm is set up at /me/stage.py:12"
 
@@ -149,7 +151,7 @@ def test_a_second_class_with_wrong_weight_gradients_is_named(tmp_path: Path) -> 
 
 
 def test_annotations_are_located_where_they_are_passed_unless_they_are_in_a_file(
-    of_norm: Rung,
+    of_norm: RungTraces,
 ) -> None:
     def place(*facts: msgspec.Struct) -> tuple[str, str]:
         return Places(noting(of_norm, *facts).candidate, PROGRAM).of_annotations()
@@ -161,7 +163,7 @@ def test_annotations_are_located_where_they_are_passed_unless_they_are_in_a_file
 
 
 def test_a_line_that_passes_no_annotation_is_not_named_as_the_one_that_passes_them(
-    of_norm: Rung,
+    of_norm: RungTraces,
 ) -> None:
     watch = Site("watch", "/me/fit.py:12")
     noted = noting(of_norm, watch, Annotations())

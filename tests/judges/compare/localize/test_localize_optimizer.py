@@ -19,7 +19,7 @@ from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.explain.common_step import follow_a_factor
 from pytest_trainsafe.judges.compare.localize.blame import Stages, blame
 from pytest_trainsafe.judges.compare.localize.description import located
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
 
@@ -64,7 +64,7 @@ def shifted(kind: Kind, path: str) -> Edit:
     return only(kind, path, lambda record, at, part: part + 1.0, step=0)
 
 
-def blamed(wrong: Rung) -> list[tuple[str, str]]:
+def blamed(wrong: RungTraces) -> list[tuple[str, str]]:
     comparison = with_factor(wrong, compare(wrong))
     faults = blame(wrong, comparison, REWRITE, Stages(wrong.candidate))
     return [(fault.phase, fault.target) for fault in faults]

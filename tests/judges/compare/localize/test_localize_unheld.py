@@ -17,7 +17,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.rung import Rung
+from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Changed, Site, Unheld
 
@@ -40,17 +40,17 @@ def moved(path: str) -> Edit:
 
 
 @pytest.fixture(scope="module")
-def wrong(tmp_path_factory: pytest.TempPathFactory) -> Rung:
+def wrong(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
     """A rung in which the value of AVERAGE after a step is wrong."""
     return rung(tmp_path_factory.mktemp("unheld"), DP, moved(AVERAGE), limit=0)
 
 
-def in_reference(given: Rung, *facts: msgspec.Struct) -> Rung:
+def in_reference(given: RungTraces, *facts: msgspec.Struct) -> RungTraces:
     as_candidate = noting(dataclasses.replace(given, candidate=given.reference), *facts)
     return dataclasses.replace(given, reference=as_candidate.candidate)
 
 
-def on_ranks(given: Rung, *lines: tuple[msgspec.Struct, ...]) -> Rung:
+def on_ranks(given: RungTraces, *lines: tuple[msgspec.Struct, ...]) -> RungTraces:
     """The rung as if each rank of the candidate had recorded its own of `lines`."""
     ranks = [
         dataclasses.replace(rank, facts=with_facts(rank, *own))
@@ -59,17 +59,17 @@ def on_ranks(given: Rung, *lines: tuple[msgspec.Struct, ...]) -> Rung:
     return dataclasses.replace(given, candidate=given.candidate.with_ranks(ranks))
 
 
-def report(given: Rung, ours: tuple[Changed, ...], theirs: tuple[Changed, ...]) -> Located:
+def report(given: RungTraces, ours: tuple[Changed, ...], theirs: tuple[Changed, ...]) -> Located:
     known = in_reference(noting(given, UNHELD, STEP, *ours), UNHELD, *theirs)
     return located_faults(known)
 
 
-def pairs(given: Rung) -> list[tuple[str, str]]:
+def pairs(given: RungTraces) -> list[tuple[str, str]]:
     return [(fault.phase, fault.target) for fault in blamed(given)]
 
 
 def test_only_what_is_known_to_be_held_by_no_optimizer_of_both_is_not_blamed_on_its_step(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     assert pairs(in_reference(noting(wrong, UNHELD), UNHELD)) == [("unheld", AVERAGE)]
     assert pairs(wrong) == [("optimizer", AVERAGE)]
@@ -77,7 +77,7 @@ def test_only_what_is_known_to_be_held_by_no_optimizer_of_both_is_not_blamed_on_
     assert pairs(in_reference(noting(wrong, UNHELD), Unheld())) == [("optimizer", AVERAGE)]
 
 
-def test_a_parameter_that_some_ranks_optimizer_holds_is_held(wrong: Rung) -> None:
+def test_a_parameter_that_some_ranks_optimizer_holds_is_held(wrong: RungTraces) -> None:
     """Ranks that shard the optimizer's state hold different parameters."""
     sharded = in_reference(on_ranks(wrong, (UNHELD,), (Unheld(),)), UNHELD)
     assert pairs(sharded) == [("optimizer", AVERAGE)]
@@ -89,7 +89,7 @@ def test_an_average_follows_a_wrong_trained_parameter_and_is_not_blamed(tmp_path
 
 
 def test_the_report_says_that_the_programs_own_code_changes_it_and_names_the_line(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     found = report(wrong, (LERP, SEND), (LERP, SEND))
     assert (
@@ -105,7 +105,7 @@ def test_the_report_says_that_the_programs_own_code_changes_it_and_names_the_lin
         assert clause not in text_of(found)
 
 
-def test_a_change_on_the_other_side_of_the_optimizers_step_is_named(wrong: Rung) -> None:
+def test_a_change_on_the_other_side_of_the_optimizers_step_is_named(wrong: RungTraces) -> None:
     found = report(wrong, (EARLY,), (LERP,))
     assert "changes it before the optimizer's step, and in the reference after it" in text_of(found)
     assert found.what.endswith("called at /me/fit.py:39")
@@ -113,7 +113,7 @@ def test_a_change_on_the_other_side_of_the_optimizers_step_is_named(wrong: Rung)
     assert "before the optimizer's step" not in text_of(report(wrong, (EARLY, LERP), (LERP,)))
 
 
-def test_another_number_than_the_references_is_named(wrong: Rung) -> None:
+def test_another_number_than_the_references_is_named(wrong: RungTraces) -> None:
     other = Changed(0, LERP.at, "lerp_", LERP.caller, True, (0.125,), (AVERAGE,))
     found = report(wrong, (other,), (LERP,))
     assert "lerp_ at /me/ema.py:5 gets 0.125, and in the reference 0.25" in text_of(found)
@@ -122,7 +122,7 @@ def test_another_number_than_the_references_is_named(wrong: Rung) -> None:
 
 
 def test_a_rank_on_which_nothing_changes_it_and_the_references_other_line_are_named(
-    wrong: Rung,
+    wrong: RungTraces,
 ) -> None:
     idle = in_reference(on_ranks(wrong, (UNHELD, LERP), (UNHELD,)), UNHELD, LERP, SEND)
     found = located_faults(idle)
@@ -131,13 +131,13 @@ def test_a_rank_on_which_nothing_changes_it_and_the_references_other_line_are_na
     assert found.source == LERP.at
 
 
-def test_a_line_instead_of_the_references_leads(wrong: Rung) -> None:
+def test_a_line_instead_of_the_references_leads(wrong: RungTraces) -> None:
     found = report(wrong, (SEND,), (LERP,))
     assert found.source == SEND.at
     assert "; the reference changes it by lerp_ at /me/ema.py:5" in text_of(found)
 
 
-def test_lines_of_other_steps_and_parameters_are_not_named(wrong: Rung) -> None:
+def test_lines_of_other_steps_and_parameters_are_not_named(wrong: RungTraces) -> None:
     later = Changed(1, "/me/ema.py:9", "lerp_", parameters=(AVERAGE,))
     others = Changed(0, "/me/ema.py:11", "lerp_", parameters=("norm.weight",))
     found = report(wrong, (later, others), (later, others))
@@ -145,13 +145,15 @@ def test_lines_of_other_steps_and_parameters_are_not_named(wrong: Rung) -> None:
     assert "was seen" not in text_of(found)
 
 
-def test_a_parameter_that_only_the_references_optimizer_holds_is_named_so(wrong: Rung) -> None:
+def test_a_parameter_that_only_the_references_optimizer_holds_is_named_so(
+    wrong: RungTraces,
+) -> None:
     found = located_faults(in_reference(noting(wrong, UNHELD, STEP), Unheld()))
     assert "no watched optimizer holds fc1.bias, but one does in the reference" in text_of(found)
     assert found.source == STEP.at
 
 
-def test_in_whole_steps_the_optimizer_is_not_blamed_either(wrong: Rung) -> None:
+def test_in_whole_steps_the_optimizer_is_not_blamed_either(wrong: RungTraces) -> None:
     known = in_reference(noting(wrong, UNHELD, STEP), UNHELD)
     program = Program(path="package.fit:train")
     found = whole_steps(compare(known), Places(known.candidate, program, known.reference))

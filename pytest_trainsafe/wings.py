@@ -22,7 +22,7 @@ JUDGES = (
 CHECKS = (
     "pytest_trainsafe.judges.compare.checks:CHECKS",
     "pytest_trainsafe.judges.replay.checks:CHECKS",
-    "pytest_trainsafe.judges.learn.checks:CHECKS",
+    "pytest_trainsafe.judges.learn:CHECKS",
     "pytest_trainsafe.judges.metamorphic.checks:CHECKS",
 )
 

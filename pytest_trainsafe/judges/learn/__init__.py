@@ -4,7 +4,6 @@ A learned rule is an invariant.  Its form, such as "an argument is constant", is
 
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
-checks      the name of its check that can be inconclusive
 judge       the registered judge, which checks a test's packs
 text        the sentences of its findings, and the section on learned packs
 run         an observed run of a program
@@ -28,6 +27,9 @@ quote       describes a call or a change in one line
 
 #: The judge's name, which its findings carry.
 JUDGE = "learn"
+
+#: Its check that can be inconclusive, and what it then means.
+CHECKS = {"learn:nothing": "no invariant of the packs applies to the run"}
 
 #: The artefact of a test from which a pack is learned: the trace of its observed Run.
 OBSERVED = "_observed"

@@ -25,15 +25,18 @@ def rounding_of(reference: Trace) -> str:
 def deciding_cast(reference: Trace) -> str:
     """The cast that determines the result of `rounding_of`; "" if there is none.
 
-    The cast is written as "dtype file:line".
+    The cast is written as "dtype file:line".  In exact numbers no cast rounds.
     """
+    rung = rung_named(reference.manifest.dtype)
+    if rung.exact:
+        return ""
     casts = [cast for rank in reference.ranks for cast in rank.events_of(Cast)]
     narrowed = max(
         (cast for cast in casts if rung_named(cast.dtype).host),
         key=lambda cast: rung_named(cast.dtype).epsilon,
         default=None,
     )
-    if narrowed is None and rung_named(reference.manifest.dtype).casts:
+    if narrowed is None and rung.casts:
         return ""
     quantised = next((cast for cast in casts if not rung_named(cast.dtype).host), None)
     decides = quantised or narrowed

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from compare_traces import Bench, training, write
 
+from pytest_trainsafe.core.rungs import table
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.trace.facts import Cast
+from pytest_trainsafe.trace.reader import Trace
 
 NARROWED = Cast("float32", "/src/loss.py:12")
 QUANTISED = Cast("float8", "/src/cast.py:7")
@@ -33,3 +36,14 @@ def test_the_rounding_dtype_of_a_rung_follows_from_the_casts_of_the_program(
 
     assert rounding_of(reference) == rounding
     assert deciding_cast(reference).partition(" ")[2] == where
+
+
+def test_no_cast_rounds_exact_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(table._added, "packed", "packed_numbers:RUNG")
+    reals = write(bench.path(), training("float64"), dtype="float64", notes=[QUANTISED])
+    spec = msgspec.structs.replace(reals.manifest.spec, dtype="packed")
+    manifest = msgspec.structs.replace(reals.manifest, spec=spec)
+    reference = Trace(reals.path, manifest, reals.ranks)
+
+    assert rounding_of(reference) == "packed"
+    assert deciding_cast(reference) == ""

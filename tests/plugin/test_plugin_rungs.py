@@ -11,6 +11,7 @@ RUNGS = """
 from pytest_trainsafe.core.rungs.rung import Rung
 
 MINE = Rung("mine", "float64")
+LOST = Rung("lost", "float64", arithmetic_path="rungs:ARITHMETIC")
 """
 
 
@@ -82,3 +83,19 @@ def test_an_import_path_that_leads_to_no_such_rung_is_an_error(
 
     with pytest.raises(ArgumentError, match=words):
         table.rung_named(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("mine", "has epsilon=0, but the arithmetic '.*:FLOATING' has exact=False"),
+        ("lost", "has no arithmetic at 'rungs:ARITHMETIC'"),
+    ],
+)
+def test_an_arithmetic_that_does_not_fit_the_rung_is_an_error(
+    project: pytest.Pytester, name: str, words: str
+) -> None:
+    table.add_rungs({name: f"rungs:{name.upper()}"})
+
+    with pytest.raises(ArgumentError, match=words):
+        _ = table.rung_named(name).arithmetic

@@ -10,6 +10,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
+from pytest_trainsafe.errors import ArgumentError
+
 if TYPE_CHECKING:
     import torch
 
@@ -104,8 +106,25 @@ class Rung:
 
     @functools.cached_property
     def arithmetic(self) -> Arithmetic:
-        """How the numbers are computed with, compared and stored."""
-        return cast("Arithmetic", pkgutil.resolve_name(self.arithmetic_path))
+        """How the numbers are computed with, compared and stored.
+
+        Raises ArgumentError if the import path does not lead to an arithmetic of such numbers.
+        """
+        try:
+            found = cast("Arithmetic", pkgutil.resolve_name(self.arithmetic_path))
+            exact = found.exact
+        except (ImportError, AttributeError) as error:
+            raise ArgumentError(
+                f"the rung {self.name!r} has no arithmetic at {self.arithmetic_path!r} ({error}); "
+                "arithmetic_path must be the import path of an Arithmetic"
+            ) from error
+        if exact != self.exact:
+            raise ArgumentError(
+                f"the rung {self.name!r} has epsilon={self.epsilon:g}, but the arithmetic "
+                f"{self.arithmetic_path!r} has exact={exact}; exact numbers have no epsilon, and "
+                "rounded ones need one"
+            )
+        return found
 
     def around(self, seed: int) -> AbstractContextManager[Enter]:
         """Encloses the program in each rank, where operators must compute in other numbers.

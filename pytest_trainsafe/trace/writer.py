@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.autograd import outside_transforms
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.core.untrusted import read_file
@@ -40,7 +41,6 @@ from pytest_trainsafe.trace.tensors.snapshot import (
     TensorSnapshot,
     as_array,
     of_bytes,
-    outside_transforms,
 )
 
 #: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once

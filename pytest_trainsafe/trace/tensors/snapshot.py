@@ -6,7 +6,6 @@ of an output, for example, is the sum over several backward passes.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import msgspec
@@ -14,7 +13,6 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 
 Shape = tuple[int, ...]
 
@@ -70,17 +68,6 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
             return torch.empty(self.shape, dtype=self.dtype)
         flat = torch.frombuffer(bytearray(self.data), dtype=torch.uint8)
         return flat.view(self.dtype).reshape(self.shape)
-
-
-def outside_transforms() -> AbstractContextManager[object]:
-    """Leaves all transforms of torch.func (grad, vmap...) in a context.
-
-    Inside a transform, operators can also turn the program's plain tensors, such as parameters,
-    into tensors without readable values.
-    """
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        return nullcontext()
-    return temporarily_clear_interpreter_stack()
 
 
 def of_bytes(dtype: torch.dtype, shape: Shape, host: torch.Tensor) -> TensorSnapshot:

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.tensors import address_of
 from pytest_trainsafe.judges.replay.rng.instrument.states import (
     NumpyState,
     PythonState,
@@ -60,12 +61,7 @@ def generator_of(
 
 def is_default(generator: torch.Generator) -> bool:
     """Whether this is torch's default CPU generator, possibly as another Python object."""
-    return _address(generator) == _address(torch.default_generator)
-
-
-def _address(generator: torch.Generator) -> int:
-    address: int = generator._cdata  # type: ignore[attr-defined]
-    return address
+    return address_of(generator) == address_of(torch.default_generator)
 
 
 class Generators:
@@ -83,9 +79,9 @@ class Generators:
         """The name in the ledger of a generator that is first used at `line`."""
         if generator is torch.default_generator:
             return TORCH_CPU
-        address = _address(generator)
+        address = address_of(generator)
         if generator.device.type == "cuda" and any(
-            address == _address(default) for default in torch.cuda.default_generators
+            address == address_of(default) for default in torch.cuda.default_generators
         ):
             return f"torch {generator.device}"
         if len(self._names) >= MAX_NAMES:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves
 
 from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.origins import Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode, without_modes
+from pytest_trainsafe.compat.operators import OpOverload, tree_leaves
+from pytest_trainsafe.compat.tensors import is_fake_class
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 
@@ -42,14 +41,14 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """Real values as numbers; tensors that are not float are returned as they are."""
         if not values.is_floating_point():
             return values
-        with _disable_current_modes(), torch.no_grad():
+        with without_modes(), torch.no_grad():
             entered = self.numbers.enter(values.detach().clone())
         self._origins.note(entered)
         return entered
 
     def enter_(self, *tensors: torch.Tensor) -> None:
         """Overwrite real float64 tensors, such as parameters and buffers, by their numbers."""
-        with _disable_current_modes():
+        with without_modes():
             for each in tensors:
                 if each.is_floating_point():
                     each.detach().copy_(self.numbers.enter(each.detach()))
@@ -122,7 +121,7 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> bool:
     """Whether an operator only computes shapes, as DTensor does to plan a sharding."""
-    if any(issubclass(each, FakeTensor) for each in types):
+    if any(map(is_fake_class, types)):
         return True
     if torch.device(kwargs.get("device") or "cpu").type == "meta":
         return True

@@ -10,6 +10,8 @@ from __future__ import annotations
 import torch
 from torch.multiprocessing.reductions import StorageWeakRef
 
+from pytest_trainsafe.compat.tensors import address_of
+
 
 class Origins:
     """The memory of tensors whose float64 values are known to be of the mode's kind."""
@@ -20,7 +22,8 @@ class Origins:
 
     def note(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
-        if storage._cdata in self._known:
+        address = address_of(storage)
+        if address in self._known:
             return
         if len(self._known) >= self._limit:
             self._known = {
@@ -30,7 +33,7 @@ class Origins:
             }
             self._limit = 2 * len(self._known) + 1024
         # The reference keeps the number of the memory from being used again.
-        self._known[storage._cdata] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
+        self._known[address] = StorageWeakRef(storage)  # type: ignore[no-untyped-call]
 
     def knows(self, tensor: torch.Tensor) -> bool:
-        return tensor.numel() == 0 or tensor.untyped_storage()._cdata in self._known
+        return tensor.numel() == 0 or address_of(tensor.untyped_storage()) in self._known

@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch._ops import OpOverload
 
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.table import Semantics
+from pytest_trainsafe.compat.operators import OpOverload, schema_of
 
 #: How a result is stored, which changes no number.
 _STORAGE = ("dtype", "layout", "device", "pin_memory", "non_blocking", "memory_format")
@@ -22,7 +22,7 @@ _FOREACH_VALUES = frozenset({"addcmul", "addcdiv"})
 
 def operator_name(func: OpOverload) -> str:
     """The name of an operator in the table, such as "aten.add_"."""
-    return str(func._schema.name).replace("::", ".")
+    return str(schema_of(func).name).replace("::", ".")
 
 
 def find(table: Mapping[str, Semantics], name: str) -> Semantics | None:
@@ -42,7 +42,7 @@ def computed(
 ) -> Any:
     """What `func` returns by a rule; what it writes in place or into `out` is written."""
     assert semantics.rule is not None
-    outputs = [each.name for each in func._schema.arguments if each.is_out]
+    outputs = [each.name for each in schema_of(func).arguments if each.is_out]
     given = {key: value for key, value in kwargs.items() if key not in outputs}
     if not semantics.factory:
         given = {key: value for key, value in given.items() if key not in _STORAGE}
@@ -70,7 +70,7 @@ def foreach(
     func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], run: Callable[..., Any]
 ) -> list[Any] | None:
     """A foreach operator as a loop; `run` calls an operator with arguments."""
-    short = str(func._schema.name).removeprefix("aten::" + FOREACH)
+    short = str(schema_of(func).name).removeprefix("aten::" + FOREACH)
     place = short.endswith("_")
     base = short.removesuffix("_")
     packet = getattr(torch.ops.aten, _FOREACH_NAMES.get(base, base))

@@ -1,8 +1,14 @@
-"""Marks functions for torch's compiler, `torch._dynamo`, without importing it.
+"""Marks functions for torch's compiler, `torch._dynamo`, without importing it; what it compiled.
 
 The compiler takes a second and some hundred megabytes to import, which a rank that compiles nothing
 can save.  torch itself imports it on the first call of many functions, such as the methods of
 optimizers, only to switch it off; `postpone` prevents that.
+
+Needs of torch._dynamo: `decorators.skip_code`, `eval_frame.OptimizedModule`, its `_orig_mod`, and
+`utils.counters`; `_compiled_call_impl` of modules; and `get_eval_frame_callback` of
+torch._C._dynamo.eval_frame.  torch 2.10 to 2.14 have all of these names.  Without `skip_code`, the
+compiler also compiles hooks; without the others, compiled modules and regions are not recognised,
+or hooks do not run around them.
 """
 
 from __future__ import annotations
@@ -11,14 +17,26 @@ import functools
 import gc
 import sys
 from collections.abc import Callable, Iterator, Sequence
+from importlib import import_module
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
 import torch
+from torch import nn
+
+from pytest_trainsafe.compat.private import Capability
+
+SKIPS = Capability("hooks are compiled like the program's own code")
+WRAPPERS = Capability("modules that torch.compile wraps are not recognised")
+CALLS = Capability("hooks do not run around modules that module.compile() compiles")
+REGIONS = Capability("compiled regions are not counted")
+FRAMES = Capability("calls inside compiled code are observed like others")
 
 _COMPILER = "torch._dynamo"
+
+_callback = FRAMES.of("torch._C._dynamo.eval_frame", "get_eval_frame_callback")
 
 #: The attribute in which torch keeps, for a function that it has decorated with
 #: `torch._compile._disable_dynamo`, the same function with the compiler switched off.
@@ -105,10 +123,60 @@ def skipped(function: Callable[..., Any]) -> Callable[..., Any]:
 @functools.cache  # functions with one code are made for each module of a model
 def _skip(code: CodeType) -> None:
     def skip() -> None:
-        decorators: Any = torch._dynamo.decorators
-        decorators.skip_code(code)
+        skip_code = SKIPS.of(f"{_COMPILER}.decorators", "skip_code")
+        if skip_code is not None:
+            skip_code(code)
 
     when_imported(skip)
+
+
+def skip_now(code: CodeType) -> None:
+    """Imports the compiler, and makes it trace this code as a part of its caller only.
+
+    When imported, the compiler stores the `nn.Module.__call__` of that moment.
+    """
+    import_module(_COMPILER)
+    _skip(code)
+
+
+def compiles() -> bool:
+    """Whether the functions that this thread calls now are compiled, or run compiled."""
+    return _callback is not None and _callback() is not None
+
+
+def is_compiled_wrapper(module: object) -> bool:
+    """Whether a module is the wrapper that `torch.compile(module)` returns."""
+    if not is_imported():
+        return False
+    wrapper = WRAPPERS.of(f"{_COMPILER}.eval_frame", "OptimizedModule")
+    return wrapper is not None and isinstance(module, wrapper)
+
+
+def original_of(wrapper: Any) -> Any:
+    """The module that a wrapper of `torch.compile(module)` runs."""
+    return wrapper._orig_mod
+
+
+def compiled_call(module: nn.Module) -> Callable[..., Any] | None:
+    """The function that `module.compile()` has set as the module's call; None if there is none."""
+    try:
+        return module._compiled_call_impl
+    except AttributeError:
+        CALLS.lacks("Module._compiled_call_impl")
+        return None
+
+
+def set_compiled_call(module: nn.Module, call: Callable[..., Any]) -> None:
+    """Replaces the function that `compiled_call` returns."""
+    module._compiled_call_impl = call
+
+
+def compiled_regions() -> int:
+    """The number of regions that torch.compile has compiled in this process; 0 if unknown."""
+    if not is_imported():
+        return 0
+    counters = REGIONS.of(f"{_COMPILER}.utils", "counters") or {}
+    return int(counters.get("stats", {}).get("unique_graphs", 0))
 
 
 def constant(function: Callable[[], None]) -> Callable[[], None]:

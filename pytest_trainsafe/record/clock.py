@@ -9,8 +9,7 @@ import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
 
-import torch
-
+from pytest_trainsafe.compat.autograd import nodes_made, running_backward, running_node
 from pytest_trainsafe.errors import TrainsafeError
 
 
@@ -65,7 +64,7 @@ class Clock:
     @property
     def microbatch(self) -> int | None:
         """The current micro-batch: the one that a running backward reached, else the open one."""
-        reached = self._seen.reached.get(_backward())
+        reached = self._seen.reached.get(running_backward())
         return self.open if reached is None else reached
 
     @property
@@ -145,7 +144,7 @@ class Clock:
         """
         self._seen.with_backward.add(microbatch)
         self._notice_recomputation()
-        running = _backward()
+        running = running_backward()
         if not sure or running == -1:
             return
         if self._seen.reached.setdefault(running, microbatch) != microbatch:
@@ -159,8 +158,8 @@ class Clock:
         """
         assert self.microbatch is not None
         place = self.microbatch, module
-        now = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
-        recomputing = _backward() != -1
+        now = nodes_made()
+        recomputing = running_backward() != -1
         if recomputing:
             self.recomputed = True
             number = self._repeated(place)
@@ -179,7 +178,7 @@ class Clock:
         forward code.  Hooks do not see all recomputation: recomputed modules may be called
         through `forward` alone, and a checkpoint may contain plain functions.
         """
-        thread, made = threading.get_ident(), torch.autograd._get_sequence_nr()  # type: ignore[attr-defined]
+        thread, made = threading.get_ident(), nodes_made()
         self.recomputed |= made > self._nodes.setdefault(thread, made)
         self._nodes[thread] = made
 
@@ -195,9 +194,11 @@ class Clock:
         running node belongs to one of the calls inside the checkpoint, so the result may be wrong;
         but then no gradient arrives at the outputs of the recomputed modules.
         """
-        made: int = torch._C._current_autograd_node()._sequence_nr()
+        made = running_node()
+        if made is None:
+            return None
         log = self._seen.log[place]
-        key = (place[1], _backward(), made)
+        key = (place[1], running_backward(), made)
         first = next((i for i, (when, _) in enumerate(log) if when > made), len(log))
         at = self._seen.replayed.get(key, first)
         if at >= len(log):
@@ -214,10 +215,4 @@ class Clock:
 
 def in_backward() -> bool:
     """Whether this thread is running a backward; forwards inside one are recomputations."""
-    return _backward() != -1
-
-
-def _backward() -> int:
-    """The number of the backward that this thread is running; -1 if there is none."""
-    running: int = torch._C._current_graph_task_id()
-    return running
+    return running_backward() != -1

@@ -347,7 +347,7 @@ def _start_distributed(device: torch.device) -> None:
     if "RANK" in os.environ:
         dist.init_process_group(backend)
     else:
-        store = torch._C._distributed_c10d.HashStore()
+        store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
 
 

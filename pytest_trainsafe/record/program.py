@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
+from pytest_trainsafe.compat.private import lacking
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
@@ -24,7 +25,7 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
-from pytest_trainsafe.record.hooks.compiled import compiled_regions, eager
+from pytest_trainsafe.record.hooks.compiled import eager
 from pytest_trainsafe.record.hooks.consequences import consequences
 from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
@@ -75,7 +76,7 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
-    began, compiled = time.perf_counter(), compiled_regions()
+    began, compiled = time.perf_counter(), compiler.compiled_regions()
     ctx = Context(spec, recorder, assignment.device)
     try:
         with contextlib.ExitStack() as around:
@@ -123,6 +124,8 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
         writer.add(NoteEvent("ran", consequence))
     for axis in sorted({*ctx.point.axes_read, *spec.keywords}):
         writer.add(NoteEvent("read_axis", axis))
+    for text in lacking():
+        writer.add(NoteEvent("not_compared", text))
     for word in sorted(ctx.used):
         writer.add(NoteEvent("used", word))
     writer.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -10,10 +9,12 @@ import torch
 import xxhash
 from torch.utils.hooks import RemovableHandle
 
+from pytest_trainsafe.compat.autograd import outside_transforms
+from pytest_trainsafe.compat.tensors import base_of, local_part, version_of
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.launch.collectives.ledger import name_tensor
 from pytest_trainsafe.record.layouts.dtensor import dtensor_layout, is_dtensor
-from pytest_trainsafe.trace.tensors.snapshot import as_array, outside_transforms
+from pytest_trainsafe.trace.tensors.snapshot import as_array
 
 
 def local_values(tensor: Any) -> torch.Tensor:
@@ -32,20 +33,10 @@ def memory(tensor: torch.Tensor) -> int:
     """The address of a tensor's memory on this rank; 0 if it has none."""
     held: Any = tensor
     try:
-        local = held._local_tensor if is_dtensor(held) else held
+        local = local_part(held) if is_dtensor(held) else held
         return int(local.untyped_storage().data_ptr())
     except (RuntimeError, NotImplementedError):  # fake and functional tensors have none
         return 0
-
-
-def is_pending(tensor: torch.Tensor) -> bool:
-    """Whether this is the result of a functional collective that has not been waited for.
-
-    `DTensor.to_local` may return one, and so may modules of torch's tensor parallelism.
-    """
-    collectives: Any = sys.modules.get("torch.distributed._functional_collectives")
-    cls = getattr(collectives, "AsyncCollectiveTensor", None)
-    return isinstance(cls, type) and isinstance(tensor, cls)
 
 
 def own_layout(tensor: torch.Tensor, sizes: Sizes) -> tuple[Layout, str] | None:
@@ -90,14 +81,14 @@ def on_output_gradient(
     in-place operation on a view, the gradient no longer passes through the autograd node that made
     the view.  In this case, `hook` gets the view's part of the gradient of the view's base.
     """
-    base = tensor._base
+    base = base_of(tensor)
     if base is None or base.is_leaf or not base.requires_grad or base.dtype != tensor.dtype:
         return on_gradient(tensor, hook)
     if is_dtensor(tensor) or tensor.is_conj() != base.is_conj():
         return on_gradient(tensor, hook)
     # Detach the alias: a hook that references its own graph would never be freed.  Drop its memory,
     # so that an unused output can be freed; it still shares the version counter.
-    alias, version = tensor.detach(), tensor._version
+    alias, version = tensor.detach(), version_of(tensor)
     if type(alias) is torch.Tensor:
         alias.data = tensor.new_empty(0)
     shape, strides = base.shape, base.stride()
@@ -108,11 +99,11 @@ def on_output_gradient(
 
     def own(grads: tuple[torch.Tensor | None, ...]) -> None:
         grad = grads[output]
-        if grad is not None and alias._version == version:
+        if grad is not None and version_of(alias) == version:
             hook(grad)
 
     def of_base(grad: torch.Tensor) -> None:
-        if alias._version != version:
+        if version_of(alias) != version:
             whole = torch.empty_strided(shape, strides, dtype=grad.dtype, device=grad.device)
             whole.copy_(grad)
             hook(whole.as_strided(own_shape, own_strides, offset))

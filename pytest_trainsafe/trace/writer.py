@@ -20,6 +20,7 @@ import numpy.typing as npt
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.autograd import outside_transforms
 from pytest_trainsafe.core.layout import REPLICATED, Layout
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.rungs.floating import FLOATING
@@ -44,7 +45,6 @@ from pytest_trainsafe.trace.tensors.snapshot import (
     as_array,
     of_values,
     outside_modes,
-    outside_transforms,
 )
 
 #: Bytes of tensors that are buffered before a payload file is written.  Writing copies them once

@@ -24,6 +24,7 @@ from pytest_trainsafe.arithmetic.errors import ExactError
 from pytest_trainsafe.arithmetic.packing import rational
 from pytest_trainsafe.arithmetic.residues import Residues
 from pytest_trainsafe.arithmetic.table import Call
+from pytest_trainsafe.compat.operators import schema_of
 
 _CLOSE = 1e-9
 #: Above this, a fraction may be chance.
@@ -117,7 +118,7 @@ def _variants(name: str, example: Call) -> Iterator[tuple[str, Operator, Call]]:
     packet = getattr(operators, short)
     for overload in packet.overloads():
         variant = getattr(packet, overload)
-        outputs = [each.name for each in variant._schema.arguments if each.is_out]
+        outputs = [each.name for each in schema_of(variant).arguments if each.is_out]
         if outputs and works(packet, example):
             results = tensors(natively(packet, example)[0])
             if len(results) == len(outputs):

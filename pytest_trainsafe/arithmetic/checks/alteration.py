@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_map
 
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.table import Semantics
+from pytest_trainsafe.compat.operators import tree_map
 
 Change = Callable[[Numbers, torch.Tensor], torch.Tensor]
 

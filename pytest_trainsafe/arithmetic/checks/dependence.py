@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from pytest_trainsafe.arithmetic.checks.running import (
     Entries,
@@ -21,6 +20,7 @@ from pytest_trainsafe.arithmetic.checks.running import (
 )
 from pytest_trainsafe.arithmetic.errors import ExactError
 from pytest_trainsafe.arithmetic.table import Call
+from pytest_trainsafe.compat.operators import tree_flatten, tree_unflatten
 
 _ELEMENTS = 2
 _VISIBLE = 1e-7

@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves, tree_map
 
 from pytest_trainsafe.arithmetic.doubles import Doubles
 from pytest_trainsafe.arithmetic.mode import ExactMode
 from pytest_trainsafe.arithmetic.numbers import Numbers
 from pytest_trainsafe.arithmetic.residues import Residues
 from pytest_trainsafe.arithmetic.table import Call, Semantics
+from pytest_trainsafe.compat.operators import tree_leaves, tree_map
 
 Operator = Callable[..., Any]
 Entries = Mapping[str, Semantics]

@@ -170,10 +170,10 @@ def reduce_scatter(
 
 
 def _named(group: Any) -> Group:
-    from torch._C._distributed_c10d import _resolve_process_group
+    from pytest_trainsafe.compat.process_groups import group_named  # imports torch.distributed
 
-    resolve: Any = _resolve_process_group
-    return resolve(group) if isinstance(group, str) else group
+    found: Group = group_named(group)
+    return found
 
 
 @semantics_of("_c10d_functional.all_reduce", examples=none)

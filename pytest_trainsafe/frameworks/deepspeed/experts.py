@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
+from pytest_trainsafe.compat.modules import children_of
 from pytest_trainsafe.core.layout import Owned
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.record.model.names import canonical
@@ -24,7 +25,7 @@ def expert_prefixes(parts: Sequence[tuple[str, nn.Module]]) -> dict[str, int]:
             if cls.__name__ == "Experts" and cls.__module__.startswith("deepspeed.moe"):
                 own = canonical(name)
                 whole = f"{prefix}.{own}" if prefix and own else prefix or own
-                found[whole] = len(next(iter(module.children()))._modules)
+                found[whole] = len(children_of(next(iter(module.children()))))
     return found
 
 

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.compat.compiler import disabled
+from pytest_trainsafe.compat.modules import own_parameters
 from pytest_trainsafe.record.tensors import on_gradient
 
 
@@ -45,7 +46,7 @@ class UnshardedGradients:
         the holder, and `name` the name of the parameter in the model.
         """
         for holder in module.modules():
-            for attribute, parameter in holder._parameters.items():
+            for attribute, parameter in own_parameters(holder).items():
                 name = self._names.get(id(parameter))
                 if name is not None:
                     yield holder, attribute, name
@@ -53,7 +54,7 @@ class UnshardedGradients:
     def _look(self, places: list[tuple[nn.Module, str, str]]) -> Any:
         def hook(*_: object) -> None:
             for holder, attribute, name in places:
-                found = holder._parameters.get(attribute)
+                found = own_parameters(holder).get(attribute)
                 if found is None or id(found) in self._names or id(found) in self._hooked:
                     continue
                 self._hooked[id(found)] = found

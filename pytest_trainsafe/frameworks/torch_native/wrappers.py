@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -19,14 +19,16 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.parallel import (
+    Reducer,
+    active_wrapper,
+    divisors_of,
+    is_replicated,
+    reducer_of_replicate,
+    reducer_of_wrapper,
+)
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.torch_native.fsdp import is_flat_fsdp, is_fsdp_module
-from pytest_trainsafe.frameworks.torch_native.replicate import (
-    Reducer,
-    is_made_by_replicate,
-    is_replicated,
-    reducer_of,
-)
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
@@ -80,9 +82,11 @@ class Wrappers:
             hooks.before(part, name, self._look)
 
     def _look(self, *_: object) -> None:
-        self._reducers = [found for module in self._modules if (found := reducer_of(module))]
-        around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
-        if around is not None and not (self._reducers and is_made_by_replicate(around)):
+        self._reducers = [
+            found for module in self._modules if (found := reducer_of_replicate(module))
+        ]
+        around = active_wrapper()
+        if around is not None and not (self._reducers and _is_made_by_replicate(around)):
             self._replicated[id(around)] = around
         axes = self._averaged()
         self._annotations.averaged_by_wrapper(axes)
@@ -100,7 +104,7 @@ class Wrappers:
         Which gradients are shares of a mean depends on the loss, so it is the same for all
         modules.  A wrapper that averages over other axes than the others do is itself at fault.
         """
-        reducers = [*map(_reducer_of_ddp, self._replicated.values()), *self._reducers]
+        reducers = [*map(reducer_of_wrapper, self._replicated.values()), *self._reducers]
         found = Counter(_axes_of_reducer(reducer, self._point) for reducer in reducers)
         found.update(_axes_of_fsdp(module, axes, self._point) for module, axes in self._sharded)
         ranked = [axes for axes, _ in found.most_common()]  # equal counts: the outermost first
@@ -119,13 +123,9 @@ def _is_replicated(sharded: tuple[nn.Module, object]) -> bool:
     return is_replicated(sharded[0])
 
 
-def _reducer_of_ddp(module: DistributedDataParallel) -> Reducer:
-    """The reducer of a DistributedDataParallel.
-
-    Its attribute `_comm_hooks` lacks the hooks that the C++ reducer provides; all of those average.
-    """
-    hooks = tuple(hook for hook, _ in getattr(module, "_comm_hooks", ()))
-    return Reducer(module.process_group, hooks)
+def _is_made_by_replicate(wrapper: nn.Module) -> bool:
+    """Whether the older `replicate` made this DistributedDataParallel, around a ParameterList."""
+    return isinstance(wrapper.module, nn.ParameterList)
 
 
 def _axes_of_reducer(reducer: Reducer, point: Point) -> tuple[str, ...] | None:
@@ -160,7 +160,7 @@ def _axes_of_fsdp(
     `axes` are those over which it reduces.  It averages over all of them unless the program set
     another divisor; then the axes are those whose sizes have the divisor as their product.
     """
-    factors = set(_divide_factors(module))
+    factors = set(divisors_of(module))
     if axes is None or factors <= {None}:
         return axes
     factor = factors.pop() if len(factors) == 1 else None
@@ -172,22 +172,6 @@ def _axes_of_fsdp(
         if math.prod(point.size(axis) for axis in candidate) == factor
     }
     return fitting.pop() if len(fitting) == 1 else None
-
-
-def _divide_factors(module: Any) -> Iterator[float | None]:
-    """Yields the factor that `set_gradient_divide_factor` set for each parameter group.
-
-    Yields None for the default factor.  Reads private attributes, because FSDP2 has no function
-    that returns the factor.  Some releases of torch keep one parameter group for each module,
-    others a list.
-    """
-    state = module._get_fsdp_state()
-    groups = getattr(state, "_fsdp_param_groups", None)
-    if groups is None:
-        groups = [getattr(state, "_fsdp_param_group", None)]
-    for group in groups:
-        if group is not None:
-            yield getattr(group, "gradient_divide_factor", None)
 
 
 def _varying(ranks: Sequence[int], point: Point) -> tuple[str, ...] | None:

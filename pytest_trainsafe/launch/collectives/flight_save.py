@@ -18,11 +18,11 @@ from collections.abc import Callable
 from typing import Any
 
 import msgspec
-import torch
 import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_trainsafe.compat.process_groups import dump_flight_record, known_groups
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 
 #: Signals that report a thread's own fault; blocking them would hide it.
@@ -41,7 +41,7 @@ class FlightRecorder:
 
     def save(self) -> None:
         """Writes the record; does nothing if torch has no recorder or no group was ever created."""
-        dump = _dumper()
+        dump = dump_flight_record
         if dump is None or not self._lock.acquire(timeout=1.0):
             return
         try:
@@ -58,14 +58,7 @@ class FlightRecorder:
 
     def note_groups(self) -> None:
         """Records the members of all groups; torch forgets a group when it is destroyed."""
-        # torch has no public list of groups, and the recorder's own list is empty for gloo (2.13).
-        world = c10d._world
-        names, members = getattr(world, "pg_names", {}), getattr(world, "pg_group_ranks", {})
-        for group, places in list(members.items()):
-            name = names.get(group)
-            if name is None:  # this rank is not a member
-                continue
-            ranks = tuple(sorted(places, key=places.__getitem__))
+        for name, ranks in known_groups():
             known = self._groups.setdefault(name, ranks)
             self._groups[name] = ranks if known == ranks else None
 
@@ -76,7 +69,7 @@ class FlightRecorder:
         more makes no difference to a program that forks.  The thread is a bare one, which
         `threading` neither lists nor joins.
         """
-        if self._watched or _dumper() is None or os.getpid() != self._pid:
+        if self._watched or dump_flight_record is None or os.getpid() != self._pid:
             return
         self._watched = True
         try:
@@ -94,13 +87,6 @@ class FlightRecorder:
             # Read only once: a program that closes all descriptors may reuse this number.
             if os.read(pipe, 1):
                 self.save()
-
-
-def _dumper() -> Callable[[bool, bool], bytes] | None:
-    """torch's function that dumps the recorder as JSON; None before about torch 2.8."""
-    inner = getattr(torch._C, "_distributed_c10d", None)
-    found: Callable[[bool, bool], bytes] | None = getattr(inner, "_dump_fr_trace_json", None)
-    return found
 
 
 def install(files: RankFiles) -> FlightRecorder:

@@ -23,9 +23,9 @@ from typing import Any
 import msgspec
 import torch
 import torch.distributed as dist
-import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
+from pytest_trainsafe.compat.process_groups import default_group, functional_collectives
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives.blocked import UNKNOWN, Blocked
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
@@ -67,7 +67,7 @@ class Ledger:
 
         Ignores a call on a group that does not contain this rank, and returns UNKNOWN for it.
         """
-        group = detail.group if detail.group is not None else c10d._get_default_group()
+        group = detail.group if detail.group is not None else default_group()
         if group is dist.GroupMember.NON_GROUP_MEMBER:
             return UNKNOWN
         name = str(group.group_name)
@@ -215,13 +215,20 @@ def install(path: Path, blocked: Path) -> Ledger:
     c10d.init_process_group = dist.init_process_group = joined
     batch = _recorded_batch(ledger, c10d.batch_isend_irecv)
     c10d.batch_isend_irecv = dist.batch_isend_irecv = batch
-    for public, (op, describe) in FUNCTIONAL.items():
-        original = getattr(funcol, public, None)
-        if original is not None:
-            setattr(funcol, public, _recorded(ledger, op, describe, original))
     setattr(c10d.Work, "wait", _recorded_wait(ledger, c10d.Work.wait))  # noqa: B010 - mypy
-    funcol.wait_tensor = _recorded_wait_tensor(ledger, funcol.wait_tensor)
+    functional: Any = functional_collectives()
+    if functional is not None:
+        _record_functional(ledger, functional)
     return ledger
+
+
+def _record_functional(ledger: Ledger, functional: Any) -> None:
+    """Records the functional collectives, which are functions of the module `functional`."""
+    for public, (op, describe) in FUNCTIONAL.items():
+        original = getattr(functional, public, None)
+        if original is not None:
+            setattr(functional, public, _recorded(ledger, op, describe, original))
+    functional.wait_tensor = _recorded_wait_tensor(ledger, functional.wait_tensor)
 
 
 def _recorded(

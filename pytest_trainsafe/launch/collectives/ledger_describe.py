@@ -12,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 from torch.distributed import ReduceOp
-from torch.distributed import _functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
+
+from pytest_trainsafe.compat.process_groups import group_of
 
 
 @dataclass(slots=True)
@@ -263,26 +264,17 @@ DESCRIBE: dict[str, tuple[str, Describe]] = {
 }
 
 
-def _resolved(group: Any, tag: str) -> Any:
-    """The ProcessGroup that a functional collective's argument denotes: a mesh, ranks or a name."""
-    if isinstance(group, c10d.ProcessGroup):
-        return group
-    # torch's own inverse of group_name; it is not public
-    name = funcol._resolve_group_name(group, tag)
-    return c10d._resolve_process_group(name)  # type: ignore[attr-defined]
-
-
 def _f_broadcast(self: Tensor, src: int, group: Any, tag: str = "") -> Detail:
     # In torch's functional collectives, src is a rank within the group.
-    return Detail(self, _resolved(group, tag), group_root=src)
+    return Detail(self, group_of(group, tag), group_root=src)
 
 
 def _f_all_reduce(self: Tensor, reduceOp: str, group: Any, tag: str = "") -> Detail:
-    return Detail(self, _resolved(group, tag), _op(reduceOp))
+    return Detail(self, group_of(group, tag), _op(reduceOp))
 
 
 def _f_all_gather(self: Tensor, gather_dim: int, group: Any, tag: str = "") -> Detail:
-    return Detail(self, _resolved(group, tag))
+    return Detail(self, group_of(group, tag))
 
 
 def _f_reduce_scatter(
@@ -292,13 +284,13 @@ def _f_reduce_scatter(
     group: Any,
     tag: str = "",
 ) -> Detail:
-    return Detail(self, _resolved(group, tag), _op(reduceOp))
+    return Detail(self, group_of(group, tag), _op(reduceOp))
 
 
 def _f_all_to_all(
     self: Tensor, output_split_sizes: Any, input_split_sizes: Any, group: Any, tag: str = ""
 ) -> Detail:
-    resolved = _resolved(group, tag)
+    resolved = group_of(group, tag)
     row = self.numel() // max(self.shape[0], 1)
     takes = [size * row for size in output_split_sizes] if output_split_sizes else None
     gives = _split(self, input_split_sizes, resolved)

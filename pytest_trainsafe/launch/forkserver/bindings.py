@@ -21,9 +21,11 @@ def note(modules_before: set[str]) -> None:
 
     Skips the modules named in `modules_before`.
     """
+    from pytest_trainsafe.compat import process_groups  # imports torch
+
     owners = [
         sys.modules["torch.distributed.distributed_c10d"],
-        sys.modules["torch.distributed._functional_collectives"],
+        *filter(None, [process_groups.functional_collectives()]),
     ]
     functions: dict[int, tuple[Any, ModuleType, str]] = {
         id(value): (value, owner, name)

@@ -88,17 +88,15 @@ def _read_again(before: Mapping[str, str]) -> None:
     `before` is the environment at that time.
     """
     import torch
-    from torch._C._distributed_c10d import set_debug_level_from_env
+    import torch.distributed as dist
 
-    set_debug_level_from_env()
+    from pytest_trainsafe.compat.forking import read_logs_again
+
+    dist.set_debug_level_from_env()  # type: ignore[attr-defined]
     threads = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0]
     if threads.isdigit() and int(threads):
         torch.set_num_threads(int(threads))
-    names = ("TORCH_LOGS", "TORCH_LOGS_OUT", "TORCH_LOGS_FORMAT", "TORCH_TRACE")
-    if any(before.get(name) != os.environ.get(name) for name in names):
-        import torch._logging._internal as logs
-
-        logs._init_logs()  # torch has no public function for this
+    read_logs_again(before, os.environ)
 
 
 def _shuffle() -> None:

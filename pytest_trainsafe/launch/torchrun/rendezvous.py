@@ -7,7 +7,7 @@ starts all ranks.  Registered by `agent`.
 
 from __future__ import annotations
 
-from torch._C._distributed_c10d import HashStore, PrefixStore
+from torch.distributed import HashStore, PrefixStore  # type: ignore[attr-defined]
 from torch.distributed.elastic.rendezvous import (
     RendezvousHandler,
     RendezvousInfo,

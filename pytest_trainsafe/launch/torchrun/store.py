@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
 
 def listen() -> socket.socket:
@@ -23,7 +23,7 @@ def hold_store(listening: socket.socket) -> TCPStore:
 
     The store is in a parent process of the ranks, because it must outlive them.
     """
-    from torch._C._distributed_c10d import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     port = listening.getsockname()[1]
     return TCPStore(

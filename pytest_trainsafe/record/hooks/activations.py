@@ -18,6 +18,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat import modules
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.assignment import Assignment
@@ -387,7 +388,8 @@ class ActivationRecorder:
 
 def dropout_of(module: nn.Module) -> float:
     """The dropout probability of a dropout, attention or recurrent module; 0 for any other."""
-    if isinstance(module, nn.modules.dropout._DropoutNd):
-        return module.p
+    rate = modules.dropout_of(module)
+    if rate is not None:
+        return rate
     rate = getattr(module, "dropout", 0.0)
     return rate if isinstance(rate, float) else 0.0

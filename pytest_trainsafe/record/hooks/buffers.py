@@ -16,6 +16,8 @@ from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.compat.compiler import disabled
+from pytest_trainsafe.compat.modules import own_buffers
+from pytest_trainsafe.compat.tensors import version_of
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, in_backward
@@ -122,7 +124,7 @@ class BufferRecorder:
         """
         if buffer.numel() < LARGE or is_dtensor(buffer):
             return False
-        now = buffer.data_ptr(), buffer._version
+        now = buffer.data_ptr(), version_of(buffer)
         same = self._versions.get(name) == now
         self._versions[name] = now
         return same
@@ -143,7 +145,7 @@ def buffer_names(names: Mapping[nn.Module, str]) -> list[str]:
 
 
 def _buffers(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
-    for leaf, buffer in module._buffers.items():
+    for leaf, buffer in own_buffers(module).items():
         if buffer is not None and has_values(buffer):
             yield leaf, buffer
 

@@ -18,8 +18,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
 from pytest_trainsafe.core.code_files import calling_lines
 
 _BITS = {torch.float32: 24, torch.bfloat16: 8, torch.float16: 11}

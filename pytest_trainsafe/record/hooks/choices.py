@@ -19,6 +19,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
+from pytest_trainsafe.compat.operators import TensorBase, functions_in_c
 from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.lines.replaced import called
@@ -28,10 +29,9 @@ from pytest_trainsafe.record.lines.replaced import called
 Decide = Callable[[torch.Tensor, torch.Tensor, int], torch.Tensor]
 
 # What `called` returns, which no replacement by the program changes.
-_BY_NAME = torch._C._VariableFunctions
-_TOPK = frozenset({_BY_NAME.topk, torch._C.TensorBase.topk})
-_ARGMAX = frozenset({_BY_NAME.argmax, torch._C.TensorBase.argmax})
-_MAX = frozenset({_BY_NAME.max, torch._C.TensorBase.max})
+_TOPK = frozenset({functions_in_c.topk, TensorBase.topk})
+_ARGMAX = frozenset({functions_in_c.argmax, TensorBase.argmax})
+_MAX = frozenset({functions_in_c.max, TensorBase.max})
 
 
 class Chooser:

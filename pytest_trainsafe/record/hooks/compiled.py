@@ -14,14 +14,20 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
-from pytest_trainsafe.compat.compiler import constant, disabled, skipped
+from pytest_trainsafe.compat.compiler import (
+    compiled_call,
+    constant,
+    disabled,
+    is_compiled_wrapper,
+    set_compiled_call,
+    skipped,
+)
 
 #: A pre-hook takes module, args and kwargs, and returns None or new args and kwargs; a hook
 #: takes module, args, kwargs and output, and returns None or a new output.
@@ -92,10 +98,10 @@ class ModuleHooks:
         Called before each step, because a module may be compiled at any time.
         """
         for module in self._hooks:
-            compiled = module._compiled_call_impl
+            compiled = compiled_call(module)
             if compiled is not None and compiled is not self._surrounded.get(module):
-                module._compiled_call_impl = self._around(module, compiled)
-                self._surrounded[module] = module._compiled_call_impl
+                self._surrounded[module] = around = self._around(module, compiled)
+                set_compiled_call(module, around)
 
     def _of(self, module: nn.Module, name: str) -> _Hooks:
         self._names[module] = name
@@ -152,18 +158,6 @@ class ModuleHooks:
             return output
 
         return skipped(call)
-
-
-def is_compiled_wrapper(module: nn.Module) -> bool:
-    """Whether a module is the wrapper that `torch.compile(module)` returns."""
-    wrapper = getattr(sys.modules.get("torch._dynamo.eval_frame"), "OptimizedModule", None)
-    return wrapper is not None and isinstance(module, wrapper)
-
-
-def compiled_regions() -> int:
-    """The number of regions that torch.compile has compiled in this process; 0 if unknown."""
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", {})
-    return int(counters.get("stats", {}).get("unique_graphs", 0))
 
 
 @contextlib.contextmanager

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from pytest_trainsafe.compat.compiler import compiled_regions
 from pytest_trainsafe.record.clock import Clock
-from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 
 def consequences(clock: Clock, compiled_before: int) -> Iterator[str]:

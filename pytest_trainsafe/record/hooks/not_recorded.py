@@ -13,7 +13,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_trainsafe.record.hooks.outputs import has_values, is_transformed, leaves
+from pytest_trainsafe.compat.autograd import is_transformed
+from pytest_trainsafe.record.hooks.outputs import has_values, leaves
 
 #: Types that cannot hold tensors, and are the most frequent.
 _PLAIN = (str, bytes, int, float, complex, bool, type(None), torch.dtype, torch.device, torch.Size)

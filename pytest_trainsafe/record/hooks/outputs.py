@@ -13,6 +13,8 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.autograd import is_transformed
+
 
 def tensors_in(value: object, name: str = "output") -> Iterator[tuple[str, torch.Tensor]]:
     """Yields `(key path, tensor)`: "output", "output.0", "output.logits", at any depth.
@@ -50,12 +52,6 @@ def has_values(tensor: torch.Tensor) -> bool:
     if tensor.is_meta or tensor.is_nested or tensor.is_quantized:
         return False
     return not is_transformed(tensor)
-
-
-def is_transformed(tensor: torch.Tensor) -> bool:
-    """Whether a tensor stands for others inside a transform of torch.func (vmap, grad, jvp...)."""
-    transformed: bool = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
-    return transformed
 
 
 def replace_tensors(

@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pytest_trainsafe.compat.tensors import local_part
 from pytest_trainsafe.core.indices import Indices, LayoutError, contiguous_ranges, index_arrays
 from pytest_trainsafe.core.layout import Layout, Partial, Placement, Shard, Sizes, Slices
 from pytest_trainsafe.core.mesh import coordinates_over, mesh_of, sizes_over
@@ -137,7 +138,7 @@ def _arrays(tensor: Any, cuts: Mapping[int, Shard], where: Sequence[int]) -> lis
         dict(zip(own, mesh.shape, strict=True)),
         tensor.shape,
     )
-    expected, local = tuple(map(len, arrays)), tuple(tensor._local_tensor.shape)
+    expected, local = tuple(map(len, arrays)), tuple(local_part(tensor).shape)
     if expected != local:
         raise LayoutError(
             f"{_shown(tensor)} has the local shape {list(local)} on this rank, but the placements "

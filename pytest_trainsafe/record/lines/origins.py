@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.overrides import TorchFunctionMode
 
+from pytest_trainsafe.compat.operators import TensorBase
 from pytest_trainsafe.core.code_files import calling_frames, line_of
 from pytest_trainsafe.record.lines.replaced import called
 from pytest_trainsafe.trace.facts import Made, MadeWhat
@@ -28,7 +29,7 @@ _MADE_AT = "_trainsafe_made_at"
 _MADE_OF = "_trainsafe_made_of"
 
 #: What torch calls for `tensor.grad = value`.
-_SETS_GRADIENT: Any = torch.Tensor.__dict__.get("grad", torch._C.TensorBase.grad).__set__
+_SETS_GRADIENT: Any = torch.Tensor.__dict__.get("grad", TensorBase.grad).__set__
 
 #: Of so many lines a tensor remembers that its value comes from them, the nearest first.
 MAX_LINES = 4

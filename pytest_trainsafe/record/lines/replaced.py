@@ -27,6 +27,7 @@ from typing import Any
 import torch
 from torch.overrides import handle_torch_function
 
+from pytest_trainsafe.compat.operators import TensorBase
 from pytest_trainsafe.core.code_files import TORCH
 
 #: The types of functions that are written in C, which no program has written.
@@ -64,7 +65,7 @@ def _in_c(function: Any) -> Any:
 
     Only torch's own methods in C call a mode from C.  They look themselves up by name.
     """
-    base = torch._C.TensorBase
+    base = TensorBase
     for name, value in vars(torch.Tensor).items():
         original = getattr(base, name, None)
         if original is None or original is value:

@@ -18,9 +18,9 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed import distributed_c10d as c10d
-from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.compat.parallel import APPLIED_BY, ComposableState
 from pytest_trainsafe.core.code_files import calling_lines, owner_of
 from pytest_trainsafe.record.lines.placements import Placements
 from pytest_trainsafe.trace.facts import SetUp, Site, What
@@ -28,10 +28,6 @@ from pytest_trainsafe.trace.writer import RankWriter
 
 #: Maximum number of lines that are recorded for each kind (`What`).
 MAX_SITES = 8
-
-
-#: Functions of torch that wrap a model, by the class of their state.
-_STATES = {"FSDPState": "fully_shard", "_ReplicateState": "replicate"}
 
 
 class Sites:
@@ -119,8 +115,9 @@ class Sites:
         classes: list[tuple[Any, What]] = [
             (torch.optim.Optimizer, "optimizer"),
             (DistributedDataParallel, "wrapper"),
-            (_State, "wrapper"),
         ]
+        if ComposableState is not None:
+            classes.append((ComposableState, "wrapper"))
         before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
         for cls, what in classes:
             cls.__init__ = self._watched(cls.__init__, what)
@@ -151,7 +148,7 @@ class Sites:
         @functools.wraps(original)
         def watched(*args: Any, **kwargs: Any) -> Any:
             called = name or type(args[0]).__name__
-            site = self.here(what, _STATES.get(called, called))
+            site = self.here(what, APPLIED_BY.get(called, called))
             if site is not None:
                 self._constructed.append(site)
             if what == "optimizer":

@@ -13,6 +13,7 @@ from torch import nn
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.tensors import version_of
 from pytest_trainsafe.core.layout import Layout, axes_of
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.rung import Enter
@@ -108,7 +109,7 @@ def fill(
                 sizes=point.sizes,
             )
         local.copy_(value if enter is None else enter(value))
-        filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
+        filled[id(parameter)] = Filled(layout, parameter.shape, version_of(parameter))
     return filled
 
 
@@ -151,7 +152,7 @@ def require_filled_as_watched(
 
     for name, parameter in parameters.items():
         was = filled.get(id(parameter))
-        if was is None or (was.shape, was.version) != (parameter.shape, parameter._version):
+        if was is None or (was.shape, was.version) != (parameter.shape, version_of(parameter)):
             continue
         layout, source = layouts[name]
         if cut(was.layout) != cut(layout):

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.compat.parallel import active_wrapper
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, ProgramError, in_backward
@@ -175,7 +176,7 @@ class ModelInputs:
         """
         around: Any = part
         if not isinstance(part, DistributedDataParallel):
-            around = DistributedDataParallel._get_active_ddp_module()  # type: ignore[no-untyped-call]
+            around = active_wrapper()
         if around is None or not torch.is_grad_enabled():
             return
         if around.require_backward_grad_sync:

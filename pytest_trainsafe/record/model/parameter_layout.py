@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest_trainsafe.align.words import describe
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.tensors import local_part
 from pytest_trainsafe.core.indices import LayoutError
 from pytest_trainsafe.core.layout import REPLICATED, Layout, Owned, Partial, axes_of
 from pytest_trainsafe.core.mesh import Mesh
@@ -122,7 +123,7 @@ def _cut(
 def _shape(parameter: Any) -> tuple[int, ...]:
     """The shape of this rank's part of a parameter, even if ZeRO stage 3 has partitioned it."""
     if is_dtensor(parameter):
-        return tuple(parameter._local_tensor.shape)
+        return tuple(local_part(parameter).shape)
     return tuple(getattr(parameter, "ds_shape", parameter.shape))
 
 

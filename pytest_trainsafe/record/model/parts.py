@@ -11,9 +11,9 @@ from typing import Any
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from pytest_trainsafe.compat.compiler import is_compiled_wrapper, original_of
 from pytest_trainsafe.core.cut_text import is_encodable
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.hooks.compiled import is_compiled_wrapper
 from pytest_trainsafe.record.model.names import canonical
 
 #: A model; or a sequence of chunks that use the whole model's names; or a mapping from names in
@@ -73,7 +73,7 @@ def unwrapped(module: nn.Module) -> nn.Module:
     """The original module of a wrapper from `torch.compile(module)`; else the module itself."""
     inner: Any = module
     while is_compiled_wrapper(inner):
-        inner = inner._orig_mod
+        inner = original_of(inner)
         while isinstance(inner, DistributedDataParallel):
             inner = inner.module
     found: nn.Module = inner

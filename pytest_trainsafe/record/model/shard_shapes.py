@@ -11,10 +11,10 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import torch.distributed as dist
 
+from pytest_trainsafe.compat.process_groups import default_store
 from pytest_trainsafe.core.indices import local_shape, logical_shape, scale_shape, split_flat
 from pytest_trainsafe.core.layout import Layout, Sizes, Slices, Split
 from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, elsewhere, rank_at
@@ -39,8 +39,9 @@ class StoreExchange:
         """The shapes of `ranks`; none if the program has not started torch.distributed."""
         if not dist.is_initialized():
             return {}
-        # torch gives the function no types.
-        store: Any = dist.distributed_c10d._get_default_store()
+        store = default_store()
+        if store is None:
+            return {}
         self._calls += 1
         key = f"pytest-trainsafe/shards/{self._calls}"
         store.set(f"{key}/{self._rank}", json.dumps(own))

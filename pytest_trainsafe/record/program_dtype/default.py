@@ -8,18 +8,16 @@ float64, and the scalars that torch's optimizers store, such as NAdam's product 
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.training import replaced_scalar_dtype
+
 #: The dtypes of a Run that become torch's default dtype.
 _WIDE = (torch.float64, torch.float32)
-
-#: The function of torch's optimizers that chooses the dtype of their scalars, by its name.
-_SCALAR = "_get_scalar_dtype"
 
 
 class ProgramDefault:
@@ -34,6 +32,7 @@ class ProgramDefault:
         self.run = run
         self._own: torch.dtype | None = None
         self._before: torch.dtype | None = None
+        self._set_default = torch.set_default_dtype
 
     @property
     def dtype(self) -> torch.dtype:
@@ -62,25 +61,18 @@ class ProgramDefault:
         self._own = own
         set_default = torch.set_default_dtype
         torch.set_default_dtype = self._set
-        scalars = [
-            (module, getattr(module, _SCALAR))
-            for name, module in list(sys.modules.items())
-            if name.startswith("torch.optim") and hasattr(module, _SCALAR)
-        ]
-        for module, original in scalars:
-            setattr(module, _SCALAR, self._scalar(original))
+        self._set_default = set_default
         try:
-            yield
+            with replaced_scalar_dtype(self._scalar):
+                yield
         finally:
             torch.set_default_dtype = set_default
-            for module, original in scalars:
-                setattr(module, _SCALAR, original)
             self._own = None
 
     def _set(self, d: torch.dtype, /) -> None:
         """Replaces `torch.set_default_dtype`: notes the program's default, and keeps torch's."""
         if not getattr(d, "is_floating_point", False):
-            torch._C._set_default_dtype(d)  # raises torch's own error
+            self._set_default(d)  # raises torch's own error
         # The program reads float64 as its default.  If it sets that again after another dtype, it
         # restores what it read.
         if d is torch.float64 and self._before is not None:

@@ -10,13 +10,13 @@ every rung, up to the cast.  `record/program_dtype/random_operators.py` intercep
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from pytest_trainsafe.compat.dispatch_modes import without_modes
+from pytest_trainsafe.compat.operators import schema_of
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 
 #: Calls a random operator: the dispatch keys, and its arguments.
@@ -54,7 +54,7 @@ class Draws:
         `operator` is the random operator that `call` runs.  Returns `call` if its numbers do not
         depend on the dtype of its arguments.
         """
-        schema = operator._schema
+        schema = schema_of(operator)
         base = schema.name.removeprefix("aten::")
         if base in _CARRY_VALUES:
             return call
@@ -75,7 +75,7 @@ class Draws:
             if wanted is None:
                 return call(keys, *args, **kwargs)
             if shifted:
-                with _without_modes():
+                with without_modes():  # they watch the casts of the program
                     return self._shifted(given, wanted)
             return self._cast(lambda new: call(keys, **new), given, written, wanted)
 
@@ -107,13 +107,13 @@ class Draws:
         wanted: torch.dtype,
     ) -> Any:
         own = self._default.dtype
-        with _without_modes():
+        with without_modes():  # they watch the casts of the program
             new = {name: self._like(each, name in written) for name, each in given.items()}
         like = any(isinstance(each, torch.Tensor) for each in given.values())
         if "dtype" in given or not like:
             new["dtype"] = own
         made = call(new)
-        with _without_modes():
+        with without_modes():  # they watch the casts of the program
             for name in written:
                 if new[name] is not given[name]:
                     given[name].copy_(new[name])
@@ -141,10 +141,3 @@ class Draws:
         if out is not None:
             numbers = out.resize_(shape).copy_(numbers)
         return numbers
-
-
-def _without_modes() -> contextlib.AbstractContextManager[Any]:
-    """Hides the casts of this file from modes of torch's dispatcher, which watch the program's."""
-    if torch._C._len_torch_dispatch_stack():
-        return _disable_current_modes()
-    return contextlib.nullcontext()

@@ -16,12 +16,23 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from types import FrameType
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_trainsafe.compat import dispatch_keys as keys
+from pytest_trainsafe.compat.autograd import inside_transform
+from pytest_trainsafe.compat.dispatch_modes import (
+    TorchDispatchMode,
+    innermost,
+    modes_active,
+    on_fake_tensors,
+)
+from pytest_trainsafe.compat.operators import redispatch_of, replaced_in_functional
+from pytest_trainsafe.compat.tensors import without_torch_function
 
 #: The classes of tensors that are not subclasses with code of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -166,11 +177,13 @@ _fallback: Any = None
 
 def why_not() -> str:
     """Why this torch's operators cannot be intercepted; "" if they can."""
+    if keys.KEYS.why:
+        return keys.KEYS.why
     try:
-        key = torch._C._dispatch_key_parse(KEY_NAME)
-    except (AttributeError, RuntimeError) as error:
+        key = keys.key_named(KEY_NAME)
+    except RuntimeError as error:
         return str(error)
-    if _fallback is None and torch._C._dispatch_has_backend_fallback(key):
+    if _fallback is None and keys.has_fallback(key):
         return f"other code in this process uses the dispatch key {KEY_NAME}"
     return ""
 
@@ -201,11 +214,11 @@ def intercepted(
     plain CPU tensor calls only `dropping`, which is faster: a replaced Python function takes a
     fraction of the time of a kernel in Python. Requires that `why_not` returned "".
     """
-    key = torch._C._dispatch_key_parse(KEY_NAME)
+    key = keys.key_named(KEY_NAME)
     let_others_through()
     library: Any = torch.library.Library
     kernels = library("aten", "IMPL")
-    below = torch._C._dispatch_keyset_full_after(key)
+    below = keys.keys_below(key)
     whole = [(name, name, False) for name in OPERATORS]
     made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
     drawn_by: dict[Any, str] = {}
@@ -220,25 +233,20 @@ def intercepted(
 
     def in_thread(frame: FrameType, event: str, arg: object) -> None:
         sys.setprofile(None)
-        torch._C._dispatch_tls_set_dispatch_key_included(key, True)
+        keys.include(key, True)
 
     if hook is None:
         threading.setprofile(in_thread)
-    functions = vars(torch._VF)
-    own = functions.get("dropout")
+    dropout: AbstractContextManager[None] = nullcontext()
     if dropping is not None:
-        functions["dropout"] = _dropout(torch._VF.dropout, dropping, key)
+        dropout = replaced_in_functional("dropout", partial(_dropout, dropping=dropping, key=key))
     try:
-        with torch._C._IncludeDispatchKeyGuard(key):
+        with dropout, keys.including(key):
             yield
     finally:
         if hook is None:
             threading.setprofile(None)
-        if own is not None:
-            functions["dropout"] = own
-        elif dropping is not None:
-            functions.pop("dropout", None)
-        kernels._destroy()
+        keys.remove_kernels(kernels)
 
 
 @contextmanager
@@ -264,39 +272,32 @@ def _kernel(
     composite: bool,
     drawn_by: Mapping[Any, str],
 ) -> Any:
-    # The function that `operator.redispatch` calls, which saves a call.
-    redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
+    redispatch = redispatch_of(operator)
     run = redispatch if through is None else through(operator, redispatch)
-    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    exclude = keys.exclude
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
         subclass = False
         for value in args:
             if type(value) not in NOT_SUBCLASSES and isinstance(value, torch.Tensor):
-                if _has_own_code(value):
-                    with _with_innermost(_Inside(drawing, drawn_by, through)):
+                if keys.has_own_code(value):
+                    with innermost(_Inside(drawing, drawn_by, through)):
                         return redispatch(keyset & below, *args, **kwargs)
                 subclass = True
-        if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
+        if composite and (not modes_active() or on_fake_tensors()):
             # The operators that it calls are intercepted instead.
             return redispatch(keyset & below, *args, **kwargs)
         exclude(key, True)
         try:
             if subclass:
                 # Reading an attribute of the tensor must not call the `__torch_function__` of it.
-                with torch._C.DisableTorchFunctionSubclass():
+                with without_torch_function():
                     return drawing(name, run, keyset & below, args, kwargs)
             return drawing(name, run, keyset & below, args, kwargs)
         finally:
             exclude(key, False)
 
     return kernel
-
-
-def _has_own_code(tensor: torch.Tensor) -> bool:
-    """Whether a tensor is of a subclass that runs operators by its `__torch_dispatch__`."""
-    python: bool = torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python)
-    return python
 
 
 class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -318,9 +319,9 @@ class _Inside(TorchDispatchMode):  # type: ignore[no-untyped-call]
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if _traced():
+        if on_fake_tensors():
             return func(*args, **(kwargs or {}))
-        if any(isinstance(value, torch.Tensor) and _has_own_code(value) for value in args):
+        if any(isinstance(value, torch.Tensor) and keys.has_own_code(value) for value in args):
             return NotImplemented  # torch then calls the subclass, with this mode active
         name = self._drawn_by.get(func)
         if name is None:
@@ -339,40 +340,19 @@ def not_intercepted() -> Iterator[None]:
     if why_not():
         yield
         return
-    key = torch._C._dispatch_key_parse(KEY_NAME)
-    excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(key)
-    torch._C._dispatch_tls_set_dispatch_key_excluded(key, True)
+    key = keys.key_named(KEY_NAME)
+    excluded = keys.is_excluded(key)
+    keys.exclude(key, True)
     try:
         yield
     finally:
-        torch._C._dispatch_tls_set_dispatch_key_excluded(key, excluded)
-
-
-@contextmanager
-def _with_innermost(mode: TorchDispatchMode) -> Iterator[None]:
-    """Makes `mode` the innermost mode, so that the program's modes receive the operator first."""
-    if any(torch._C._get_dispatch_mode(key) is not None for key in _TRACING):
-        yield
-        return
-    push, pop = torch._C._push_on_torch_dispatch_stack, torch._C._pop_torch_dispatch_stack
-    others = [pop(None) for _ in range(torch._C._len_torch_dispatch_stack())]
-    push(mode)
-    for other in reversed(others):
-        push(other)
-    try:
-        yield
-    finally:
-        for _ in others:
-            pop(None)
-        pop(None)
-        for other in reversed(others):
-            push(other)
+        keys.exclude(key, excluded)
 
 
 def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch.Tensor]:
-    """The replacement of `torch._VF.dropout`, which `torch.nn.functional.dropout` calls."""
-    included = torch._C._dispatch_tls_is_dispatch_key_included
-    exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
+    """The replacement of the function in C that `torch.nn.functional.dropout` calls."""
+    included = keys.is_included
+    exclude = keys.exclude
 
     def dropout(x: torch.Tensor, p: float, train: bool) -> torch.Tensor:
         if (
@@ -381,9 +361,9 @@ def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch
             and x.is_cpu
             and not x.is_nested
             and included(key)
-            and not torch._C._len_torch_dispatch_stack()
-            and torch._C._functorch.peek_interpreter_stack() is None
-            and torch._C._get_tracing_state() is None
+            and not modes_active()
+            and not inside_transform()
+            and not torch.jit.is_tracing()  # type: ignore[attr-defined, no-untyped-call]
         ):
             exclude(key, True)
             try:
@@ -394,16 +374,3 @@ def _dropout(original: Any, dropping: Dropping, key: Any) -> Callable[..., torch
         return dropped
 
     return dropout
-
-
-def _traced() -> bool:
-    """Whether operators run on fake tensors, as during compilation, so that nothing is drawn."""
-    return torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
-
-
-#: The modes with which torch traces operators.
-_TRACING = (
-    torch._C._TorchDispatchModeKey.FAKE,
-    torch._C._TorchDispatchModeKey.PROXY,
-    torch._C._TorchDispatchModeKey.FUNCTIONAL,
-)

@@ -14,8 +14,7 @@ import sys
 from collections.abc import Iterator
 from typing import Protocol
 
-import torch
-
+from pytest_trainsafe.compat.files import noted_saves
 from pytest_trainsafe.core.code_files import is_project_path
 
 #: Files of the kernel, which are no data of the project.
@@ -61,7 +60,7 @@ class Files:
             _installed = True
         _active = self
         try:
-            with _saves(self):
+            with noted_saves(self.saved):
                 yield
         finally:
             _active = None
@@ -125,27 +124,6 @@ def _audit(event: str, arguments: tuple[object, ...]) -> None:
             active.renamed(*arguments[:2])
     except Exception as error:  # an exception would stop the program's own call
         active.failed(error)
-
-
-@contextlib.contextmanager
-def _saves(files: Files) -> Iterator[None]:
-    """Notes the files that `torch.save` writes, which it opens in C++."""
-    writer = getattr(torch.serialization, "_open_zipfile_writer_file", None)
-    if writer is None:  # what is saved and loaded then counts as read, which is safe
-        yield
-        return
-    initialise = writer.__init__
-
-    @functools.wraps(initialise)
-    def noted(self: object, name: object, *rest: object, **more: object) -> None:
-        files.saved(name)
-        initialise(self, name, *rest, **more)
-
-    writer.__init__ = noted
-    try:
-        yield
-    finally:
-        writer.__init__ = initialise
 
 
 def _absolute(path: object) -> str | None:

@@ -44,13 +44,12 @@ Listener = Callable[[Clip], None]
 #: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
 
-#: torch's clip functions, and how each of them clips.  The public names without a leading
-#: underscore (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
+#: The clip functions of torch.nn.utils, and how each of them clips.
 _FUNCTIONS: dict[str, How] = {
     "clip_grad_norm_": "norm",
-    "_clip_grads_with_norm_": "norm",
+    "clip_grads_with_norm_": "norm",
     "clip_grad_value_": "value",
-    "_get_total_norm": "nothing",
+    "get_total_norm": "nothing",
 }
 
 
@@ -86,13 +85,11 @@ def listening(listener: Listener) -> Iterator[None]:
     _listener = listener
     try:
         with contextlib.ExitStack() as stack:
-            from torch.nn.utils import clip_grad
-
             caller = _Caller()
             for name, how in _FUNCTIONS.items():
-                function = getattr(clip_grad, name, None)
+                function = getattr(torch.nn.utils, name, None)
                 if callable(function):
-                    stack.enter_context(_wrapped(clip_grad, name, function, how, caller))
+                    stack.enter_context(_wrapped(name, function, how, caller))
             yield
     finally:
         _listener = before
@@ -109,7 +106,7 @@ class _Caller:
         """Yields the name of the outermost clip function, which may be `name` itself."""
         entered = not self.outermost
         if entered:
-            self.outermost = name.lstrip("_")
+            self.outermost = name
         try:
             yield self.outermost
         finally:
@@ -118,11 +115,11 @@ class _Caller:
 
 
 @contextlib.contextmanager
-def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -> Iterator[None]:
+def _wrapped(name: str, function: Any, how: How, caller: _Caller) -> Iterator[None]:
     """Replaces a clip function in this context.
 
-    Replaces the function in the closure of its decorator; if there is no decorator, the attribute
-    of the module.
+    Replaces the function in the closure of its decorator; if there is no decorator, under all of
+    its names, since torch calls some clip functions by other names than programs do.
     """
     cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
     if len(cells) == 1:
@@ -133,8 +130,8 @@ def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -
         finally:
             cells[0].cell_contents = actual
         return
-    names = ((module, name), (torch.nn.utils, name.lstrip("_")))
-    replaced = [(m, n) for m, n in names if getattr(m, n, None) is function]
+    owners = (torch.nn.utils.clip_grad, torch.nn.utils)
+    replaced = [(o, n) for o in owners for n, value in vars(o).items() if value is function]
     watched = _watched(function, name, how, caller)
     for owner, attribute in replaced:
         setattr(owner, attribute, watched)

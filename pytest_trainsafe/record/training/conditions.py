@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import msgspec
 from torch import nn
 
+from pytest_trainsafe.compat.modules import is_batch_norm
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.activations import dropout_of
 from pytest_trainsafe.record.hooks.compiled import ModuleHooks
@@ -150,7 +151,7 @@ class Conditions:
 
 def _has_modes(module: nn.Module) -> bool:
     """Whether a module is known to compute differently in evaluation mode."""
-    return isinstance(module, nn.modules.batchnorm._BatchNorm) or dropout_of(module) > 0
+    return is_batch_norm(module) or dropout_of(module) > 0
 
 
 def _value(parameter: nn.Parameter) -> _Value:

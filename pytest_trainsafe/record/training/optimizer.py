@@ -8,6 +8,7 @@ do so when gradients overflow.  So the innermost optimizers are observed.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Protocol
@@ -148,13 +149,14 @@ def _no_step(optimizer: Any) -> ProgramError:
 
 def _around(optimizer: Any, before: Callable[[bool], None], after: Callable[[], None]) -> None:
     """Calls `before(whether a closure was given)` and `after()` around an object's step."""
-    # A subclass may not call Optimizer.__init__, and then has no hooks.
-    if isinstance(optimizer, torch.optim.Optimizer) and hasattr(
-        optimizer, "_optimizer_step_pre_hooks"
-    ):
-        optimizer.register_step_pre_hook(lambda _, args, kwargs: before(_closure(args[1:], kwargs)))
-        optimizer.register_step_post_hook(lambda *_: after())
-        return
+    if isinstance(optimizer, torch.optim.Optimizer):
+        # A subclass may not call Optimizer.__init__, and then has no hooks.
+        with contextlib.suppress(AttributeError):
+            optimizer.register_step_post_hook(lambda *_: after())
+            optimizer.register_step_pre_hook(
+                lambda _, args, kwargs: before(_closure(args[1:], kwargs))
+            )
+            return
     step = optimizer.step
 
     @functools.wraps(step)

@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.tensors import version_of
 from pytest_trainsafe.core.layout import Flat, Layout, Owned
 from pytest_trainsafe.core.mesh import mesh_of
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
@@ -267,13 +268,13 @@ class ParameterRecorder:
         if self.clock.step is None:
             return
         self._seen_by_wrapper = dict(self._held_main_grads())
-        self._versions = [parameter._version for parameter in self.parameters.values()]
+        self._versions = [version_of(parameter) for parameter in self.parameters.values()]
 
     def leave_wrapper(self, wrapper: str) -> None:
         """Writes gradients if an optimizer's `wrapper` updated parameters by code of its own."""
         if self.clock.step is None:
             return
-        versions = [parameter._version for parameter in self.parameters.values()]
+        versions = [version_of(parameter) for parameter in self.parameters.values()]
         if not self.optimizer_stepped and versions != self._versions:
             self.before_step(has_closure=True)
             self._write_main_grads()

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 import torch
 
+from pytest_trainsafe.compat.operators import schema_of
 from pytest_trainsafe.core.code_files import calling_frames, calling_lines, line_of, owner_of
 from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.tensors import memory
@@ -96,7 +97,7 @@ class UnheldChanges:
         at = user or inner
         if owner_of(at.rpartition(":")[0]) not in ("project", "installed"):
             return
-        operation = func._schema.name.rpartition("::")[2]
+        operation = schema_of(func).name.rpartition("::")[2]
         led = self._led_from()
         caller = "" if led == at else led
         numbers = _numbers((*args, *kwargs.values())) if func.namespace != "c10d" else ()
@@ -121,12 +122,12 @@ class UnheldChanges:
 
 def _written(func: Any, args: Sequence[Any]) -> Iterator[torch.Tensor]:
     """The tensors that an operation or a collective writes."""
-    namespace, _, name = func._schema.name.partition("::")
+    namespace, _, name = schema_of(func).name.partition("::")
     if namespace == "c10d":
         if args and name not in _READS:
             yield from tensors_of(args[0])
         return
-    for argument, value in zip(func._schema.arguments, args, strict=False):
+    for argument, value in zip(schema_of(func).arguments, args, strict=False):
         if argument.alias_info is not None and argument.alias_info.is_write:
             yield from tensors_of(value)
 

@@ -16,8 +16,9 @@ from typing import Any, Self
 import msgspec
 import torch
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
+from pytest_trainsafe.compat.operators import schema_of
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.lines.origins import Origins
 from pytest_trainsafe.record.lines.sites import Sites
@@ -99,14 +100,14 @@ class Writes(TorchDispatchMode):  # type: ignore[no-untyped-call]
         backward = in_backward()
         if self._clock.open is not None or backward:
             self._gradients = None
-        if func._schema.is_mutable and not backward:
+        if schema_of(func).is_mutable and not backward:
             self._look_at(func, args)
         if not backward:
             self.unheld.look_at(func, args, kwargs or {})
         return func(*args, **(kwargs or {}))
 
     def _look_at(self, func: Any, args: Sequence[Any]) -> None:
-        name = func._schema.name.rpartition("::")[2]
+        name = schema_of(func).name.rpartition("::")[2]
         if self._weights is None:
             self._weights = _memories(self._parameters)
         if _writes_to(func, args, self._weights):
@@ -155,7 +156,7 @@ def _writes_to(func: Any, args: Sequence[Any], memories: Collection[int]) -> boo
     """Whether an operation changes a tensor in one of these memories."""
     return any(
         memory(tensor) in memories
-        for argument, value in zip(func._schema.arguments, args, strict=False)
+        for argument, value in zip(schema_of(func).arguments, args, strict=False)
         if argument.alias_info is not None and argument.alias_info.is_write
         for tensor in tensors_of(value)
     )

@@ -14,9 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 import xxhash
-from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
-from torch.utils._python_dispatch import _disable_current_modes
 
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 from pytest_trainsafe.core.rungs.floating import FLOATING, arithmetic_of
 
@@ -86,25 +85,12 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
         return self.numbers.decode(flat.view(dtype).reshape(shape), self.shape)
 
 
-def outside_transforms() -> AbstractContextManager[object]:
-    """Leaves all transforms of torch.func (grad, vmap...) in a context.
-
-    Inside a transform, operators can also turn the program's plain tensors, such as parameters,
-    into tensors without readable values.
-    """
-    if torch._C._functorch.peek_interpreter_stack() is None:
-        return nullcontext()
-    return temporarily_clear_interpreter_stack()
-
-
 def outside_modes(exact: bool) -> AbstractContextManager[object]:
     """Leaves the dispatch mode in which a program computes, if it computes exact numbers.
 
     What reads their bits, or makes real values for them, must not be computed in the mode.
     """
-    if exact and torch._C._len_torch_dispatch_stack():
-        return _disable_current_modes()
-    return nullcontext()
+    return without_modes() if exact else nullcontext()
 
 
 def of_values(host: torch.Tensor, numbers: Arithmetic = FLOATING) -> TensorSnapshot:

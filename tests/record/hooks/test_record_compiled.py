@@ -11,8 +11,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from pytest_trainsafe.compat.compiler import compiled_regions
 from pytest_trainsafe.record.context import Context
-from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 X = torch.linspace(-1, 1, 24).reshape(2, 4, 3)
 

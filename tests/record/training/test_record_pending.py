@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 
+from pytest_trainsafe.compat.tensors import is_pending
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.tensors import is_pending
 from pytest_trainsafe.trace.run_spec import Rewrite
 
 INPUT = ("activation", "1.input.0")

@@ -12,8 +12,8 @@ from collections.abc import Collection, Iterator
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import _disable_current_modes
 
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -65,7 +65,7 @@ class GeneratedGradients:
                 self._note("kept", where)
             return
         rewriter, sizes = self._rewriter, self._rewriter.point.sizes
-        with _disable_current_modes(), torch.no_grad():  # no line of the program writes here
+        with without_modes(), torch.no_grad():  # no line of the program writes here
             local = local_values(read[0])
             try:
                 expected = local_shape(layout, rewriter.coordinates, sizes, target.shape)

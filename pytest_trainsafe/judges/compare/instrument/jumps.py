@@ -14,7 +14,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
+from pytest_trainsafe.compat.operators import schema_of
 
 #: How many of the 53 digits of float64 are cut off: 2**-40 is 4000 times the noise.
 CUT = 12
@@ -50,12 +52,12 @@ class StableJumps(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        name = func._schema.name.partition("::")[2]
+        name = schema_of(func).name.partition("::")[2]
         if name == "_to_copy" and _to_integer(kwargs.get("dtype")):
             return func(*map(_cut, args), **kwargs)
         in_place = name.removesuffix("_")
         if in_place not in _STEPS:
-            if name in _CHOICES and len(func._schema.returns) == 2:
+            if name in _CHOICES and len(schema_of(func).returns) == 2:
                 return self._chosen(func, args, kwargs)
             return func(*args, **kwargs)
         if name == in_place:
@@ -77,7 +79,7 @@ class StableJumps(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _dim(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> int:
-    for place, argument in enumerate(func._schema.arguments):
+    for place, argument in enumerate(schema_of(func).arguments):
         if argument.name == "dim":
             default = argument.default_value
             found = args[place] if place < len(args) else kwargs.get("dim", default)

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 
 #: Operations that round, by their names in ATen.  Copies, selections and comparisons are exact.

@@ -23,6 +23,7 @@ import torch
 from torch import nn
 
 from pytest_trainsafe.annotations.declared import Annotations
+from pytest_trainsafe.compat.tensors import is_pending
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.indices import LayoutError, local_shape
 from pytest_trainsafe.core.layout import Coordinates, Layout
@@ -46,7 +47,6 @@ from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.record.lines.origins import Origins
 from pytest_trainsafe.record.tensors import (
     alias_for_gradient,
-    is_pending,
     local_values,
     on_gradient,
     own_layout,

@@ -15,6 +15,7 @@ import xxhash
 from torch import nn
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.training import SCHEDULER_ATTRIBUTES
 from pytest_trainsafe.core.cut_text import encodable
 from pytest_trainsafe.judges.learn.events.events import MAX_TEXT, Plain, Value
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -260,7 +261,7 @@ def plain_attributes(thing: object) -> dict[str, Plain]:
     if not isinstance(held, dict):
         return found
     for name, item in list(held.items()):
-        if not isinstance(name, str) or (name.startswith("_") and name not in _COUNTERS):
+        if not isinstance(name, str) or (name.startswith("_") and name not in SCHEDULER_ATTRIBUTES):
             continue
         plain = as_plain(item)
         if plain is not None:
@@ -271,8 +272,6 @@ def plain_attributes(thing: object) -> dict[str, Plain]:
 
 
 _NUMBERS = (bool, int, float)
-
-_COUNTERS = frozenset({"_step_count", "_last_lr"})
 
 
 def group_attributes(optimizer: Optimizer) -> dict[str, Plain]:

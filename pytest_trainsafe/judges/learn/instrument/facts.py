@@ -16,6 +16,10 @@ from typing import Any, TypeVar
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.dispatch_keys import has_own_code
+from pytest_trainsafe.compat.dispatch_modes import modes_active, without_modes
+from pytest_trainsafe.compat.tensors import is_view as is_view_of_another
+from pytest_trainsafe.compat.tensors import local_part, version_of
 from pytest_trainsafe.judges.learn.events.events import TensorFacts
 
 #: What torch raises for tensors without memory of their own: fake, functional, nested and such.
@@ -147,7 +151,7 @@ def key_of(tensor: torch.Tensor) -> Key | None:
     plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
     local = tensor if plain else _local(tensor)
     try:
-        return None if local is None else (local._version, local.data_ptr())
+        return None if local is None else (version_of(local), local.data_ptr())
     except _UNREADABLE:
         return None
 
@@ -188,9 +192,9 @@ def _hash(plain: torch.Tensor) -> int:
 def _local(tensor: Any) -> Any:
     """The tensor that holds the content on this rank; None for fake tensors and the like."""
     while type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
-        if not torch._C._dispatch_keys(tensor).has(torch._C.DispatchKey.Python):
+        if not has_own_code(tensor):
             break
-        tensor = getattr(tensor, "_local_tensor", None)
+        tensor = local_part(tensor)
         if tensor is None:
             break
     return tensor
@@ -211,7 +215,7 @@ def _facts(tensor: torch.Tensor, read: bool = True) -> TensorFacts:
     flags = tuple(sorted(_flags(attributes))) if attributes else ()
     local, content, is_view = _local(tensor), None, False
     try:
-        is_view = tensor._is_view()
+        is_view = is_view_of_another(tensor)
         if read and local is not None and not local.is_meta:
             content = _undisturbed(_content, local)
     except _UNREADABLE:
@@ -276,9 +280,7 @@ def _size(plain: torch.Tensor) -> tuple[float | None, bool, bool]:
 
 def _undisturbed(read: Callable[[Any], Result], tensor: Any) -> Result:
     """`read(tensor)`; the program's dispatch modes do not see the operators that it calls."""
-    if not torch._C._len_torch_dispatch_stack():
+    if not modes_active():
         return read(tensor)
-    from torch.utils._python_dispatch import _disable_current_modes
-
-    with _disable_current_modes():
+    with without_modes():
         return read(tensor)

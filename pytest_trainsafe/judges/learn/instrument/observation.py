@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from pytest_trainsafe.compat.compiler import compiled_regions
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.judges.learn.events.events import Listener, Plain
 from pytest_trainsafe.judges.learn.events.table import Table, TableBuilder
@@ -32,7 +33,6 @@ from pytest_trainsafe.judges.learn.instrument.patching.selection import (
     resolved,
 )
 from pytest_trainsafe.judges.learn.instrument.steps import Sample, Steps, sample_of
-from pytest_trainsafe.record.hooks.compiled import compiled_regions
 
 #: The most names of modules that a note on compiled regions lists.
 _LISTED = 8

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch._C._dynamo.eval_frame import get_eval_frame_callback as _compiler
 from torch.optim import Optimizer
 
-from pytest_trainsafe.compat.compiler import skipped
+from pytest_trainsafe.compat.compiler import compiles, skipped
+from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Call, Change, Listener, Plain, Value
 from pytest_trainsafe.judges.learn.instrument.binding import Binder
 from pytest_trainsafe.judges.learn.instrument.describe import Describer
@@ -136,7 +136,7 @@ class Observer:
 
         `target` says what is observed: the API's name, and its effects.
         """
-        compiling = _compiler() is not None
+        compiling = compiles()
         frame = (self._enter_plainly if compiling else self._enter)(target, original, args, kwargs)
         if frame is None:
             return original(*args, **kwargs)
@@ -221,7 +221,7 @@ class Observer:
             if self.steps.recording:
                 if role.compares:
                     self._compare(thread, role.exact)
-                elif isinstance(frame.thing, nn.Module) and frame.thing._buffers:
+                elif isinstance(frame.thing, nn.Module) and own_buffers(frame.thing):
                     self.variables.compare_buffers(frame.thing, self._telling(thread))
             if call is not None:
                 if error is not None:

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from torch.utils._python_dispatch import TorchDispatchMode
-
+from pytest_trainsafe.compat.dispatch_modes import CompilableMode
 from pytest_trainsafe.judges.learn.instrument.observer import Observer
 
 
-class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Operators(CompilableMode):  # type: ignore[no-untyped-call]
     """Passes every operator that torch dispatches to an observer.
 
     The API of a call is for example `torch.ops.aten.add.Tensor`.
@@ -19,13 +18,8 @@ class Operators(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self, observer: Observer) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._observer = observer
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """False, so that torch.compile compiles the same code as without this mode."""
-        return False
 
     def __torch_dispatch__(
         self,

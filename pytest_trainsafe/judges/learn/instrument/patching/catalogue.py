@@ -14,8 +14,8 @@ from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
-from torch.utils.data.dataloader import _BaseDataLoaderIter
 
+from pytest_trainsafe.compat.loaders import iterator_classes
 from pytest_trainsafe.judges.learn.instrument.names import public_name
 
 
@@ -161,9 +161,9 @@ def catalogue() -> Iterator[Target]:
     yield from _of_tree(DataLoader, _LOADER)
     yield from _of_tree(Sampler, _SAMPLER)
     next_batch = Role("next", "data", compares=True, always=True)
-    for cls in (_BaseDataLoaderIter, *_BaseDataLoaderIter.__subclasses__()):
-        if "__next__" in vars(cls):
-            yield Target(cls, "__next__", "torch.utils.data.DataLoader.__next__", next_batch)
+    for iterator in iterator_classes():
+        if "__next__" in vars(iterator):
+            yield Target(iterator, "__next__", "torch.utils.data.DataLoader.__next__", next_batch)
     yield Target(torch.Tensor, "backward", "torch.Tensor.backward", _BACKWARD)
     for name in _WRAPPERS:
         module, _, last = name.rpartition(".")

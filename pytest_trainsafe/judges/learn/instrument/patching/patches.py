@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pytest_trainsafe.compat.compiler import skip_now
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target, subclasses
 from pytest_trainsafe.record.clock import ProgramError
 
@@ -82,7 +83,9 @@ class Patches:
                 "before the next one begins. If the program's Run records API calls, remove "
                 "`observe` from the program"
             )
-        _never_compiled()
+        # torch.compile skips wrappers but still compiles the functions that wrappers call.  Before
+        # `nn.Module.__call__` is exchanged, since the compiler stores that when it is imported.
+        skip_now(_CODE)
         _Active.runner = runner
         try:
             self.add(targets)
@@ -198,14 +201,3 @@ def _wrap(target: Target, original: Callable[..., Any]) -> Callable[..., Any]:
 
 #: The code that all wrappers share.
 _CODE = next(each for each in _wrap.__code__.co_consts if isinstance(each, CodeType))
-
-
-def _never_compiled() -> None:
-    """Make torch.compile skip the wrappers but still compile the functions that wrappers call.
-
-    Must be called before `nn.Module.__call__` is exchanged for a wrapper: this function imports the
-    compiler, and the compiler, when imported, stores the `nn.Module.__call__` of that moment.
-    """
-    import torch._dynamo.eval_frame as frames
-
-    frames.skip_code(_CODE)

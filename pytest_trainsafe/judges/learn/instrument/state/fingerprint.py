@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.tensors import version_of
 from pytest_trainsafe.judges.learn.instrument.facts import key_of
 
 #: Types whose instances never change: the same object means the same content.
@@ -18,7 +19,7 @@ _CONSTANT = frozenset({type(None), bool, int, float, str})
 _PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
 #: A write through a tensor raises its version; a tensor may also get another memory.
-_VERSION, _ADDRESS = operator.attrgetter("_version"), torch.Tensor.data_ptr
+_ADDRESS = torch.Tensor.data_ptr
 
 
 class Fingerprint:
@@ -54,7 +55,7 @@ class Fingerprint:
             self._sort(held)
             self._ids = ids
         tensors = [held[index] for index in self._tensors]
-        keys = list(zip(map(_VERSION, tensors), map(_ADDRESS, tensors), strict=True))
+        keys = list(zip(map(version_of, tensors), map(_ADDRESS, tensors), strict=True))
         if keys != self._keys:
             pairs = zip(self._tensors, keys, self._keys, strict=True)
             found.update(index for index, now, before in pairs if now != before)

@@ -13,6 +13,7 @@ from typing import Any
 import torch
 from torch.optim import Optimizer
 
+from pytest_trainsafe.compat.training import scaler_numbers
 from pytest_trainsafe.judges.learn.instrument.describe import as_plain, cut, plain_attributes
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
 from pytest_trainsafe.judges.learn.instrument.names import public_name
@@ -77,14 +78,8 @@ def of_scheduler(name: str, scheduler: Any) -> Iterator[Slot]:
 def of_scaler(name: str, scaler: Any) -> Iterator[Slot]:
     """Yields the Slots of the scale, the growth tracker and the settings of a gradient scaler."""
     kind = public_name(type(scaler))
-    for attribute in ("_scale", "_growth_tracker"):
-        yield Slot(
-            name, kind, attribute.lstrip("_"), "plain", functools.partial(_item, scaler, attribute)
-        )
-    for attribute in ("_enabled", "_growth_factor", "_backoff_factor", "_growth_interval"):
-        if hasattr(scaler, attribute):
-            read = functools.partial(getattr, scaler, attribute)
-            yield Slot(name, kind, attribute.lstrip("_"), "plain", read)
+    for number, read in scaler_numbers(scaler):
+        yield Slot(name, kind, number, "plain", read)
 
 
 def of_loader(name: str, loader: Any, counts: dict[str, int]) -> Iterator[Slot]:
@@ -153,13 +148,6 @@ class _Identities:
             self._key = key
             self._text = cut(",".join(str(self._objects.identity(each)) for each in held))
         return self._text
-
-
-def _item(thing: Any, attribute: str) -> object:
-    held = getattr(thing, attribute, None)
-    if isinstance(held, torch.Tensor):
-        return held.item() if held.numel() == 1 else None
-    return held
 
 
 def _length(thing: Any) -> int | None:

@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader, Sampler
 
+from pytest_trainsafe.compat.modules import own_buffers
 from pytest_trainsafe.judges.learn.events.events import Plain, Value
 from pytest_trainsafe.judges.learn.instrument.describe import Describer
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
@@ -217,7 +218,7 @@ class Variables:
 
     def compare_buffers(self, module: nn.Module, changed: Changed) -> None:
         """Call `changed` for each own buffer of the module that its forward has written to."""
-        for buffer in module._buffers.values():
+        for buffer in own_buffers(module).values():
             slot = self._buffers.get(id(buffer))
             if slot is not None:
                 before = slot.look(self._describer, True, -1)

@@ -22,10 +22,11 @@ import torch
 from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils.data import sampler
 
+from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
+from pytest_trainsafe.compat.operators import schema_of, tree_flatten_with_path, tree_leaves
+from pytest_trainsafe.compat.tensors import address_of, local_part
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
@@ -284,7 +285,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _changed(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
         """The indices in `made.variables` of the tensors that an operator changes in place."""
         changed: set[int] = set()
-        for number, argument in enumerate(func._schema.arguments):
+        for number, argument in enumerate(schema_of(func).arguments):
             if argument.alias_info is None or not argument.alias_info.is_write:
                 continue
             value = args[number] if number < len(args) else kwargs.get(argument.name)
@@ -293,9 +294,9 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _running(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> frozenset[int]:
         """The indices in `made.variables` of the running statistics that batch norm updates."""
-        if func._schema.name.removeprefix("aten::") not in _BATCH_NORMS:
+        if schema_of(func).name.removeprefix("aten::") not in _BATCH_NORMS:
             return frozenset()
-        names = [argument.name for argument in func._schema.arguments]
+        names = [argument.name for argument in schema_of(func).arguments]
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         if not given.get("training", True):
             return frozenset()
@@ -346,7 +347,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
             storage = tensor.untyped_storage()
         except (RuntimeError, NotImplementedError):
             return -1
-        key = storage._cdata
+        key = address_of(storage)
         known = self._known.get(key)
         if known is None:
             shape = "x".join(map(str, tensor.shape)) or "scalar"
@@ -437,13 +438,13 @@ def _in_sampler() -> bool:
 
 
 def _key_of(generator: Any) -> object:
-    return generator._cdata if isinstance(generator, torch.Generator) else None  # type: ignore[attr-defined]
+    return address_of(generator) if isinstance(generator, torch.Generator) else None
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
     found = []
     for value in tree_leaves(values):
-        local = getattr(value, "_local_tensor", value)
+        local = local_part(value, value)
         if isinstance(local, torch.Tensor) and not local.is_meta:
             found.append(local)
     return found

@@ -17,9 +17,10 @@ from typing import Any
 import torch
 import xxhash
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
+from pytest_trainsafe.compat.dispatch_modes import CompilableMode
+from pytest_trainsafe.compat.operators import schema_of, tree_leaves
+from pytest_trainsafe.compat.tensors import local_part
 from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 from pytest_trainsafe.judges.replay.determinism.instrument.outside_reads import OutsideReads
 from pytest_trainsafe.judges.replay.rng.instrument import frames, ledger
@@ -51,14 +52,14 @@ _THIN += (random_operators.__file__, ledger.__file__)
 _THIN += (str(PACKAGE / "record" / "program_dtype" / "draws.py"),)
 
 
-class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorLedger(CompilableMode):  # type: ignore[no-untyped-call]
     """Records the operators of the step `step` of a rank.
 
     The program must run inside the context manager that the method `recording` returns.
     """
 
     def __init__(self, step: int, writer: RankWriter, clock: Clock) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._step = max(step, 0)
         self._writer = writer
         self._clock = clock
@@ -87,14 +88,6 @@ class OperatorLedger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         `names` maps each module to its name.
         """
         self._names = names
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Returns False, so that torch does not import its compiler only to skip it.
-
-        Nothing is compiled in these Runs.
-        """
-        return False
 
     def __torch_dispatch__(
         self,
@@ -164,17 +157,17 @@ def _of_the_recorder(frame: FrameType | None) -> bool:
 
 def _is_view(func: Any) -> bool:
     """Whether the operator's schema says that it returns views of its arguments."""
-    returns = [each.alias_info for each in func._schema.returns]
+    returns = [each.alias_info for each in schema_of(func).returns]
     aliases = any(alias is not None and not alias.is_write for alias in returns)
     # `lift_fresh`, which makes a tensor of Python data, has the signature of a view.
-    return aliases and "lift_fresh" not in func._schema.name
+    return aliases and "lift_fresh" not in schema_of(func).name
 
 
 def _digest(values: Sequence[Any]) -> str:
     """A hash of the tensors in `values`; "" if there are none, or none with readable memory."""
     digest, found = xxhash.xxh3_128(), False
     for value in tree_leaves(values):
-        local = getattr(value, "_local_tensor", value)
+        local = local_part(value, value)
         if type(local) not in (torch.Tensor, nn.Parameter):
             continue
         if local.is_meta or local.layout is not torch.strided or local.is_quantized:

@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 import xxhash
 
+from pytest_trainsafe.compat.tensors import ADDRESSES, address_of
 from pytest_trainsafe.trace.rng.states import (
     CPU_ASIDE,
     CPU_BLOCK,
@@ -62,7 +63,7 @@ class CpuMemory:
     """
 
     def __init__(self, generator: torch.Generator, layout: _Layout) -> None:
-        begin = generator._cdata + layout.engine  # type: ignore[attr-defined]
+        begin = address_of(generator) + layout.engine
         size = _HEAD.size + 4 * _NUMBERS
         memory = (ctypes.c_ubyte * (size + _ASIDE)).from_address(begin)
         whole = memoryview(memory).cast("B")
@@ -127,8 +128,8 @@ def _layout() -> _Layout | None:
     clear = probe.get_state()
     if len(clear) != CPU_BYTES:
         return None
-    address: int | None = getattr(probe, "_cdata", None)
-    if address is None:
+    address = address_of(probe)
+    if not ADDRESSES.available:
         return None
     numbers = struct.unpack_from(f"<{_NAMING}Q", clear.numpy().data, CPU_BLOCK)
     begin = ctypes.string_at(address, _SEARCHED).find(_NARROW.pack(*numbers)) - _HEAD.size

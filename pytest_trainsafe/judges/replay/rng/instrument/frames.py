@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
+from pytest_trainsafe.compat.modules import CALL
 from pytest_trainsafe.core.code_files import PACKAGE, TORCH, owner_of
 
 #: The kinds of a frame, as bits that can be combined.
@@ -27,11 +28,6 @@ _INJECTING = tuple(
 
 #: The file names of Python's own code that imports modules.
 _IMPORTING = "<frozen importlib."
-
-#: A module's call. Only in its frame is a variable, `self`, read. For that Python makes a dict of
-#: all variables of the frame; these live as long as the call anyway, so the dict keeps no tensor
-#: alive for longer.
-_CALL = nn.Module._wrapped_call_impl.__code__
 
 #: The kinds of each code object, by its address, since hashing a code object takes as long as all
 #: the rest. An entry also refers to the object, so that no other one gets its address.
@@ -111,6 +107,9 @@ def place(modules: Container[nn.Module], *, whole: bool = True, skip: int = 1) -
         if kind:
             if kind == MODULE:
                 if module is None:
+                    # Only here is a variable read.  For that Python makes a dict of all variables
+                    # of the frame; these live as long as the call anyway, so the dict keeps no
+                    # tensor alive for longer.
                     called = frame.f_locals["self"]
                     module = called if called in modules else None
             elif kind & (USER | INSTALLED):
@@ -142,7 +141,7 @@ def _new_kind(code: CodeType) -> int:
 
 
 def _kind(code: CodeType) -> int:
-    if code is _CALL:
+    if code is CALL:
         return MODULE
     file, name = code.co_filename, code.co_name
     match owner_of(file):

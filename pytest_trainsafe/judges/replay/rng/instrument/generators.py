@@ -9,13 +9,10 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.tensors import address_of
 from pytest_trainsafe.record.program_dtype.random_operators import NOT_SUBCLASSES, PLAIN
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON, TORCH_CPU, LedgerGap
-from pytest_trainsafe.trace.rng.states import (
-    NumpyState,
-    PythonState,
-    numpy_random,
-)
+from pytest_trainsafe.trace.rng.states import NumpyState, PythonState, numpy_random
 
 #: The most generators from `numpy.random.default_rng` whose states are read.
 MAX_NUMPY = 64
@@ -60,12 +57,7 @@ def generator_of(
 
 def is_default(generator: torch.Generator) -> bool:
     """Whether this is torch's default CPU generator, possibly as another Python object."""
-    return _address(generator) == _address(torch.default_generator)
-
-
-def _address(generator: torch.Generator) -> int:
-    address: int = generator._cdata  # type: ignore[attr-defined]
-    return address
+    return address_of(generator) == address_of(torch.default_generator)
 
 
 class Generators:
@@ -83,9 +75,9 @@ class Generators:
         """The name in the ledger of a generator that is first used at `line`."""
         if generator is torch.default_generator:
             return TORCH_CPU
-        address = _address(generator)
+        address = address_of(generator)
         if generator.device.type == "cuda" and any(
-            address == _address(default) for default in torch.cuda.default_generators
+            address == address_of(default) for default in torch.cuda.default_generators
         ):
             return f"torch {generator.device}"
         if len(self._names) >= MAX_NAMES:

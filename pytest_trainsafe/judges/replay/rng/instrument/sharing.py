@@ -17,6 +17,7 @@ from types import CodeType, FrameType
 
 import torch
 
+from pytest_trainsafe.compat.tensors import address_of
 from pytest_trainsafe.core.code_files import is_stdlib
 
 #: The most generators whose users are remembered.
@@ -58,7 +59,7 @@ class Sharing:
         not count: they come first, whatever the timing.
         """
         # torch makes a new Python object each time it hands a generator to a kernel.
-        key = generator._cdata if isinstance(generator, torch.Generator) else generator  # type: ignore[attr-defined]
+        key = address_of(generator) if isinstance(generator, torch.Generator) else generator
         here, ident = threading.current_thread(), threading.get_ident()
         with self._lock:
             known = self._users.pop(key, None) or _Users(generator)

@@ -18,9 +18,8 @@ from typing import Any
 
 import msgspec
 import torch
-import torch.utils.data as data
-from torch.utils.data._utils import worker as torch_worker
 
+from pytest_trainsafe.compat import loaders
 from pytest_trainsafe.core.untrusted import MALFORMED
 from pytest_trainsafe.judges.replay.rng.instrument.frames import place
 from pytest_trainsafe.launch.resources import scratch
@@ -34,10 +33,6 @@ from pytest_trainsafe.trace.rng.states import (
 
 #: The most fetches that are recorded for a worker, and iterators of loaders for a rank.
 MAX_FETCHES, MAX_LOADERS = 4, 64
-
-#: torch's own worker loop. `_WatchedLoop` must not store it: a function is pickled by its name,
-#: and when a worker starts, this name refers to the replacement.
-_LOOP = torch_worker._worker_loop
 
 #: How deep the attributes of datasets are searched. The transform of the dataset of a subset, for
 #: example, has its generator at depth three.
@@ -58,33 +53,23 @@ class Workers:
     @contextlib.contextmanager
     def followed(self) -> Iterator[None]:
         """Follows the workers that are started in this context."""
-        iterator: Any = data.dataloader._MultiProcessingDataLoaderIter
-        make = iterator.__init__
-
-        @functools.wraps(make)
-        def making(made: Any, loader: Any, *args: Any, **kwargs: Any) -> None:
-            number = next(self._loaders)
-            if number >= MAX_LOADERS:
-                make(made, loader, *args, **kwargs)
-                return
-            if self._folder is None:
-                self._scratch = scratch.make("workers")
-                self._folder = self._scratch.path
-            here = place(())
-            watched = _WatchedLoop(str(self._folder), number, here.user or here.at)
-            torch_worker._worker_loop = watched
-            try:
-                make(made, loader, *args, **kwargs)
-            finally:
-                torch_worker._worker_loop = _LOOP
-
-        iterator.__init__ = making
         try:
-            yield
+            with loaders.replaced_loops(self._watched):
+                yield
         finally:
-            iterator.__init__ = make
             if self._scratch is not None:
                 self._scratch.remove()
+
+    def _watched(self) -> _WatchedLoop | None:
+        """The loop of the workers that an iterator is about to start; None for torch's own."""
+        number = next(self._loaders)
+        if number >= MAX_LOADERS:
+            return None
+        if self._folder is None:
+            self._scratch = scratch.make("workers")
+            self._folder = self._scratch.path
+        here = place(())
+        return _WatchedLoop(str(self._folder), number, here.user or here.at)
 
     def draws(self) -> list[WorkerDraw]:
         """The draws that workers have recorded since the last call."""
@@ -114,19 +99,12 @@ class _WatchedLoop:
         self.folder, self.loader, self.at = folder, loader, at
 
     def __call__(self, *args: Any, **kwargs: Any) -> None:
-        kind: Any = data._DatasetKind
-        create = kind.create_fetcher
+        loaders.run_loop(self._around, *args, **kwargs)
 
-        def created(which: int, dataset: Any, *rest: Any, **more: Any) -> Any:
-            fetcher = create(which, dataset, *rest, **more)
-            info = torch_worker.get_worker_info()
-            if info is not None:
-                watch = _Watch(self, info.id, dataset, which == kind.Map)
-                fetcher.fetch = watch.around(fetcher.fetch)
-            return fetcher
-
-        kind.create_fetcher = staticmethod(created)
-        _LOOP(*args, **kwargs)
+    def _around(
+        self, worker: int, dataset: Any, map_style: bool, fetch: Callable[[Any], Any]
+    ) -> Callable[[Any], Any]:
+        return _Watch(self, worker, dataset, map_style).around(fetch)
 
 
 class _Watch:

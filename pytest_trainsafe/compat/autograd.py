@@ -1,0 +1,68 @@
+"""Whether a backward, or a transform of torch.func, surrounds the running code.
+
+Needs `_get_sequence_nr` of torch.autograd, `_current_graph_task_id` and `_current_autograd_node` of
+torch._C, and `_sequence_nr` of a node.  Without them, a forward that runs again inside a backward
+counts as a new forward.
+
+Needs `peek_interpreter_stack` and `is_functorch_wrapped_tensor` of torch._C._functorch, and
+`temporarily_clear_interpreter_stack` of torch._functorch.pyfunctorch.  Without them, the tensors
+inside a transform (vmap, grad, jvp...) are taken for plain ones, whose values cannot be read.
+
+torch 2.10 to 2.14 have all of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from pytest_trainsafe.compat.private import Capability
+
+NODES = Capability("forwards that a backward runs again are not told from others")
+TRANSFORMS = Capability("tensors inside the transforms of torch.func are not told from others")
+
+#: How many nodes of autograd's graph this thread has made so far; 0 if that is off.
+nodes_made: Callable[[], int] = NODES.of("torch.autograd", "_get_sequence_nr") or (lambda: 0)
+
+#: The number of the backward that this thread is running; -1 if there is none, or that is off.
+running_backward: Callable[[], int] = NODES.of("torch._C", "_current_graph_task_id") or (lambda: -1)
+
+_node = NODES.of("torch._C", "_current_autograd_node")
+
+#: Whether a tensor stands for others inside a transform of torch.func.
+is_transformed: Callable[[torch.Tensor], bool] = TRANSFORMS.of(
+    "torch._C._functorch", "is_functorch_wrapped_tensor"
+) or (lambda tensor: False)
+
+_innermost = TRANSFORMS.of("torch._C._functorch", "peek_interpreter_stack")
+_leave = TRANSFORMS.of("torch._functorch.pyfunctorch", "temporarily_clear_interpreter_stack")
+
+
+def running_node() -> int | None:
+    """The number of the node whose derivative this thread computes now; None if that is off.
+
+    A node has as its number how many nodes its thread had made before it.
+    """
+    if not NODES.available:
+        return None
+    number: int = _node()._sequence_nr()
+    return number
+
+
+def inside_transform() -> bool:
+    """Whether the running code is inside a transform of torch.func."""
+    return _innermost is not None and _innermost() is not None
+
+
+def outside_transforms() -> AbstractContextManager[object]:
+    """Leaves all transforms of torch.func (grad, vmap...) in a context.
+
+    Inside a transform, operators can also turn the program's plain tensors, such as parameters,
+    into tensors without readable values.
+    """
+    if _leave is None or not inside_transform():
+        return nullcontext()
+    context: AbstractContextManager[object] = _leave()
+    return context

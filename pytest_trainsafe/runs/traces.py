@@ -59,11 +59,12 @@ class Traces:
 
     def spec(self, dtype: str) -> RunSpec:
         """The RunSpec of the Run in `dtype`."""
+        follows = rung_named(dtype).follows
         return structs.replace(
             spec_of(self.case, self.role, dtype),
             record=recorded_at(dtype, self.record),
             keep=self.keep,
-            replay=self.replay,
+            replay=replace(self, record="full").spec(follows) if follows else self.replay,
             repeat=self.repeat,
         )
 
@@ -119,10 +120,12 @@ class Traces:
         rung = rung_named(dtype)
         # If casts matter, the size of the noise is known after the reference has run.
         noisy = self.role == "reference" and not rung.exact and not rung.casts
+        before = self.spec(dtype).replay if rung.follows else None
         if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
             return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []
-        return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
+        specs = [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
+        return specs if before is None else [before, *specs]
 
     def foreseen(self) -> bool:
         """Whether `needed` can return the specs of all Runs before any of them is recorded.
@@ -178,7 +181,9 @@ class Traces:
 
     def specs(self) -> set[RunSpec]:
         """The RunSpecs of the Runs at every rung, and of all others that the test requested."""
-        return {self.spec(dtype) for dtype in self.case.rungs} | self.runs.specs
+        own = {self.spec(dtype) for dtype in self.case.rungs}
+        followed = {spec.replay for spec in own if spec.replay is not None}
+        return own | followed | self.runs.specs
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -25,6 +25,7 @@ CHECKS = (
     "pytest_trainsafe.judges.replay.checks:CHECKS",
     "pytest_trainsafe.judges.learn:CHECKS",
     "pytest_trainsafe.judges.metamorphic.checks:CHECKS",
+    "pytest_trainsafe.judges.exact:CHECKS",
 )
 
 #: The modules that define event types of traces, and register them when they are imported.

@@ -29,7 +29,8 @@ from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 class Traces:
     """The Traces of a test's reference or candidate, recorded when they are requested.
 
-    `repeat` numbers repetitions of the same Runs.
+    `repeat` numbers repetitions of the same Runs, and `sample` Runs at a rung that draws random
+    numbers of its own.
     `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
     differently; all copies share `runs`, which has every requested Run.
     """
@@ -41,6 +42,7 @@ class Traces:
     keep: tuple[TensorId, ...] = ()
     replay: RunSpec | None = None
     repeat: int = 0
+    sample: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
@@ -59,13 +61,14 @@ class Traces:
 
     def spec(self, dtype: str) -> RunSpec:
         """The RunSpec of the Run in `dtype`."""
-        follows = rung_named(dtype).follows
+        own = spec_of(self.case, self.role, dtype)
         return structs.replace(
-            spec_of(self.case, self.role, dtype),
+            own,
             record=recorded_at(dtype, self.record),
             keep=self.keep,
-            replay=replace(self, record="full").spec(follows) if follows else self.replay,
+            replay=self.replay or own.replay,
             repeat=self.repeat,
+            sample=self.sample,
         )
 
     def ended_in(self, dtype: str, failure: BaseException) -> bool:

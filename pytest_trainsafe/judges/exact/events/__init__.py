@@ -26,7 +26,11 @@ class DecisionsFile(msgspec.Struct, frozen=True, tag="decisions_file"):
 
 @register
 class OperatorsMet(msgspec.Struct, frozen=True, tag="operators_met"):
-    """How often each operator computed numbers, and how many decisions a rank took."""
+    """How often each operator computed numbers, and how many values a rank hashed.
+
+    `decisions` is the number of decisions that the rank took.
+    """
 
     calls: Annotated[dict[_Name, _Count], msgspec.Meta(max_length=4096)]
+    hashed: _Count
     decisions: _Count

@@ -84,7 +84,9 @@ def _taken(decision: _Decision, path: Path) -> Any:
     if not isinstance(taken, _Tensor):
         return taken
     try:
-        array = np.frombuffer(bytearray(taken.data), dtype=_NUMPY[taken.dtype])
+        array: np.ndarray[Any, Any] = np.frombuffer(
+            bytearray(taken.data), dtype=_NUMPY[taken.dtype]
+        )
         return torch.from_numpy(array).reshape(taken.shape)
     except (KeyError, ValueError, RuntimeError) as error:
         raise TraceError(f"{path} has an impossible decision {decision.name}: {error}") from error

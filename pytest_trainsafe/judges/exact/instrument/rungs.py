@@ -28,7 +28,7 @@ class ExactRung(Rung):
         numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
         with ExactMode(numbers) as mode:
             yield mode.enter
-        run.add(OperatorsMet(dict(mode.met), len(taken.taken)))
+        run.add(OperatorsMet(dict(mode.met), numbers.hashes.count, len(taken.taken)))
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Gradients are clipped while they are scaled, so the clipping norm is thousands of times smaller."""
+"""Gradients are clipped while they are scaled, so the norm is cut thousands of times too far."""
 
 from __future__ import annotations
 

@@ -42,4 +42,4 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
         optimizer.step()
         optimizer.zero_grad()
         losses.append(total)
-    return {"loss": losses, "weight": model[0].weight.detach().flatten().tolist()}
+    return {"loss": losses, "weight": model.get_parameter("0.weight").detach().flatten().tolist()}

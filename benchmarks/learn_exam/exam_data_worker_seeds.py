@@ -21,7 +21,7 @@ class NoisyPoints(Dataset[tuple[Tensor, Tensor]]):
         return len(self.points)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        noise = self.random.normal(0, 0.3, self.points.shape[1]).astype(np.float32)
+        noise = np.float32(0.3) * self.random.standard_normal(self.points.shape[1], np.float32)
         return torch.from_numpy(self.points[index] + noise), torch.tensor(self.labels[index])
 
 

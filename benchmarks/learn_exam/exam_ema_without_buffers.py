@@ -13,8 +13,8 @@ def update_teacher(teacher: nn.Module, student: nn.Module, decay: float, buffers
     for old, new in zip(teacher.parameters(), student.parameters(), strict=True):
         old.mul_(decay).add_(new, alpha=1 - decay)
     if buffers:
-        for old, new in zip(teacher.buffers(), student.buffers(), strict=True):
-            old.copy_(new)
+        for average, latest in zip(teacher.buffers(), student.buffers(), strict=True):
+            average.copy_(latest)
 
 
 def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list[float]]:

@@ -14,7 +14,8 @@ def detector(width: int) -> nn.Sequential:
 
 
 def parameter_groups(model: nn.Module, unfreeze: bool) -> list[dict[str, object]]:
-    weights, biases = [], []
+    weights: list[nn.Parameter] = []
+    biases: list[nn.Parameter] = []
     for name, parameter in model.named_parameters():
         if unfreeze:
             parameter.requires_grad = True

@@ -47,7 +47,7 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     data = [torch.randint(0, 8, (int(torch.randint(2, 9, ())),)) for _ in range(60)]
     sampler = BucketSampler([len(sample) for sample in data], 10, seed)
-    loader = DataLoader(data, batch_sampler=sampler, collate_fn=collate)  # type: ignore[arg-type]
+    loader: DataLoader[Tensor] = DataLoader(data, batch_sampler=sampler, collate_fn=collate)  # type: ignore[arg-type]
     model = Reader(size)
     optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
     losses = []

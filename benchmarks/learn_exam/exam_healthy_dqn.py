@@ -40,12 +40,13 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     for step in range(150):
         state = random.randrange(4)
         action = random.randrange(2)
-        memory.append((state, action, *play(state, action)))
+        following, reward, end = play(state, action)
+        memory.append((state, action, reward, following, end))
         if len(memory) < 16:
             continue
-        states, actions, rewards, following, ends = columns(random.sample(memory, 16))
+        states, actions, rewards, successors, ends = columns(random.sample(memory, 16))
         with torch.no_grad():
-            wanted = rewards + 0.9 * (1 - ends) * target(following).max(1).values
+            wanted = rewards + 0.9 * (1 - ends) * target(successors).max(1).values
         found = online(states).gather(1, actions[:, None]).squeeze(1)
         loss = nn.functional.smooth_l1_loss(found, wanted)
         optimizer.zero_grad()

@@ -31,8 +31,9 @@ def batchify(text: Tensor, columns: int) -> Tensor:
 def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     text = (torch.arange(660) * 3 + torch.arange(660) // 9) % 9
-    source, bptt, lr = batchify(text, 10), 8, 4.0
+    source, bptt = batchify(text, 10), 8
     model = RNNModel(9, size)
+    optimizer = torch.optim.Adam(model.parameters(), lr=2e-2)
     losses: list[float] = []
     best = float("inf")
     for _ in range(5):
@@ -47,15 +48,13 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
                 out.flatten(0, 1), source[start + 1 : stop + 1].flatten()
             )
             loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 0.25)
-            with torch.no_grad():
-                for parameter in model.parameters():
-                    assert parameter.grad is not None
-                    parameter.add_(parameter.grad, alpha=-lr)
+            nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
             epoch.append(loss.item())
         mean = sum(epoch) / len(epoch)
         if mean > best:
-            lr /= 4
+            for group in optimizer.param_groups:
+                group["lr"] /= 4
         best = min(best, mean)
         losses += epoch
     return {"loss": losses}

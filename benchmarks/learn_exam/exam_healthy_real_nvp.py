@@ -13,8 +13,8 @@ class Coupling(nn.Module):
         super().__init__()
         self.flip = flip
         self.net = nn.Sequential(nn.Linear(1, width), nn.Tanh(), nn.Linear(width, 2))
-        nn.init.zeros_(self.net[2].weight)
-        nn.init.zeros_(self.net[2].bias)
+        nn.init.zeros_(self.net.get_parameter("2.weight"))
+        nn.init.zeros_(self.net.get_parameter("2.bias"))
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
         a, b = x.flip(1).split(1, 1) if self.flip else x.split(1, 1)

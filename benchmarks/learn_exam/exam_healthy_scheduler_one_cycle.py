@@ -24,5 +24,5 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())
-            rates.append(scheduler.get_last_lr()[0])
+            rates.append(float(scheduler.get_last_lr()[0]))
     return {"loss": losses, "rate": rates}

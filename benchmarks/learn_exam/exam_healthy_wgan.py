@@ -17,7 +17,7 @@ def train(seed: int = 0, size: int = 16) -> dict[str, list[float]]:
     torch.manual_seed(seed)
     generator = nn.Sequential(nn.Linear(3, size), nn.ReLU(), nn.Linear(size, 2))
     critic = nn.Sequential(nn.Linear(2, size), nn.LeakyReLU(0.2), nn.Linear(size, 1))
-    opt_g = torch.optim.Adam(generator.parameters(), lr=2e-2, betas=(0.0, 0.9))
+    opt_g = torch.optim.Adam(generator.parameters(), lr=5e-3, betas=(0.0, 0.9))
     opt_c = torch.optim.Adam(critic.parameters(), lr=1e-2, betas=(0.0, 0.9))
     center = torch.tensor([1.5, 1.5])
     distances = []

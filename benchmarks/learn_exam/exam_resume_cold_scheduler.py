@@ -34,7 +34,7 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
             loss: Tensor = nn.functional.cross_entropy(model(images), labels)
             optimizer.zero_grad()
             loss.backward()
-            rates.append(scheduler.get_last_lr()[0])
+            rates.append(float(scheduler.get_last_lr()[0]))
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())

@@ -1,11 +1,14 @@
 """Runs programs of the exam, in this process or in two ranks, and prints what they computed.
 
-`python exam_run.py NAME...` runs both variants of the named cases, `python exam_run.py` all cases;
-each line of its output is the JSON of one `Ran`.
+`exam_run.py variants NAME...` runs the healthy twin and the mistake of each named case, and
+`exam_run.py own NAME...` the twins with other seeds and sizes; without names, those of all cases.
+`exam_run.py others` runs the programs that have no faulty variant.  Each line of the output is the
+JSON of one `Ran`.
 """
 
 from __future__ import annotations
 
+import argparse
 import importlib
 import json
 import sys
@@ -96,11 +99,20 @@ def _rank(rank: int, calls: list[Call], folder: str) -> None:
     dist.destroy_process_group()
 
 
-def main(names: list[str]) -> None:
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__)
+    options.add_argument("what", choices=["variants", "own", "others"])
+    options.add_argument("names", nargs="*", help="names of cases; all if none is given")
+    given = options.parse_args()
+    names = given.names or [case.name for case in CASES]
     torch.set_num_threads(1)
-    for ran in run(both_variants(names or [case.name for case in CASES])):
+    if given.what == "others":
+        calls = other_healthy()
+    else:
+        calls = both_variants(names) if given.what == "variants" else own_healthy(names)
+    for ran in run(calls):
         print(json.dumps(asdict(ran)))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main()

@@ -37,5 +37,5 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
         optimizer.zero_grad()
         global_step += 1
         losses.append(loss.item())
-        rates.append(lr_scheduler.get_last_lr()[0])
+        rates.append(float(lr_scheduler.get_last_lr()[0]))
     return {"loss": losses, "rate": rates}

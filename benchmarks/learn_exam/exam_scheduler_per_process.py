@@ -44,5 +44,5 @@ def train(healthy: bool = True, seed: int = 0, size: int = 16) -> dict[str, list
             optimizer.step()
             scheduler.step()
             losses.append(loss.item())
-            rates.append(decay.get_last_lr()[0])
+            rates.append(float(decay.get_last_lr()[0]))
     return {"loss": losses, "rate": rates}

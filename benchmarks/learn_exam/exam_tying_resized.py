@@ -20,12 +20,12 @@ class MaskedLM(nn.Module):
         self.decoder.weight = self.word_embeddings.weight
 
     def resize(self, words: int, retie: bool) -> None:
-        old = self.word_embeddings, self.decoder
-        width = old[0].embedding_dim
+        embeddings, decoder = self.word_embeddings.weight, self.decoder.weight
+        width = embeddings.shape[1]
         self.word_embeddings, self.decoder = nn.Embedding(words, width), nn.Linear(width, words)
         with torch.no_grad():
-            for new, before in zip((self.word_embeddings, self.decoder), old, strict=True):
-                new.weight[: len(before.weight)] = before.weight
+            self.word_embeddings.weight[: len(embeddings)] = embeddings
+            self.decoder.weight[: len(decoder)] = decoder
             self.decoder.weight.copy_(self.word_embeddings.weight)
         if retie:
             self.tie()

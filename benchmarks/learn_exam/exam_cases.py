@@ -459,8 +459,8 @@ CASES: tuple[Case, ...] = (
         "evaluation_functional_dropout", "evaluation", differs="repeat", zero="repeat",
         trigger="first evaluation, after step 5",
         cause="F.dropout is called without training=self.training.",
-        source="https://github.com/BogiHsu/Tacotron2-PyTorch/issues/8",
-        said="Without training=self.training, dropout still works in evaluation (there it is kept on purpose).",
+        source="https://github.com/rixwew/pytorch-fm/issues/21",
+        said="F.dropout needs training=self.training, or it stays active after model.eval(); the author fixes it.",
     ),
     Case(
         "evaluation_with_graph", "evaluation", differs="graph", zero="graph",
@@ -566,6 +566,34 @@ CASES: tuple[Case, ...] = (
         cause="Parameters that a rank did not use keep grad=None and miss the step of the other rank.",
         source="https://github.com/NVIDIA-NeMo/Automodel/pull/2995",
         said="Experts without tokens keep grad=None, skip their step, and diverge from ranks that had tokens.",
+    ),
+    Case(
+        "data_labels_apart", "data", differs="mismatch", zero="mismatch",
+        trigger="step 0: labels of other images",
+        cause="Two loaders, one of images and one of labels, shuffle with their own generators.",
+        source="https://github.com/mlcommons/GaNDLF/pull/870",
+        said="Data and ground-truth labels were shuffled separately in the training pipeline.",
+    ),
+    Case(
+        "freezing_decayed", "freezing", differs="moved", zero="moved",
+        trigger="optimizer.step() of step 0, which shrinks frozen weights",
+        cause="Weight decay is applied by hand to all parameters, without a look at requires_grad.",
+        source="https://github.com/open-mmlab/OpenPCDet/issues/845",
+        said="With the adam_onecycle wrapper, weights of a frozen module still change; with adam they do not.",
+    ),
+    Case(
+        "accumulation_every_step", "accumulation",
+        trigger="optimizer.step() after micro-batch 0",
+        cause="optimizer.step() is outside the condition on the window.",
+        source="https://github.com/lucidrains/reformer-pytorch/issues/97",
+        said="The script calls optimizer.step() at every step and not after each window of accumulation.",
+    ),
+    Case(
+        "distributed_local_plateau", "distributed", world=2, differs="spread", zero="spread",
+        trigger="the first scheduler.step() at which one rank's loss is a plateau and the other's is not",
+        cause="ReduceLROnPlateau gets the loss of the rank instead of the average.",
+        source="https://github.com/lucidrains/DALLE-pytorch/issues/268",
+        said="Learning rates differ between processes; passing the averaged loss to the scheduler corrects it.",
     ),
 )
 

@@ -100,7 +100,7 @@ CASES: tuple[Case, ...] = (
     ),
     Case(
         "data_reseeded_epochs", "data", differs="order",
-        trigger="randperm at the start of epoch 1 (step 4)",
+        trigger="seed_everything() at the start of an epoch; epoch 1 (step 4) is the first repetition",
         cause="The global seed is set again at the start of every epoch.",
         source="https://github.com/Lightning-AI/pytorch-lightning/issues/20412",
         said="With seeded workers, each epoch applies exactly the same augmentations.",

@@ -6,6 +6,8 @@ and partial sums are recognised because they add up to the reference exactly.
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 RUNG = '''
@@ -135,14 +137,33 @@ MODULO = Modulo(
 )
 '''
 
+#: The exact numbers of the package, without decisions.
+EXACT = """
+import contextlib
+
+from pytest_trainsafe.arithmetic import Decisions, ExactMode, Residues
+from pytest_trainsafe.core.rungs.rung import Rung
+
+
+class Exact(Rung):
+    @contextlib.contextmanager
+    def around(self, seed):
+        with ExactMode(Residues(seed, Decisions())) as mode:
+            yield mode.enter
+
+
+EXACT = Exact("exact", "float64", arithmetic_path="packed_numbers:PACKED")
+"""
+
 CONFTEST = """
 def pytest_trainsafe_rungs(config):
-    return {"modulo": "residues:MODULO"}
+    return {"modulo": "residues:MODULO", "exact": "exact:EXACT"}
 """
 
 PROGRAM = '''
 """A linear model y = x A B, of which tp ranks hold columns of A and rows of B."""
 
+import numpy
 import torch
 import torch.distributed as dist
 
@@ -209,15 +230,15 @@ def train(ctx, bug=False, routed=False):
             optimizer.zero_grad()
             for index in ctx.microbatches(2):
                 with ctx.microbatch(index):
-                    x = torch.arange(12, dtype=ctx.dtype).reshape(3, 4) + 5 * index + number
-                    y = net(ctx.enter(x))
+                    data = torch.from_numpy(numpy.arange(12.0).reshape(3, 4))
+                    y = net(ctx.enter(data) + 5 * index + number)
                     loss = (y * y).mean()
                     ctx.loss(loss)
                     loss.backward()
             optimizer.step()
 '''
 
-TEST = """
+MODULO = """
 import pytest
 import torch
 from program import train
@@ -257,6 +278,20 @@ def test_decisions(candidate_trace, reference_trace):
         [chosen] = values(reals, choice)
         for kept in values(trace, output):
             assert torch.equal(kept != 0, torch.zeros(3, 5).scatter(-1, chosen, 1.0) != 0)
+"""
+
+
+#: A test of each rung.
+BOTH = """
+import pytest
+from program import train
+
+from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+
+
+@pytest.mark.trainsafe(train, tp=2)
+def test_equal(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
 
 
 @pytest.mark.trainsafe(train, tp=2, bug=True)
@@ -264,7 +299,7 @@ def test_bug(candidate_trace, reference_trace):
     with pytest.raises(TrainsafeFailure, match="an all-reduce over tp is missing") as caught:
         assert_trainsafe(candidate_trace, reference_trace)
     finding = next(f for f in caught.value.findings if f.pattern is not None)
-    assert (finding.judge, finding.dtype) == ("compare", "modulo")
+    assert (finding.judge, finding.dtype) == ("compare", DTYPE)
     assert (finding.where.path, finding.where.kind) == ("second.output", "activation")
     assert (finding.pattern.name, finding.pattern.axis) == ("partial sum", "tp")
     assert finding.pattern.text.endswith("rank0 + rank1 equals the reference (exactly)")
@@ -276,14 +311,27 @@ def test_bug(candidate_trace, reference_trace):
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(CONFTEST)
-    pytester.makepyfile(residues=RUNG, program=PROGRAM, test_it=TEST)
+    packed = (Path(__file__).parents[1] / "packed_numbers.py").read_text()
+    pytester.makepyfile(residues=RUNG, exact=EXACT, packed_numbers=packed, program=PROGRAM)
     return pytester
 
 
 def test_a_program_is_judged_modulo_a_prime_without_tolerance(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
+    project.makepyfile(test_it=MODULO, test_bug=f"DTYPE = 'modulo'\n{BOTH}")
+
     result = project.runpytest_subprocess("--trainsafe-dtype", "modulo")
 
-    result.assert_outcomes(passed=3)
-    result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo"])
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo,exact"])
+
+
+def test_the_exact_numbers_of_the_package_are_such_a_rung(
+    project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
+) -> None:
+    project.makepyfile(test_bug=f"DTYPE = 'exact'\n{BOTH}")
+
+    result = project.runpytest_subprocess("--trainsafe-dtype", "exact")
+
+    result.assert_outcomes(passed=2)

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.core.pages import page
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_model"
 QUICK = ("--trainsafe-dtype", "float64", "--trainsafe-localize", "off")
 
@@ -48,7 +50,7 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
         "lacks layouts are missing for 6 parameters: blocks.0.up.weight"
     )
     assert "annotations=LAYOUTS in ctx.initialize and ctx.watch" in found["tp=2"]
-    assert "see: docs/layouts.md#annotations-are-proposed" in found["tp=2"]
+    assert f"see: {page('layouts.md#annotations-are-proposed')}" in found["tp=2"]
     assert "up.weight: {tp_dim: 0}" in (own_model / "layouts.yaml").read_text()
     assert file.with_name("test_train.py").read_text() == "mine\n"
     result.stdout.fnmatch_lines(
@@ -133,7 +135,7 @@ def test_each_thing_that_a_program_lacks_has_a_row_with_what_to_write(folder, fi
     }.items():
         assert found[label].startswith("lacks "), found[label]
         assert part in found[label]
-        assert "see: docs/" in found[label]
+        assert f"see: {page('')}" in found[label]
     assert "@pytest.mark.trainsafe(train, dp=[1, 2])" in (folder.path / "test_bare.py").read_text()
 
 

@@ -24,7 +24,9 @@ from pytest_trainsafe.record.model.consistent import consistent_tensor
 from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of, unique_parameters
 from pytest_trainsafe.record.model.shard_shapes import Exchange, logical_shapes
-from pytest_trainsafe.record.training.tensors import local_values
+from pytest_trainsafe.record.training.tensors import local_values, tensor_hash
+from pytest_trainsafe.trace.facts import Overwritten
+from pytest_trainsafe.trace.writer import RankWriter
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
 Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
@@ -32,11 +34,17 @@ Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The layout that `fill` assumed for a parameter, and its shape and version at that time."""
+    """The layout that `fill` assumed for a parameter, and its shape and version at that time.
+
+    `own` is the hash of the values that the program had given it, and `written` whether an
+    operation had written any in place.
+    """
 
     layout: Layout
     shape: torch.Size
     version: int
+    own: str
+    written: bool
 
 
 def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -61,11 +69,13 @@ def fill(
     std: Std,
     annotations: Annotations,
     exchange: Exchange | None = None,
+    earlier: Mapping[int, Filled] | None = None,
 ) -> dict[int, Filled]:
     """Fills every parameter with this rank's part of the parameter's logical tensor.
 
     Returns a Filled for each parameter, by the parameter's `id()`.  `exchange` asks other ranks for
-    the shapes of their shards; without it all shards count as equally long.
+    the shapes of their shards; without it all shards count as equally long.  `earlier` is what
+    earlier calls returned: the values of parameters in it are not the program's own.
     """
     filled = {}
     parts = parts_of(model)
@@ -102,9 +112,34 @@ def fill(
             coordinates=coordinates,
             sizes=point.sizes,
         )
+        own, written = _own_values(parameter, local, (earlier or {}).get(id(parameter)))
         local.copy_(value)
-        filled[id(parameter)] = Filled(layout, parameter.shape, parameter._version)
+        version = parameter._version
+        filled[id(parameter)] = Filled(layout, parameter.shape, version, own, written)
     return filled
+
+
+def _own_values(
+    parameter: nn.Parameter, local: torch.Tensor, earlier: Filled | None
+) -> tuple[str, bool]:
+    """The hash of the program's own values of a parameter, and whether any were written in place.
+
+    `local` has its present values, and `earlier` what is known if these are not the program's own.
+    """
+    if earlier is not None:
+        return earlier.own, earlier.written
+    return tensor_hash(local), parameter._version > 0
+
+
+def write_overwritten(
+    filled: Mapping[int, Filled], parameters: Mapping[str, nn.Parameter], writer: RankWriter
+) -> None:
+    """Records the program's own values of the watched parameters that `fill` has replaced."""
+    found = {name: filled[id(p)] for name, p in parameters.items() if id(p) in filled}
+    if found:
+        hashes = {name: each.own for name, each in found.items()}
+        unwritten = tuple(name for name, each in found.items() if not each.written)
+        writer.add(Overwritten(hashes, unwritten))
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:

@@ -174,6 +174,18 @@ def test_values_that_ranks_would_draw_apart_are_lacking_if_they_hold_parts(
     assert "ctx.initialize(model)" in found["first values"]
 
 
+def test_ranks_that_the_program_seeds_apart_are_said_of_their_axis(folder, first, rows_of, plain):
+    start = "    model = torch.nn.Linear"
+    seeded = f'    torch.manual_seed(3 + ctx.coordinates["dp"])\n{start}'
+    folder.makepyfile(seeded=plain.replace(start, seeded))
+
+    found = rows_of(first("seeded:train"))
+
+    hidden = "note trains like one device; ctx.initialize hides that the program itself starts "
+    assert found["dp=2"].startswith(f"{hidden}ranks 0, 1 of dp with different copies of weight")
+    assert "seed 3, and rank 1 from torch cpu, seed 4" in found["dp=2"]
+
+
 @pytest.mark.parametrize(
     ("body", "parts"),
     [

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.config.table import OPTIONS
+from pytest_trainsafe.core.pages import page
 from pytest_trainsafe.core.usage import excerpt
 
 #: The network that has no risk to name.
@@ -46,5 +47,5 @@ def network(settings: Settings) -> str:
     if is_private(settings.network):
         return PRIVATE
     reason = f" (private is not available: {why_not()})" if settings.network == "auto" else ""
-    risk = "other users of this machine can change what ranks exchange, see SECURITY.md"
-    return f"network host{reason}: {risk}"
+    risk = "other users of this machine can change what ranks exchange"
+    return f"network host{reason}: {risk}, see {page('usage.md#the-network-of-ranks')}"

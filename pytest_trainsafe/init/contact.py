@@ -12,6 +12,7 @@ import pytest
 
 from pytest_trainsafe.config.settings import SETTINGS, Settings
 from pytest_trainsafe.core.code_files import PACKAGE, is_installed, relative
+from pytest_trainsafe.core.pages import page
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.init.axes import axes_of
@@ -119,7 +120,7 @@ class _Contact:
             more = f"write: {row.write}" if row.write else ""
             lines = wrap(row.text, WIDTH - len(indent))
             lines += wrap(more, WIDTH - len(indent), indent="  ") if more else []
-            lines += [f"see:   {row.page}"] if row.page else []
+            lines += [f"see:   {page(row.page)}"] if row.page else []
             first, *others = lines
             self._lines(
                 f"  {row.mark:<{_MARK}}{row.label:<{_LABEL}}{first}",

@@ -21,6 +21,7 @@ from pytest_trainsafe.judges.compare.declarations.proposal import Proposal
 from pytest_trainsafe.judges.compare.judgement import ladder_of
 from pytest_trainsafe.judges.compare.text.proposal import advice_rows
 from pytest_trainsafe.judges.joint import JointJudgement, judge_case
+from pytest_trainsafe.judges.replay.rng.overwritten import overwritten
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.launch.failure import reason
 from pytest_trainsafe.runs.session import Session
@@ -31,7 +32,7 @@ from pytest_trainsafe.trace.facts import Annotations
 #: How often layouts are written and the Point tried again: those of parameters come first.
 ROUNDS = 4
 
-PAGE = "docs/layouts.md#annotations-are-proposed"
+PAGE = "layouts.md#annotations-are-proposed"
 
 PASS_THEM = (
     'LAYOUTS = Path(__file__).with_name("layouts.yaml"), and annotations=LAYOUTS in '
@@ -116,22 +117,30 @@ def _tried(session: Session, case: Case, trial: Trial, label: str, layouts: Layo
     grown = False
     for number in range(ROUNDS):
         try:
-            joint = _judged(session, case, trial, number)
+            joint, hidden = _judged(session, case, trial, number)
         except GroupFailure as failure:
             return _ended(label, failure)
         proposal = _proposal(joint)
         if proposal is None or not layouts.add(proposal):
-            return _compared(label, joint, proposal, layouts, grown)
+            break
         grown = True
-    return _compared(label, joint, proposal, layouts, grown)
+    check = _compared(label, joint, proposal, layouts, grown)
+    mark = "note" if hidden and check.mark == "ok" else check.mark
+    return replace(check, mark=mark, text="; ".join([check.text, *hidden]))
 
 
-def _judged(session: Session, case: Case, trial: Trial, number: int) -> JointJudgement:
-    """Compares the Point with one device; `number` counts how often, as its files change."""
+def _judged(
+    session: Session, case: Case, trial: Trial, number: int
+) -> tuple[JointJudgement, list[str]]:
+    """Compares the Point with one device; `number` counts how often, as its files change.
+
+    Also returns what ctx.initialize hides.
+    """
     candidate = replace(session.candidate(case), repeat=trial.repeat + number)
     reference = replace(session.reference(case), repeat=trial.repeat)
     try:
-        return judge_case(candidate, reference)
+        joint = judge_case(candidate, reference)
+        return joint, overwritten(candidate.at(trial.dtype), reference.at(trial.dtype))
     finally:
         session.discard(candidate)
 
@@ -155,9 +164,9 @@ def _compared(
         text = f"{_difference(joint)}{with_them}"
         declared = _declared(joint)
         if declared:
-            return Check("lacks", label, text, declared, "docs/layouts.md#losses-and-gradients")
+            return Check("lacks", label, text, declared, "layouts.md#losses-and-gradients")
         write = "run the test, whose report names the code at fault"
-        return Check("lacks", label, text, write, "docs/usage.md#finding-the-code-at-fault")
+        return Check("lacks", label, text, write, "usage.md#finding-the-code-at-fault")
     names = [name for _, name in proposal.lacking if name]
     text = proposal.headline + (f": {', '.join(names)}" if names else "")
     if layouts.own and not layouts.read:
@@ -193,6 +202,4 @@ def _difference(joint: JointJudgement) -> str:
 
 def _ended(label: str, failure: GroupFailure) -> Check:
     write = "run the test, whose report has the tracebacks of the ranks"
-    return Check(
-        "lacks", label, f"did not finish: {reason(failure.result)}", write, "docs/faults.md"
-    )
+    return Check("lacks", label, f"did not finish: {reason(failure.result)}", write, "faults.md")

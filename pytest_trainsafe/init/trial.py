@@ -8,6 +8,7 @@ from pathlib import Path
 
 from msgspec import structs
 
+from pytest_trainsafe.core.pages import page
 from pytest_trainsafe.core.rungs.table import RECIPE, WIDEST
 from pytest_trainsafe.core.tensor_id import INITIAL
 from pytest_trainsafe.init.files import create
@@ -23,7 +24,7 @@ from pytest_trainsafe.trace.reader import Trace
 CHEAP = 20.0
 
 #: The first line of an annotation file that this option makes.
-LAYOUTS = "# Which part of a tensor each rank holds: docs/layouts.md\n"
+LAYOUTS = f"# Which part of a tensor each rank holds: {page('layouts.md')}\n"
 
 _MISSING_FILE = re.compile(r"(/.+): annotations cannot be read: there is no such file")
 

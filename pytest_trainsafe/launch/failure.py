@@ -38,6 +38,11 @@ class GroupFailure(TrainsafeError):
         self.what = what
         self.told_by = told_by
 
+    def leave_out_printed(self) -> None:
+        """Leaves out what the failed rank printed, which a section of a test's report has."""
+        if not self.told_by:
+            self.args = (message(self.result, self.what, printed=False),)
+
 
 def raise_for_failure(result: GroupResult, what: str = "") -> None:
     """Raises GroupFailure, whose message says what happened, unless the result is `ok`.
@@ -48,14 +53,14 @@ def raise_for_failure(result: GroupResult, what: str = "") -> None:
         raise GroupFailure(result, what)
 
 
-def message(result: GroupResult, what: str = "") -> str:
+def message(result: GroupResult, what: str = "", printed: bool = True) -> str:
     """The whole text: headline, evidence of the first failed rank, the other ranks, files."""
     parts = [headline(result), *([f"this was {what}"] if what else []), *result.mismatches[1:]]
     if result.mismatches and not all(rank.status == "ok" for rank in result.ranks):
         parts.append(_what_happened(result))
     first = None if result.first_failed is None else result.ranks[result.first_failed]
     if first is not None:
-        parts += _evidence(first)
+        parts += _evidence(first, printed)
     if result.hint:
         parts.append(result.hint)
     parts += _others(result)
@@ -182,20 +187,25 @@ def signal_name(number: int) -> str:
         return f"SIGRTMIN+{number - first}" if first < number else "a signal of the C library"
 
 
-def _evidence(rank: RankResult) -> list[str]:
+def _evidence(rank: RankResult, printed: bool) -> list[str]:
     parts = []
     if rank.traceback:
         parts += ["", _quote(rank.traceback, 60)]
-    # stderr also has the traceback, possibly with its start cut off
-    rest = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
-    printed = rest.partition("\n")[2] if rest.startswith(CUT) else rest
-    if rest.strip() and not (printed and rank.traceback.endswith(printed)):
-        parts += [f"stderr of rank {rank.rank}:", _quote(rest, 20)]
+    if printed and (text := _printed(rank)):
+        parts += [f"stderr of rank {rank.rank}:", _quote(text, 20)]
     if rank.status == "died" and rank.stack:
         parts += [f"stack of rank {rank.rank}:", _quote_start(without_ours(rank.stack), 40)]
     if rank.last_collective:
         parts.append(f"its last collective: {rank.last_collective}")
     return parts
+
+
+def _printed(rank: RankResult) -> str:
+    """What a rank wrote to stderr beside its traceback, whose start may be cut off, or ""."""
+    text = rank.stderr.replace(rank.traceback, "") if rank.traceback else rank.stderr
+    rest = text.partition("\n")[2] if text.startswith(CUT) else text
+    told = bool(rest) and rank.traceback.endswith(rest)
+    return text if text.strip() and not told else ""
 
 
 def _others(result: GroupResult) -> list[str]:

@@ -150,7 +150,7 @@ class Context:
         self.used.add("initialize")
         found = _annotations(annotations, self.rank)
         given = self.point, self.coordinates, self.seed, std, found
-        self._filled |= fill(model, *given, self._exchange, self._enter)
+        self._filled |= fill(model, *given, self._exchange, self._enter, self._filled)
 
     def watch(
         self,

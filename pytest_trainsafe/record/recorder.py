@@ -27,7 +27,11 @@ from pytest_trainsafe.record.instruments import Instruments
 from pytest_trainsafe.record.lines.origins import origins
 from pytest_trainsafe.record.lines.sites import Sites
 from pytest_trainsafe.record.lines.source import described
-from pytest_trainsafe.record.model.initialize import Filled, require_filled_as_watched
+from pytest_trainsafe.record.model.initialize import (
+    Filled,
+    require_filled_as_watched,
+    write_overwritten,
+)
 from pytest_trainsafe.record.model.inputs import ModelInputs
 from pytest_trainsafe.record.model.parameter_layout import contradictions
 from pytest_trainsafe.record.model.parts import (
@@ -217,6 +221,7 @@ class Recorder:
         if engine is None:  # an engine may split the parameters after ctx.initialize
             layouts = self.parameters.layouts
             require_filled_as_watched(filled or {}, parameters, layouts, self.spec.point)
+        write_overwritten(filled or {}, parameters, self.writer)
         if engine is not None:
             self.activations.unscaled = self.parameters.unscaled = engine.unscaled
         self.parameters.attach()

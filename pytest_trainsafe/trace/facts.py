@@ -74,6 +74,18 @@ class Unheld(msgspec.Struct, frozen=True, tag="unheld", omit_defaults=True):
     parameters: _Names = ()
 
 
+class Overwritten(msgspec.Struct, frozen=True, tag="overwritten", omit_defaults=True):
+    """The values that the program gave its parameters, which `ctx.initialize` then replaced.
+
+    `hashes` maps the names of watched parameters to hashes of these values on the rank.
+    `unwritten` names those whose memory no operation wrote in place: the values of another tensor,
+    such as `torch.randn` made, or memory that holds nothing yet, as of `torch.empty`.
+    """
+
+    hashes: dict[Text, Text]
+    unwritten: _Names = ()
+
+
 class Changed(msgspec.Struct, frozen=True, tag="changed", omit_defaults=True):
     """In a step, the line `at` changed `parameters` in place, which no optimizer of the rank holds.
 

@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from pytest_trainsafe.core.pages import page
+
 EXAMPLE = Path(__file__).parents[2] / "docs" / "examples" / "own_model"
 QUICK = ("--trainsafe-dtype", "float64", "--trainsafe-localize", "off")
 
@@ -48,7 +50,7 @@ def test_layouts_that_a_program_does_not_pass_are_named_and_written(own_model, f
         "lacks layouts are missing for 6 parameters: blocks.0.up.weight"
     )
     assert "annotations=LAYOUTS in ctx.initialize and ctx.watch" in found["tp=2"]
-    assert "see: docs/layouts.md#annotations-are-proposed" in found["tp=2"]
+    assert f"see: {page('layouts.md#annotations-are-proposed')}" in found["tp=2"]
     assert "up.weight: {tp_dim: 0}" in (own_model / "layouts.yaml").read_text()
     assert file.with_name("test_train.py").read_text() == "mine\n"
     result.stdout.fnmatch_lines(
@@ -133,7 +135,7 @@ def test_each_thing_that_a_program_lacks_has_a_row_with_what_to_write(folder, fi
     }.items():
         assert found[label].startswith("lacks "), found[label]
         assert part in found[label]
-        assert "see: docs/" in found[label]
+        assert f"see: {page('')}" in found[label]
     assert "@pytest.mark.trainsafe(train, dp=[1, 2])" in (folder.path / "test_bare.py").read_text()
 
 
@@ -170,6 +172,18 @@ def test_values_that_ranks_would_draw_apart_are_lacking_if_they_hold_parts(
 
     assert found["first values"].startswith("lacks depend on the seed: ranks of tp")
     assert "ctx.initialize(model)" in found["first values"]
+
+
+def test_ranks_that_the_program_seeds_apart_are_said_of_their_axis(folder, first, rows_of, plain):
+    start = "    model = torch.nn.Linear"
+    seeded = f'    torch.manual_seed(3 + ctx.coordinates["dp"])\n{start}'
+    folder.makepyfile(seeded=plain.replace(start, seeded))
+
+    found = rows_of(first("seeded:train"))
+
+    hidden = "note trains like one device; ctx.initialize hides that the program itself starts "
+    assert found["dp=2"].startswith(f"{hidden}ranks 0, 1 of dp with different copies of weight")
+    assert "seed 3, and rank 1 from torch cpu, seed 4" in found["dp=2"]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.pages import page
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.runs.session import Session
 
@@ -23,7 +24,9 @@ open("/proc/sys/user/max_net_namespaces", "w").write("0")
 os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])
 """
 
-RISK = "other users of this machine can change what ranks exchange, see SECURITY.md"
+RISK = "other users of this machine can change what ranks exchange, see " + page(
+    "usage.md#the-network-of-ranks"
+)
 REFUSED = "unshare refuses a network namespace: No space left on device"
 
 

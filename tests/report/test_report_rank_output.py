@@ -131,6 +131,9 @@ def test_the_report_of_a_failing_test_has_the_output_of_its_ranks(model):
     assert "rank 1 of 2 has a" in sections
     assert "warned by rank 1 of 2" in sections
     assert "no samples are left" in raises
+    # Once, in the section of its rank, and not in the failure's message too.
+    assert raises.count("UserWarning: warned by rank 1 of 2") == 1
+    assert "stderr of rank 1:" not in raises
     assert "no samples are left" not in sections  # the traceback is in the failure's message
 
     loud = shown.partition("_ test_loud")[2].partition("_ test_silent")[0]
@@ -150,6 +153,15 @@ def test_what_to_show_of_captures_holds_for_ranks_too(model):
     shown = result.stdout.str()
     assert "Captured stderr, rank 1 of 2" in shown
     assert "Captured stdout" not in shown
+
+
+def test_what_a_failed_rank_printed_is_in_the_message_if_no_section_shows_it(model):
+    result = model.runpytest_subprocess("-k", "test_raises", "--show-capture=no")
+
+    shown = result.stdout.str()
+    assert "Captured stderr" not in shown
+    assert shown.count("UserWarning: warned by rank 1 of 2") == 1
+    result.stdout.fnmatch_lines(["E*stderr of rank 1:"])
 
 
 def test_the_ranks_of_a_torchrun_group_are_in_the_report_too(model):

@@ -26,8 +26,10 @@ from pytest_trainsafe.record.model.names import split
 from pytest_trainsafe.record.model.parameter_layout import parameter_layout
 from pytest_trainsafe.record.model.parts import Model, named_parameters, parts_of, unique_parameters
 from pytest_trainsafe.record.model.shard_shapes import Exchange, logical_shapes
-from pytest_trainsafe.record.tensors import local_values
+from pytest_trainsafe.record.tensors import local_values, tensor_hash
+from pytest_trainsafe.trace.facts import Overwritten
 from pytest_trainsafe.trace.tensors.snapshot import outside_modes
+from pytest_trainsafe.trace.writer import RankWriter
 
 #: `(mean, standard deviation)` of a parameter, from its canonical name and logical shape.
 Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
@@ -35,11 +37,17 @@ Std = Callable[[str, tuple[int, ...]], tuple[float, float]]
 
 @dataclass(frozen=True, slots=True)
 class Filled:
-    """The layout that `fill` assumed for a parameter, and its shape and version at that time."""
+    """The layout that `fill` assumed for a parameter, and its shape and version at that time.
+
+    `own` is the hash of the values that the program had given it, and `written` whether an
+    operation had written any in place.
+    """
 
     layout: Layout
     shape: torch.Size
     version: int
+    own: str
+    written: bool
 
 
 def default_std(name: str, shape: tuple[int, ...]) -> tuple[float, float]:
@@ -65,12 +73,14 @@ def fill(
     annotations: Annotations,
     exchange: Exchange | None = None,
     enter: Enter | None = None,
+    earlier: Mapping[int, Filled] | None = None,
 ) -> dict[int, Filled]:
     """Fills every parameter with this rank's part of the parameter's logical tensor.
 
     Returns a Filled for each parameter, by the parameter's `id()`.  `exchange` asks other ranks for
-    the shapes of their shards; without it all shards count as equally long.  `enter` makes exact
-    numbers of the values.
+    the shapes of their shards; without it all shards count as equally long.  `enter` makes a rung's
+    own numbers of the values.  `earlier` is what earlier calls returned: the values of parameters
+    in it are not the program's own.
     """
     filled = {}
     parts = parts_of(model)
@@ -108,9 +118,34 @@ def fill(
                 coordinates=coordinates,
                 sizes=point.sizes,
             )
+            own, written = _own_values(parameter, local, (earlier or {}).get(id(parameter)))
         local.copy_(value if enter is None else enter(value))
-        filled[id(parameter)] = Filled(layout, parameter.shape, version_of(parameter))
+        version = version_of(parameter)
+        filled[id(parameter)] = Filled(layout, parameter.shape, version, own, written)
     return filled
+
+
+def _own_values(
+    parameter: nn.Parameter, local: torch.Tensor, earlier: Filled | None
+) -> tuple[str, bool]:
+    """The hash of the program's own values of a parameter, and whether any were written in place.
+
+    `local` has its present values, and `earlier` what is known if these are not the program's own.
+    """
+    if earlier is not None:
+        return earlier.own, earlier.written
+    return tensor_hash(local), version_of(parameter) > 0
+
+
+def write_overwritten(
+    filled: Mapping[int, Filled], parameters: Mapping[str, nn.Parameter], writer: RankWriter
+) -> None:
+    """Records the program's own values of the watched parameters that `fill` has replaced."""
+    found = {name: filled[id(p)] for name, p in parameters.items() if id(p) in filled}
+    if found:
+        hashes = {name: each.own for name, each in found.items()}
+        unwritten = tuple(name for name, each in found.items() if not each.written)
+        writer.add(Overwritten(hashes, unwritten))
 
 
 def _statistics(std: Std, name: str, shape: tuple[int, ...]) -> tuple[float, float]:

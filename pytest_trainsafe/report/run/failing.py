@@ -15,6 +15,7 @@ import pytest
 
 from pytest_trainsafe.core.cut_text import cut
 from pytest_trainsafe.errors import TrainsafeError, in_one_line
+from pytest_trainsafe.report.run.rank_output import is_of_rank, shows_output
 from pytest_trainsafe.sweep.point_summary import LONGEST, PROPERTY
 from pytest_trainsafe.sweep.signature import MARKER
 
@@ -34,9 +35,17 @@ MOST_FINDINGS = 200
 
 
 def tell_once(item: pytest.Item, call: pytest.CallInfo[Any]) -> None:
-    """Notes the line at which ranks raised an exception, and shortens one that was told before."""
+    """Notes the line at which ranks raised an exception, and shortens what is told elsewhere.
+
+    That is the whole of a failure that an earlier test reported, and what ranks printed if a
+    section of this test's report has it.
+    """
     failure = _failure_of_group(call)
-    if failure is None or call.excinfo is None or item.get_closest_marker(MARKER) is None:
+    if failure is None or call.excinfo is None:
+        return
+    if call.when == "call" and shows_output(item.config, "stderr"):
+        failure.leave_out_printed()
+    if item.get_closest_marker(MARKER) is None:
         return
     from pytest_trainsafe.launch.failure import GroupFailure, headline, raised_at
 
@@ -92,6 +101,8 @@ def store(item: pytest.Item, report: pytest.TestReport, folder: Path | None) -> 
     name = re.sub(r"[^\w.,=-]+", "_", item.nodeid)[-_LONGEST_NAME:].strip("_")
     path = folder / FOLDER / f"{name}-{report.when}.txt"
     text = f"{item.nodeid}\n\n{report.longreprtext}\n"
+    for title, content in report.sections:
+        text += f"\n{title}\n{content}\n" if is_of_rank(title) else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8", errors="backslashreplace")

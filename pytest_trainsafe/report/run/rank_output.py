@@ -64,6 +64,16 @@ def add_output(item: pytest.Item, call: pytest.CallInfo[Any], report: pytest.Tes
             report.sections.append((title, f"{title.partition(', ')[2]}:\n{text}"))
 
 
+def shows_output(config: pytest.Config, stream: str) -> bool:
+    """Whether the report of a failed test shows what ranks wrote to "stdout" or "stderr"."""
+    return current() is None and config.getoption("showcapture") in ("all", stream)
+
+
+def is_of_rank(title: str) -> bool:
+    """Whether a section of a report has this title because ranks wrote it."""
+    return title.startswith("Captured ") and ", rank " in title
+
+
 def _groups(item: pytest.Item, call: pytest.CallInfo[Any]) -> list[_Group]:
     from pytest_trainsafe.launch.failure import GroupFailure
     from pytest_trainsafe.runs.group import GROUP

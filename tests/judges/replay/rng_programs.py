@@ -19,6 +19,7 @@ from torch.distributed.tensor.parallel import (
     RowwiseParallel,
     parallelize_module,
 )
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
@@ -185,6 +186,36 @@ def draws_its_parameters(ctx: Any, fault: str = "") -> None:
             with ctx.microbatch(index):
                 model(_batch(ctx, 0, index)).sum().backward()
         _reduce(ctx, model)
+        optimizer.step()
+
+
+def overwrites_its_parameters(ctx: Any, fault: str = "") -> None:
+    """Train a sharded layer and, unless it is left out, a whole one, which `ctx.initialize` fills.
+
+    Their own values are drawn, or are those of memory that no operation has written.
+    """
+    torch.manual_seed(ctx.seed + (ctx.rank if "seeded by rank" in fault else 0))
+    model: Any = Block(ctx, Stream(1000 + ctx.rank), "")
+    if "only parts" not in fault:
+        model = nn.Sequential(model, nn.Linear(WIDTH, WIDTH))
+    if fault == "unwritten memory":
+        for module in model.modules():
+            for name, parameter in list(module.named_parameters(recurse=False)):
+                memory = torch.full_like(parameter, ctx.rank)
+                setattr(module, name, nn.Parameter(memory))
+    ctx.initialize(model, annotations=ANNOTATIONS)
+    ctx.initialize(model, annotations=ANNOTATIONS)  # what the first call filled is not its own
+    if "then broadcast" in fault:
+        for parameter in model.parameters():
+            dist.broadcast(parameter.data, 0, group=ctx.group("dp"))
+    if "then wrapped" in fault:
+        model = DistributedDataParallel(model, process_group=ctx.group("dp"))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ctx.watch(model, optimizer, annotations=ANNOTATIONS)
+    with ctx.step():
+        for index in ctx.microbatches(2):
+            with ctx.microbatch(index):
+                model(_batch(ctx, 0, index)).square().mean().backward()
         optimizer.step()
 
 

@@ -15,6 +15,7 @@ import msgspec
 from pytest_trainsafe.core.finding import Finding, Pattern
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
+from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
 from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step
 from pytest_trainsafe.judges.compare.guards.untied import untied
@@ -52,14 +53,16 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
         or same_data_in_step(rung, comparison, where)
         or _skipped_step(rung, where)
         or untied(rung, lead)
+        or drawn(rung, comparison, lead)
     )
     if pattern is None:
         return comparison
-    if lead.pattern is not None and pattern.name != "untied":
+    ours = pattern.name in _REPEATS
+    if lead.pattern is not None and ours:
         text = f"{pattern.text}; {lead.pattern.text}"
         pattern = msgspec.structs.replace(pattern, text=text)
     led = msgspec.structs.replace(lead, pattern=pattern)
-    if pattern.name != "untied":
+    if ours:
         led = msgspec.structs.replace(led, module_class="", source="")
     findings = [led if finding is lead else finding for finding in comparison.findings]
     return dataclasses.replace(comparison, findings=findings)

@@ -18,7 +18,7 @@ from pytest_trainsafe.judges.compare.factor import factor_cause
 from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
 from pytest_trainsafe.judges.compare.rung import RungTraces
-from pytest_trainsafe.trace.facts import Reduction, Site
+from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
 
 #: The kinds of gradients after their reduction.
@@ -158,3 +158,25 @@ def once(reductions: Iterable[Reduction]) -> list[Reduction]:
     """The reductions, without repetitions: of several that differ only in size, one is kept."""
     found = {(made.call, made.axes, made.site, made.caller): made for made in reductions}
     return list(found.values())
+
+
+def not_of_others(
+    candidate: Trace, reductions: Iterable[Reduction], targets: Collection[str]
+) -> list[Reduction]:
+    """The reductions, without those that were given the gradients of other parameters alone.
+
+    `targets` are paths of parameters.  A call that was given a tensor of unknown name, such as a
+    bucket, may reduce any gradient.
+    """
+    given: dict[str, set[str]] = {}
+    for rank in candidate.ranks:
+        for call in rank.events_of(CollectiveEvent):
+            if call.step is not None:
+                given.setdefault(call.site, set()).add(call.name)
+    wanted = {f"{path}.grad" for path in targets}
+
+    def of_others(made: Reduction) -> bool:
+        names = given.get(made.site, {""})
+        return all(name.endswith(".grad") for name in names) and not names & wanted
+
+    return [made for made in reductions if not of_others(made)]

@@ -20,6 +20,7 @@ from pytest_trainsafe.judges.compare.localize.conditions import Condition, evalu
 from pytest_trainsafe.judges.compare.localize.gradients import (
     adds_up,
     never_reduced,
+    not_of_others,
     once,
     unsummed,
 )
@@ -205,12 +206,12 @@ class Places:
 
         For the phase "norm", the result has the collectives that reduce the gradient norm.  For any
         other phase, the result has those that possibly reduce the gradients of `targets`, paths of
-        parameters.  If no such collective was recorded, it has all collectives on gradients.
+        parameters.  Those that were given the gradients of other parameters alone do not.
         """
         if phase == "norm":
             return once(self.norms)
         targets = [*targets]
-        return once(self._fitting(targets) or self._not_of_wrapper(targets, self.reductions))
+        return once(self._fitting(targets) or self._possible(targets, self.reductions))
 
     def _reductions(self, of: str) -> list[Reduction]:
         ranks = self.candidate.ranks
@@ -281,7 +282,7 @@ class Places:
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
         fitting, ignored = self._fitting(targets), self._ignored(targets)
         ranked = sorted(
-            fitting or self._not_of_wrapper(targets, self.reductions),
+            fitting or self._possible(targets, self.reductions),
             key=lambda made: (adds_up(made), not axes & {*made.axes}),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)
@@ -358,22 +359,21 @@ class Places:
                         sizes.add(math.prod(event.shape))
         return [
             made
-            for made in self.reductions
+            for made in not_of_others(self.candidate, self.reductions, paths)
             if made.numel is None or made.numel in sizes or made.numel not in every
-            if made.numel in sizes or self._not_of_wrapper(paths, [made])
+            if made.numel in sizes or self._possible(paths, [made])
         ]
 
-    def _not_of_wrapper(
+    def _possible(
         self, targets: Collection[str], reductions: Sequence[Reduction]
     ) -> list[Reduction]:
-        """The reductions, without those of FSDP2 if it does not shard any of `targets`.
+        """The reductions that may be of `targets`: not of others, nor of FSDP2 if it shards none.
 
-        FSDP2 reduces the gradients of the parameters that it shards by a reduce-scatter, and leaves
-        out those that are passed to it as `ignored_params`.
+        FSDP2 reduces by a reduce-scatter what it shards, but not its `ignored_params`.
         """
-        if not self._ignored(targets):
-            return [*reductions]
-        return [made for made in reductions if not made.call.startswith("reduce_scatter")]
+        able = not_of_others(self.candidate, reductions, targets)
+        scattered = self._ignored(targets)
+        return [m for m in able if not (scattered and m.call.startswith("reduce_scatter"))]
 
     def _ignored(self, targets: Collection[str]) -> bool:
         """Whether `fully_shard` is applied to other parameters than `targets`, and to none of them.

@@ -10,6 +10,7 @@ import torch
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+from pytest_trainsafe.judges.mask_advice import by_example
 
 
 def other_mask(wrong: WrongTensor) -> Pattern | None:
@@ -34,9 +35,8 @@ def other_mask(wrong: WrongTensor) -> Pattern | None:
         "the reference; the others are right"
     )
     cause = (
-        "the mask differs from the reference's. Dropout draws a different mask if ranks divide the "
-        "micro-batches: use per_example_dropout, with one seed on all ranks and each example's own "
-        "index; or seed it in each micro-batch, or switch it off"
+        "the mask differs from the reference's. If it is dropout's, a single device draws other "
+        f"masks than ranks do: {by_example()}"
     )
     return Pattern("other mask", text, cause=cause, short="zeros at other places")
 

@@ -42,6 +42,9 @@ FRACTIONS = 2**20
 #: The start of every text here.
 _IS = "the value is "
 
+#: What follows the factor in a text if its axis is known.
+_FACTOR_OF = ", a factor of "
+
 
 def scaled(wrong: WrongTensor) -> Pattern | None:
     """Matches if the value is a multiple of the reference.
@@ -104,9 +107,9 @@ def equal_axes(pattern: Pattern) -> tuple[str, ...]:
 def of_axis(pattern: Pattern, axis: str) -> Pattern:
     """The pattern of a factor that is known to be caused by `axis`, one of its `equal_axes`."""
     name = next(name for name in pattern.equals if _plain(name) == axis)
-    text = f"{_start(pattern)}, a factor of {name}"
+    text = f"{_start(pattern)}{_FACTOR_OF}{name}"
     cause = _cause(pattern.factor, axis) if _BY_CHANCE in pattern.cause else pattern.cause
-    short = f"{_start(pattern).removeprefix(_IS)}, a factor of {name}"
+    short = text.removeprefix(_IS)
     return Pattern("scaled", text, axis, cause, pattern.factor, (name,), short)
 
 
@@ -147,7 +150,7 @@ def _possible(pattern: Pattern) -> Pattern:
 
 
 def _start(pattern: Pattern) -> str:
-    return pattern.text.partition(", which equals ")[0]
+    return pattern.text.partition(", which equals ")[0].partition(_FACTOR_OF)[0]
 
 
 def _cause(factor: float, size: str, again: str = "") -> str:

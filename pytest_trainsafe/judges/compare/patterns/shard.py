@@ -22,16 +22,44 @@ def other_shard(wrong: WrongTensor) -> Pattern | None:
         holds = {part.rank: _whose(part, axis, wrong) for part in wrong.parts}
         moved = [p for p in wrong.parts if holds[p.rank] != p.coordinates[axis]]
         if moved and all(held is not None for held in holds.values()):
-            first = moved[0]
-            text = (
-                f"rank {first.rank} holds the part of {axis} rank {holds[first.rank]} instead of "
-                f"{axis} rank {first.coordinates[axis]}"
-            )
-            if len(moved) > 1:
-                text += f", and {len(moved) - 1} more ranks hold another rank's part"
-            cause = f"the order or the offset of the parts along {axis} is wrong"
-            short = f"ranks hold each other's parts along {axis}"
-            return Pattern("another shard", text, axis, cause, short=short)
+            return _pattern(axis, moved, holds, wrong.parts)
+    return None
+
+
+def _pattern(
+    axis: str, moved: list[Part], holds: dict[int, int | None], parts: list[Part]
+) -> Pattern:
+    first = moved[0]
+    text = (
+        f"rank {first.rank} holds the part of {axis} rank {holds[first.rank]} instead of "
+        f"{axis} rank {first.coordinates[axis]}"
+    )
+    if len(moved) > 1:
+        text += f", and {len(moved) - 1} more ranks hold another rank's part"
+    repeated = _repeated(first, axis, parts)
+    if repeated is not None:
+        text = f"ranks {repeated.rank} and {first.rank} of {axis} hold the same values: {text}"
+        cause = (
+            f"ranks of {axis} take the same part, by an offset that does not depend on the rank, "
+            "or they drew the same random numbers for different parts"
+        )
+        short = f"ranks of {axis} hold the same part"
+        return Pattern("another shard", text, axis, cause, short=short)
+    cause = f"the order or the offset of the parts along {axis} is wrong"
+    short = f"ranks hold each other's parts along {axis}"
+    return Pattern("another shard", text, axis, cause, short=short)
+
+
+def _repeated(first: Part, axis: str, parts: list[Part]) -> Part | None:
+    """The part of another rank that differs from that of `first` only along `axis`, and equals it.
+
+    None if there is none.
+    """
+    others = {**first.coordinates, axis: 0}
+    for part in parts:
+        beside = part is not first and {**part.coordinates, axis: 0} == others
+        if beside and torch.equal(part.tensor, first.tensor):
+            return part
     return None
 
 

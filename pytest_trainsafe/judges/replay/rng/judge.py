@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from pytest_trainsafe.judges.replay.rng.overwritten import overwritten
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
@@ -37,8 +38,9 @@ class ReplayJudge:
             return FindingsJudgement(
                 self.name, (), ["not checked: random numbers, because no Run finished"]
             )
-        found = judge_rng(*traces, (*case.expect, *options.expect)).accepting(options.accept)
-        notes = [f"not checked: {text}" for text in found.not_compared]
+        rules = (*case.expect, *options.expect)
+        found = judge_rng(*traces, rules, compared=True).accepting(options.accept)
+        notes = [*overwritten(*traces), *(f"not checked: {text}" for text in found.not_compared)]
         return FindingsJudgement(self.name, found.findings, notes)
 
 

@@ -32,16 +32,22 @@ class RngJudgement(FindingsJudgement):
 
 
 def judge_rng(
-    candidate: Trace, reference: Trace | None = None, rules: Sequence[Expectation] = ()
+    candidate: Trace,
+    reference: Trace | None = None,
+    rules: Sequence[Expectation] = (),
+    *,
+    compared: bool = False,
 ) -> RngJudgement:
     """Judge the random numbers that a candidate draws.
 
     The reference, a Run in the same dtype, is not judged: its draws show which tensors of the
     candidate are shards, and which draws the program also repeats on a single device. `rules`
-    are what the test expects with `expect_rng`.
+    are what the test expects with `expect_rng`, and `compared` says that it also compares the
+    tensors of both Runs.
     """
     draws = Draws.of(candidate)
-    regions = Regions(draws, None if reference is None else Draws.of(reference))
+    trusted = None if reference is None else Draws.of(reference)
+    regions = Regions(draws, trusted, compared=compared)
 
     def excused(check: str, draw: Draw) -> bool:
         axis = check.removeprefix("rng:").partition("_")[0]
@@ -63,7 +69,7 @@ def judge_rng(
         *recomputation(draws, excused),
         *evaluation_dropout(draws, excused),
         *evaluation_shift(draws, excused, seeds),
-        *initialisation(draws, excused),
+        *initialisation(draws, reference, excused),
         *shared_generator(draws, excused),
         *workers(candidate, ignored),
         *expected(draws, rules),

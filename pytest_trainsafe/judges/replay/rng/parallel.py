@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from pytest_trainsafe.core.finding import Finding, Verdict
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import name_ranks
+from pytest_trainsafe.judges.mask_advice import mask_advice
 from pytest_trainsafe.judges.replay.rng.draws import (
     Draw,
     Draws,
@@ -63,10 +64,10 @@ def cut_axes(
                 if not _is_first(found.get(check), left):
                     found[check] = left, right
     for check, (left, right) in found.items():
-        yield _cut_finding(check, draws.name(axis), left, right)
+        yield _cut_finding(check, draws.name(axis), left, right, regions.compared)
 
 
-def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
+def _cut_finding(check: str, axis: str, left: Draw, right: Draw, compared: bool) -> Finding:
     ranks = name_ranks([left.rank.rank, right.rank.rank])
     place = f"in {when(left)}, {describe_draw(left)}"
     if "same" in check:
@@ -75,8 +76,8 @@ def _cut_finding(check: str, axis: str, left: Draw, right: Draw) -> Finding:
             f"over {axis}: {place}, both from {stream_of(left)}"
         )
         cause = (
-            f"the ranks of {axis} use the same random stream, but each needs its own: seed a "
-            f"second generator from the rank on {axis}, and use it where activations are sharded"
+            f"the ranks of {axis} use the same random stream, but each needs its own: "
+            f"{mask_advice(axis, compared=compared, parts=True)}"
         )
     else:
         message = (
@@ -127,10 +128,12 @@ def data_parallel(
                     found[verdict] = left, right
     if found:
         worst: Verdict = "fail" if "fail" in found else "inconclusive"
-        yield _same_dropout(draws, *found[worst], worst)
+        yield _same_dropout(draws, *found[worst], worst, regions.compared)
 
 
-def _same_dropout(draws: Draws, left: Draw, right: Draw, verdict: Verdict) -> Finding:
+def _same_dropout(
+    draws: Draws, left: Draw, right: Draw, verdict: Verdict, compared: bool
+) -> Finding:
     axis = draws.name("dp")
     ranks = name_ranks([left.rank.rank, right.rank.rank])
     message = (
@@ -139,8 +142,8 @@ def _same_dropout(draws: Draws, left: Draw, right: Draw, verdict: Verdict) -> Fi
         f"{when(right)}, {describe_draw(right)}; both from {stream_of(left)}"
     )
     cause = (
-        f"all ranks of {axis} seed the generator with the same number: add the rank on {axis} to "
-        "the seed from which dropout is drawn"
+        f"all ranks of {axis} seed the generator with the same number: "
+        f"{mask_advice(axis, compared=compared)}"
     )
     if verdict == "inconclusive":
         message = message.replace("for different data", "in a step with different data", 1) + (

@@ -31,7 +31,11 @@ _Steps = dict[tuple[int, str, str], list[Draw]]
 class Regions:
     """Finds the regions of a candidate's draws, from its layouts and its reference's draws."""
 
-    def __init__(self, candidate: Draws, reference: Draws | None) -> None:
+    def __init__(
+        self, candidate: Draws, reference: Draws | None, *, compared: bool = False
+    ) -> None:
+        #: Whether the test compares the candidate's tensors with the reference's.
+        self.compared = compared
         sizes = candidate.trace.sizes
         roles = ("tp", "cp", "dp") if shares_microbatches(candidate) else ("tp", "cp")
         self._axes = [axis for axis in sizes.mesh.expand(roles) if sizes[axis] > 1]

@@ -21,7 +21,7 @@ from pytest_trainsafe.judges.compare.localize.blame import Phase
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import Reduction, Site, What
+from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site, What
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)
@@ -75,6 +75,32 @@ def test_a_reduction_called_by_an_installed_package_is_named_at_its_own_line(wro
     source, what = place(wrong, inside)
     assert source == "/env/site-packages/mega/norms.py:3"
     assert what == "all_reduce(SUM) over dp, called at /env/site-packages/mega/loop.py:9"
+
+
+def given(*names: str) -> list[CollectiveEvent]:
+    """The calls at the line of REDUCED, by the gradient that each was given."""
+    calls = ("all_reduce", (0, 1), REDUCED.site)
+    return [CollectiveEvent(*calls, step=0, shape=(16,), name=name) for name in names]
+
+
+@pytest.mark.parametrize(
+    ("names", "listed"),
+    [
+        (["norm.weight.grad", "fc2.weight.grad"], []),
+        (["norm.weight.grad", "fc1.bias.grad"], [REDUCED]),
+        (["norm.weight.grad", ""], [REDUCED]),  # a copy or a bucket may hold any gradient
+        ([], [REDUCED]),
+    ],
+)
+def test_a_collective_that_was_given_other_gradients_alone_is_not_named(
+    wrong, names: list[str], listed: list[Reduction]
+) -> None:
+    noted = noting(wrong, REDUCED, *given(*names))
+    places = Places(noted.candidate, PROGRAM, wrong.reference)
+
+    assert places.listed("reduction", ["fc1.bias"]) == listed
+    named = places.of_phase("reduction", compare(noted), ["fc1.bias"])[0]
+    assert (named == REDUCED.caller) == bool(listed)
 
 
 def test_a_max_reduction_of_gradients_is_named_before_a_sum(wrong) -> None:

@@ -1,0 +1,139 @@
+"""Cases of the exam differ from their healthy twins, and the twins train."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from exam_cases import Case
+
+FOLDER = Path(__file__).resolve().parents[2] / "benchmarks" / "learn_exam"
+
+# One of each way to show a difference: by weights, by a property that holds in healthy runs, by
+# what was done, by the loss.
+SAMPLE = ("optimizer_plain_list", "tying_never", "scheduler_twice", "accumulation_cleared")
+
+Series = dict[str, list[float]]
+
+
+@pytest.fixture(autouse=True)
+def exam(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(FOLDER)
+
+
+def ran(*arguments: str) -> list[list[Series]]:
+    """What each rank returned, for each run that `exam_run.py` makes of these arguments."""
+    command = [sys.executable, "-W", "ignore", str(FOLDER / "exam_run.py"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["ranks"] for line in done.stdout.splitlines()]
+
+
+def falls(series: list[float]) -> bool:
+    """Whether the last quarter of a series is below the first on average."""
+    part = max(1, len(series) // 4)
+    return sum(series[-part:]) < sum(series[:part])
+
+
+def unhealthy(case: Case, ranks: list[Series]) -> list[str]:
+    """Why a run of the healthy twin of `case` is not healthy."""
+    reasons = [f"{case.name}: the loss does not fall" for rank in ranks if not falls(rank["loss"])]
+    if case.zero is not None and any(any(rank[case.zero]) for rank in ranks):
+        reasons.append(f"{case.name}: {case.zero} is not zero")
+    return reasons
+
+
+def alike(case: Case, healthy: list[Series], faulty: list[Series]) -> list[str]:
+    """Why the mistake of `case` does not show."""
+    pairs = [
+        pair
+        for one, other in zip(healthy, faulty, strict=True)
+        for pair in zip(one[case.differs], other[case.differs], strict=True)
+    ]
+    if max(abs(one - other) for one, other in pairs) > 1e-6:
+        return []
+    return [f"{case.name}: {case.differs} is the same with and without the mistake"]
+
+
+def judged(names: tuple[str, ...]) -> list[str]:
+    """What is wrong with the variants of the named cases, or of all if no name is given."""
+    from exam_cases import CASES
+
+    cases = [case for case in CASES if not names or case.name in names]
+    runs = ran("variants", *names)
+    assert len(runs) == 2 * len(cases)
+    wrong = []
+    for case, healthy, faulty in zip(cases, runs[::2], runs[1::2], strict=True):
+        wrong += unhealthy(case, healthy) + alike(case, healthy, faulty)
+    return wrong
+
+
+def test_each_case_and_program_is_described_once_and_can_be_imported() -> None:
+    from exam_cases import CASES, HEALTHY
+
+    names = [case.name for case in CASES] + [program.name for program in HEALTHY]
+    assert len(names) == len(set(names))
+    listed = {case.module for case in CASES} | {program.module for program in HEALTHY}
+    assert listed == {path.stem for path in FOLDER.glob("exam_*.py")} - {"exam_cases", "exam_run"}
+    assert all(importlib.util.find_spec(module) is not None for module in listed)
+    for case in CASES:
+        assert case.name.startswith(case.kind)
+        assert case.source.startswith("https://")
+        assert min(map(len, (case.trigger, case.cause, case.said))) > 10
+
+
+def test_each_kind_has_several_cases_and_two_other_healthy_programs() -> None:
+    from exam_cases import CASES, HEALTHY
+
+    cases = Counter(case.kind for case in CASES)
+    programs = Counter(program.kind for program in HEALTHY)
+    assert min(cases.values()) >= 3
+    assert all(programs[kind] >= 2 for kind in cases)
+    assert programs["general"] >= 20
+
+
+def test_a_twin_that_does_not_train_and_a_mistake_without_effect_are_noticed() -> None:
+    from exam_cases import CASES
+
+    (case,) = (case for case in CASES if case.name == "tying_never")
+    good: list[Series] = [{"loss": [2.0, 1.0], "gap": [0.0, 0.0]}]
+    bad: list[Series] = [{"loss": [1.0, 2.0], "gap": [0.0, 0.5]}]
+
+    assert not unhealthy(case, good)
+    assert len(unhealthy(case, bad)) == 2
+    assert not alike(case, good, bad)
+    assert alike(case, good, good)
+
+
+def test_the_variants_of_a_sample_differ_and_its_twins_are_healthy() -> None:
+    assert judged(SAMPLE) == []
+
+
+@pytest.mark.slow
+def test_the_variants_of_all_cases_differ_and_their_twins_are_healthy() -> None:
+    assert judged(()) == []
+
+
+@pytest.mark.slow
+def test_twins_are_healthy_with_other_seeds_and_sizes() -> None:
+    from exam_cases import CASES
+
+    expected = [case for case in CASES for _ in case.own_healthy]
+    runs: list[tuple[Case, Any]] = list(zip(expected, ran("own"), strict=True))
+    assert [reason for case, ranks in runs for reason in unhealthy(case, ranks)] == []
+
+
+@pytest.mark.slow
+def test_programs_without_a_mistake_train() -> None:
+    from exam_cases import HEALTHY
+
+    runs = zip(HEALTHY, ran("others"), strict=True)
+    assert [p.name for p, ranks in runs if not all(falls(rank["loss"]) for rank in ranks)] == []

@@ -5,6 +5,7 @@ operators are those of `arithmetic`.
 
 instrument   what happens in the ranks
 events       the decisions of a rank, and the operators that it met
+numbers      what alignment and judging ask of exact numbers
 judge        asks for the Runs, and turns their comparison into proved, refuted or not covered
 certificate  the file that says what was proved
 text         the sentences of reports

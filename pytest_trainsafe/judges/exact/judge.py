@@ -72,7 +72,7 @@ class ProofJudgement(FindingsJudgement):
 
     @property
     def summary(self) -> PointSummary:
-        """The Point's entry in the terminal's summary: that of the comparison, with this verdict."""
+        """The Point's entry in the summary: that of the comparison, with this verdict."""
         own: PointSummary = {"point": self.what.rpartition(" at ")[2], "verdict": self.verdict}
         if self.compared is not None:
             own = self.compared.summary | own

@@ -16,6 +16,7 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.dispatch_keys import without_mode_keys
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.operators import schema_of
 from pytest_trainsafe.core.rungs.rung import Enter
@@ -84,7 +85,8 @@ class Draws:
             if shifted:
                 with without_modes():  # they watch the casts of the program
                     return self._shifted(given, wanted)
-            return self._cast(lambda new: call(keys, **new), given, written, wanted)
+            below = keys if self.enter is None else without_mode_keys(keys)
+            return self._cast(lambda new: call(below, **new), given, written, wanted)
 
         return drawing
 

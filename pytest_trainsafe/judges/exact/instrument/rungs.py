@@ -50,7 +50,10 @@ class RealRung(Rung):
 _WIDE = rung_named(WIDEST)
 
 EXACT = ExactRung(
-    "exact", "float64", follows="real", arithmetic_path="pytest_trainsafe.arithmetic.exact:EXACT"
+    "exact",
+    "float64",
+    follows="real",
+    arithmetic_path="pytest_trainsafe.judges.exact.numbers:EXACT",
 )
 
 REAL = RealRung(

@@ -38,6 +38,7 @@ __all__ = [
     "assert_equivalent",
     "assert_invariants",
     "assert_kept_relations",
+    "assert_proved_equivalent",
     "assert_resumable",
     "assert_rng",
     "assert_same_by",
@@ -124,6 +125,31 @@ def assert_equivalent(
             require_recorded(measure, role)
     require_options("assert_equivalent", loosen, accept)
     _require_pass(judge_pair(candidate, reference, perturbed, shadow, loosen, tuple(accept)))
+
+
+def assert_proved_equivalent(
+    candidate: Traces, reference: Traces, *, accept: Collection[str] = ()
+) -> None:
+    """Asserts that the candidate computes the same function as its reference, without rounding.
+
+    Takes the fixtures `candidate_trace` and `reference_trace`.  Both programs train on exact
+    numbers (residues modulo two primes), on the shapes, data and decisions of the test; every
+    recorded tensor of forward, backward, reduction, clipping and optimizer step must be equal, for
+    several seeds.  A proof leaves a certificate, whose path the summary names.  A difference that
+    float64 does not confirm, or an operator without semantics, is inconclusive.  docs/prove.md says
+    what is proved and what is not.
+    Raises TrainsafeFailure with the report, GroupFailure if ranks did not finish, and
+    ArgumentError for an invalid argument.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judges.contract import JudgeOptions
+    from pytest_trainsafe.judges.exact.judge import ProofJudge
+
+    require_fixture(candidate, "candidate")
+    require_fixture(reference, "reference")
+    require_options("assert_proved_equivalent", (), accept)
+    options = JudgeOptions(accept=frozenset(accept))
+    _require_pass(_judgement_of(ProofJudge(), candidate, options, reference))
 
 
 def assert_rng(
@@ -353,14 +379,19 @@ def assert_kept_relations(
     assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
-def _judgement_of(judge: Judge, traces: Traces, options: JudgeOptions | None = None) -> Judgement:
-    """The judgement of a judge that is asked alone about the Runs of a fixture."""
+def _judgement_of(
+    judge: Judge,
+    traces: Traces,
+    options: JudgeOptions | None = None,
+    reference: Traces | None = None,
+) -> Judgement:
+    """The judgement of a judge that is asked alone about the Runs of one fixture or of two."""
     __tracebackhide__ = True
     from pytest_trainsafe.judges.alone import judge_alone
     from pytest_trainsafe.launch import GroupFailure
 
     try:
-        return judge_alone(judge, traces, options)
+        return judge_alone(judge, traces, options, reference)
     except GroupFailure as failure:
         raise failure.with_traceback(None) from None
 

@@ -6,8 +6,9 @@ needs them.  A judge whose package is missing adds nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 #: The judges that `assert_trainsafe` asks, in their order: the comparison, then by cost.
@@ -24,12 +25,14 @@ CHECKS = (
     "pytest_trainsafe.judges.replay.checks:CHECKS",
     "pytest_trainsafe.judges.learn:CHECKS",
     "pytest_trainsafe.judges.metamorphic.checks:CHECKS",
+    "pytest_trainsafe.judges.exact:CHECKS",
 )
 
 #: The modules that define event types of traces, and register them when they are imported.
 EVENTS = (
     "pytest_trainsafe.judges.learn.events.file",
     "pytest_trainsafe.judges.replay.checkpoints.events",
+    "pytest_trainsafe.judges.exact.events",
 )
 
 #: The instruments of Runs, as classes (`record/instrument.py`).
@@ -43,6 +46,12 @@ INSTRUMENTS = (
     "pytest_trainsafe.judges.learn.instrument.observing:Observing",
 )
 
+#: The rungs that judges bring with them, by name.
+RUNGS = {
+    "exact": "pytest_trainsafe.judges.exact.instrument.rungs:EXACT",
+    "real": "pytest_trainsafe.judges.exact.instrument.rungs:REAL",
+}
+
 #: The functions that write a section at the end of a run, by the setting that asks for it.  They
 #: get the terminal reporter, the settings, and the reports of the marked tests.
 SECTIONS = {
@@ -55,9 +64,19 @@ SECTIONS = {
 SUBSTITUTES = {"replay": "pytest_trainsafe.judges.replay.checkpoints.runs.replays:Replays"}
 
 
+def present(paths: Mapping[str, str]) -> dict[str, str]:
+    """The entries of a table of import paths, without those of judges that are missing."""
+    return {name: path for name, path in paths.items() if _wing_exists(path)}
+
+
 def objects(paths: Iterable[str]) -> list[Any]:
     """The modules or their members at import paths, without those of judges that are missing."""
     return [found for path in paths if (found := _found(path)) is not None]
+
+
+def _wing_exists(path: str) -> bool:
+    package, judges, wing, *_ = path.split(".")
+    return find_spec(f"{package}.{judges}.{wing}") is not None
 
 
 def _found(path: str) -> Any:

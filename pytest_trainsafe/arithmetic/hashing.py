@@ -20,12 +20,15 @@ class Hashes:
     def __init__(self, seed: int) -> None:
         self.seed = seed
         self._keys: dict[str, int] = {}
+        #: How many values were computed.
+        self.count = 0
 
     def __call__(self, name: str, *arguments: torch.Tensor) -> torch.Tensor:
         """The function `name` of float64 arguments, which broadcast, by elements and bits."""
         state = torch.tensor(self._key(name))
         for argument in arguments:
             state = _mix(state * 3 + _mix(argument.view(torch.int64) * _GOLDEN + self._key("+")))
+        self.count += state.numel()
         first = _right(state, 1) % PRIMES[0]
         return pack(first, _right(_mix(state + self._key("second")), 1) % PRIMES[1])
 

@@ -18,8 +18,9 @@ An uninterpreted function (`hashing.py`) returns a fresh random number for each 
 degrees count from one such function to the next: d is the number of multiplications in a row
 along one path, about a thousand in one layer's forward and backward.  Two different arguments of
 one function, or two results, agree with probability 2**-61 per pair; n values have n**2 / 2 pairs.
-For d = 1000 and n = 10**4, one seed errs with at most 1e-12 + 2e-11, and k seeds with the k-th
-power, because a seed changes every hash.  The bound is for one tensor: it is falsely equal only
+`error_bound` takes d = `DEGREE`, a million, and the number n of all values that were hashed.  Then
+one seed errs with at most 5e-7 + n**2 / 2**62, and k seeds with the k-th power, because a seed
+changes every hash.  The bound is for one tensor: it is falsely equal only
 if each of its elements is.
 
 **Signs below roots.**  The root of a square is its argument up to a sign that is a property of
@@ -38,7 +39,20 @@ import torch
 PRIMES = (2017348511, 1980242879)
 
 BITS = 31
+
+#: The degree that `error_bound` assumes: more multiplications in a row than a training step has
+#: between two functions that are hashed.
+DEGREE = 2**20
 _LOW = (1 << BITS) - 1
+
+
+def error_bound(hashed: int, seeds: int = 1) -> float:
+    """How probable it is that different tensors are found equal in `seeds` Runs.
+
+    `hashed` is the number of values that each Run hashed.
+    """
+    one = (DEGREE**2 + hashed**2 / 2) / 2**61
+    return float(min(one, 1.0) ** seeds)
 
 
 def pack(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:

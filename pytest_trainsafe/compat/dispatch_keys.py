@@ -3,8 +3,9 @@
 Needs of torch._C: `_dispatch_key_parse`, `_dispatch_has_backend_fallback`,
 `_dispatch_keyset_full_after`, `_dispatch_tls_set_dispatch_key_included` and `..._excluded`,
 `_dispatch_tls_is_dispatch_key_included` and `..._excluded`, `_IncludeDispatchKeyGuard`, and for
-`has_own_code` also `_dispatch_keys` and `DispatchKey`.  The method `_destroy` of a
-`torch.library.Library` is needed to remove kernels.  torch 2.10 to 2.14 have all of these names.
+`has_own_code` and `without_mode_keys` also `_dispatch_keys` and `DispatchKey`.  The method
+`_destroy` of a `torch.library.Library` is needed to remove kernels.  torch 2.10 to 2.14 have all of
+these names.
 
 Without those of `KEYS`, no kernel is called in place of torch's random operators.  Without those
 of `SUBCLASSES`, a tensor subclass with code of its own is taken for a plain tensor.
@@ -47,6 +48,7 @@ _remove: Callable[[Any], None] = KEYS.of("torch.library", "Library._destroy")
 
 _keys_of = SUBCLASSES.of(_C, "_dispatch_keys")
 _PYTHON = SUBCLASSES.of(_C, "DispatchKey.Python")
+_SNAPSHOT = SUBCLASSES.of(_C, "DispatchKey.PythonTLSSnapshot")
 
 
 def has_own_code(tensor: torch.Tensor) -> bool:
@@ -55,6 +57,11 @@ def has_own_code(tensor: torch.Tensor) -> bool:
         return False
     python: bool = _keys_of(tensor).has(_PYTHON)
     return python
+
+
+def without_mode_keys(keys: Any) -> Any:
+    """A set of keys without those of modes and subclasses; the set itself if these are unknown."""
+    return keys.remove(_PYTHON).remove(_SNAPSHOT) if SUBCLASSES.available else keys
 
 
 def remove_kernels(library: Any) -> None:

@@ -8,21 +8,28 @@ from pytest_trainsafe.runs.traces import Runs, Traces
 from pytest_trainsafe.sweep.point_summary import PointSummary
 
 
-def judge_alone(judge: Judge, traces: Traces, options: JudgeOptions | None = None) -> Judgement:
-    """The judgement of a judge on the Runs of a fixture, the candidate's or the reference's.
+def judge_alone(
+    judge: Judge,
+    traces: Traces,
+    options: JudgeOptions | None = None,
+    reference: Traces | None = None,
+) -> Judgement:
+    """The judgement of a judge on the Runs of one fixture, or of candidate and reference.
 
-    Its artefacts become part of the Point's summary.  The settings' `accept` is added to that of
+    Its summary and its artefacts are published.  The settings' `accept` is added to that of
     `options`.  Raises GroupFailure if the ranks of a Run did not finish.
     """
-    case, runs = traces.case, Runs(traces, traces)
+    case, runs = traces.case, Runs(traces, reference or traces)
     given = options or JudgeOptions()
     accept = frozenset((*given.accept, *case.settings.accept))
     runs.start(judge.required_runs(case))
     judgement = judge.judge(case, runs, JudgeOptions(given.loosen, accept, given.expect))
-    artefacts = getattr(judgement, "artefacts", {})
-    if artefacts and traces.runs.publish is not None:
-        summary: PointSummary = {"point": str(case.point), "verdict": judgement.verdict}
-        traces.runs.publish(summary | {"artefacts": dict(artefacts)})
+    artefacts = dict(getattr(judgement, "artefacts", {}))
+    summary: PointSummary | None = getattr(judgement, "summary", None)
+    if artefacts or summary is not None:
+        made = summary or {"point": str(case.point), "verdict": judgement.verdict}
+        if traces.runs.publish is not None:
+            traces.runs.publish(made | {"artefacts": artefacts} if artefacts else made)
     return judgement
 
 

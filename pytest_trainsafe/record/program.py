@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
+from pytest_trainsafe.core.rungs.rung import RankRun
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
 from pytest_trainsafe.launch.loading import load_function, run_script
@@ -95,9 +96,10 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
                 around.enter_context(drawn_through(recorder.draws.through))
             around.enter_context(recorder.instruments.within("around"))
             # Innermost, so that the program's operators reach a rung's dispatch mode first.
-            enter = around.enter_context(rung.around(spec.seed))
-            if rung.exact:
+            enter = around.enter_context(rung.around(_rank_run(assignment, writer)))
+            if rung.encloses:
                 ctx.compute_in(enter)
+                recorder.draws.enter = enter
             train(ctx)
     except BaseException:
         with contextlib.suppress(TraceWriteError):
@@ -132,6 +134,19 @@ def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
     return seconds
 
 
+def _rank_run(assignment: Assignment, writer: RankWriter) -> RankRun:
+    """This rank's part of the Run, for the rung that encloses the program."""
+    spec, followed = assignment.spec, assignment.replayed
+    return RankRun(
+        spec.seed,
+        writer.rank,
+        Path(assignment.trace),
+        writer.add,
+        spec.sample,
+        Path(followed) if followed else None,
+    )
+
+
 def _own_folders(assignment: Assignment) -> tuple[str, ...]:
     """The folders that this package reads and writes itself while the program runs."""
     beside = (os.path.dirname(each) for each in (assignment.trace, assignment.reads))
@@ -142,7 +157,8 @@ def _own_folders(assignment: Assignment) -> tuple[str, ...]:
 def _writer(assignment: Assignment, rank: int) -> RankWriter:
     spec, folder = assignment.spec, Path(assignment.trace)
     if spec.record == "full":
-        return RankWriter(folder, rank, numbers=rung_named(spec.dtype).arithmetic)
+        rung = rung_named(spec.dtype)
+        return RankWriter(folder, rank, numbers=rung.arithmetic, enclosed=rung.encloses)
     sketcher = Sketcher(spec.point.coordinates(rank), spec.point.sizes)
     return RankWriter(folder, rank, sketcher, frozenset(spec.keep))
 

@@ -88,6 +88,11 @@ class RequestedRuns:
         """Notes that the terminal summary prints once for all tests of the process."""
         return self.scheduler.executor.notes
 
+    @property
+    def folder(self) -> Path:
+        """The folder of the session, which has those of its Runs; it outlasts the test."""
+        return self.scheduler.executor.folders.root
+
     def held_up(self) -> float:
         """The seconds in which other test runs held the ranks of the machine."""
         return self.scheduler.executor.board.held_up()

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from typing import Literal, cast
 
+from msgspec import structs
+
 from pytest_trainsafe.core.axes import parallel_axes
 from pytest_trainsafe.core.rungs.table import path_of, rung_named
 from pytest_trainsafe.frameworks import BUILT_IN
@@ -29,6 +31,7 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
     alike = not program.traits.candidate and point == point.without(*parallel_axes(point.mesh))
     trusted = role == "reference" or alike
     script = program.script
+    follows = spec_of(case, role, rung.follows) if rung.follows else None
     return RunSpec(
         program=program.path,
         file=program.file,
@@ -47,6 +50,8 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         watch_casts=trusted,
         record=recorded_at(dtype, settings.record),
         kinds=settings.record_kinds,
+        # Both Runs record alike, so that they meet the same operators.
+        replay=structs.replace(follows, record="full") if follows is not None else None,
         modules=settings.record_modules,
         adapters=(*BUILT_IN, *settings.adapters),
         rng=settings.rng,

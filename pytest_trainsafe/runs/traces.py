@@ -29,7 +29,8 @@ from pytest_trainsafe.trace.run_spec import Recording, Rewrite, RunSpec
 class Traces:
     """The Traces of a test's reference or candidate, recorded when they are requested.
 
-    `repeat` numbers repetitions of the same Runs.
+    `repeat` numbers repetitions of the same Runs, and `sample` Runs at a rung that draws random
+    numbers of its own.
     `replaying`, `in_full` and `keeping` return copies whose Runs are executed or recorded
     differently; all copies share `runs`, which has every requested Run.
     """
@@ -41,6 +42,7 @@ class Traces:
     keep: tuple[TensorId, ...] = ()
     replay: RunSpec | None = None
     repeat: int = 0
+    sample: int = 0
 
     def __repr__(self) -> str:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
@@ -59,12 +61,14 @@ class Traces:
 
     def spec(self, dtype: str) -> RunSpec:
         """The RunSpec of the Run in `dtype`."""
+        own = spec_of(self.case, self.role, dtype)
         return structs.replace(
-            spec_of(self.case, self.role, dtype),
+            own,
             record=recorded_at(dtype, self.record),
             keep=self.keep,
-            replay=self.replay,
+            replay=self.replay or own.replay,
             repeat=self.repeat,
+            sample=self.sample,
         )
 
     def ended_in(self, dtype: str, failure: BaseException) -> bool:
@@ -119,10 +123,12 @@ class Traces:
         rung = rung_named(dtype)
         # If casts matter, the size of the noise is known after the reference has run.
         noisy = self.role == "reference" and not rung.exact and not rung.casts
+        before = self.spec(dtype).replay if rung.follows else None
         if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
             return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []
-        return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
+        specs = [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
+        return specs if before is None else [before, *specs]
 
     def foreseen(self) -> bool:
         """Whether `needed` can return the specs of all Runs before any of them is recorded.
@@ -178,7 +184,9 @@ class Traces:
 
     def specs(self) -> set[RunSpec]:
         """The RunSpecs of the Runs at every rung, and of all others that the test requested."""
-        return {self.spec(dtype) for dtype in self.case.rungs} | self.runs.specs
+        own = {self.spec(dtype) for dtype in self.case.rungs}
+        followed = {spec.replay for spec in own if spec.replay is not None}
+        return own | followed | self.runs.specs
 
     @property
     def seconds(self) -> dict[str, float]:

@@ -79,6 +79,7 @@ class RankWriter:
         sketcher: Sketcher | None = None,
         keep: frozenset[TensorId] = frozenset(),
         numbers: Arithmetic = FLOATING,
+        enclosed: bool = False,
     ) -> None:
         self.directory = Path(directory) / f"rank{rank}"
         self.rank = rank
@@ -93,6 +94,7 @@ class RankWriter:
         self._sketcher = sketcher
         self._keep = keep
         self._numbers = numbers
+        self._enclosed = enclosed
         self._sketches: list[npt.NDArray[np.float64]] = []
         self._sketched: dict[tuple[str, torch.dtype, Shape, Layout], TensorSnapshot] = {}
         #: The index of each pending sketch, by the `id()` of its array.
@@ -133,7 +135,7 @@ class RankWriter:
 
     def snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:
         """A snapshot of the tensor, which `add_snapshot` can record later."""
-        with outside_transforms(), outside_modes(self._numbers.exact):
+        with outside_transforms(), outside_modes(self._enclosed):
             return self._snapshot(id, tensor, layout)
 
     def _snapshot(self, id: TensorId, tensor: torch.Tensor, layout: Layout) -> TensorSnapshot:

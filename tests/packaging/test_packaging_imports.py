@@ -44,6 +44,8 @@ PLANTED = {
     "judges/joint.py": "judges.learn.judge",  # a judge by its class
     "judges/learn/judge.py": "judges.compare.judge",  # another wing
     "judges/compare/rung.py": "judges.replay.rng.judge",
+    "judges/exact/judge.py": "judges.exact.instrument.rungs",
+    "judges/exact/events/decisions.py": "judges.learn.run",
     "judges/learn/check/offline.py": "judges.learn.instrument.observer",  # what runs in ranks
     "record/tensors.py": "record.hooks.activations",  # a higher floor of the same room
     "record/lines/sites.py": "record.layouts.dtensor",  # the same floor

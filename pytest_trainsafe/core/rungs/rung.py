@@ -8,17 +8,36 @@ import pkgutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
 from pytest_trainsafe.errors import ArgumentError
 
 if TYPE_CHECKING:
+    import msgspec
     import torch
 
     from pytest_trainsafe.core.rungs.arithmetic import Arithmetic
 
 #: Turns real values into numbers of a rung.
 Enter = Callable[["torch.Tensor"], "torch.Tensor"]
+
+
+@dataclass(frozen=True)
+class RankRun:
+    """One rank of a Run, for the rung that encloses its program.
+
+    `seed` is the Run's, and `sample` numbers Runs that draw other random numbers of the rung's own.
+    `trace` is the folder into which the Run records, and `followed` that of the Run whose decisions
+    this one takes, None for none.  `add` adds an event to the rank's trace.
+    """
+
+    seed: int
+    rank: int
+    trace: Path
+    add: Callable[[msgspec.Struct], None]
+    sample: int = 0
+    followed: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -59,6 +78,8 @@ class Rung:
                     all Runs replay those of the reference
         decided_by  the rung whose reference makes the decisions that all Runs replay, for numbers
                     that have no order; "" for none
+        follows     the rung that decides in place of this one: each Run takes the decisions of
+                    the Run of the same program at the same Point in that rung; "" for none
         optional    whether programs may be unable to run in it; the default ladder then skips it
         casts       whether its rounding is negligible, so that a cast to a narrower dtype in the
                     program determines how large errors may be
@@ -79,6 +100,7 @@ class Rung:
     measured_by: str = ""
     replays: bool = False
     decided_by: str = ""
+    follows: str = ""
     optional: bool = False
     casts: bool = False
     device: str = ""
@@ -89,6 +111,11 @@ class Rung:
     def exact(self) -> bool:
         """Whether nothing is rounded, so that equal means equal."""
         return self.epsilon == 0.0
+
+    @property
+    def encloses(self) -> bool:
+        """Whether `around` computes the program's operators, so that the recorder's must not be."""
+        return self.exact
 
     @property
     def awaits_decisions(self) -> bool:
@@ -126,11 +153,11 @@ class Rung:
             )
         return found
 
-    def around(self, seed: int) -> AbstractContextManager[Enter]:
+    def around(self, run: RankRun) -> AbstractContextManager[Enter]:
         """Encloses the program in each rank, where operators must compute in other numbers.
 
-        `seed` is that of the Run.  Yields the function that turns real values, such as initial
-        parameters and data, into numbers of the rung; only exact rungs need one.
+        Yields the function that turns real values, such as initial parameters and data, into
+        numbers of the rung; only rungs that enclose the program's operators need one.
         """
         return nullcontext(_unchanged)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import pkgutil
 from collections.abc import Mapping
 
+from pytest_trainsafe import wings
 from pytest_trainsafe.core.rungs.rung import Rung
 from pytest_trainsafe.errors import ArgumentError
 
@@ -91,14 +92,17 @@ _BUILT_IN = {
     )
 }
 
+#: The import paths of the rungs of wings, by name.
+_OF_WINGS = wings.present(wings.RUNGS)
+
 #: The names that no rung of a project can have.
-BUILT_IN_RUNGS = tuple(_BUILT_IN)
+BUILT_IN_RUNGS = (*_BUILT_IN, *_OF_WINGS)
 
 #: The dtypes of recipes, from the most to the least precise: the order of the precision ladder.
 DTYPES = tuple(name for name, each in _BUILT_IN.items() if each.host)
 
-#: The import paths of the rungs that projects add, by name.
-_added: dict[str, str] = {}
+#: The import paths of the rungs that wings and projects add, by name.
+_added: dict[str, str] = dict(_OF_WINGS)
 
 
 def add_rungs(paths: Mapping[str, str]) -> None:
@@ -108,12 +112,12 @@ def add_rungs(paths: Mapping[str, str]) -> None:
 
 
 def rung_names() -> tuple[str, ...]:
-    """The names of all rungs that a program can run in; those of a project come last."""
+    """The names of all rungs that a program can run in, those that are added last."""
     return (*DTYPES, *_added)
 
 
 def path_of(name: str) -> str:
-    """The import path of a rung that a project adds; "" for one of this package."""
+    """The import path of a rung that a wing or a project adds; "" for a dtype of torch."""
     return _added.get(name, "")
 
 

@@ -185,9 +185,9 @@ class ModelInputs:
             self.sites.write_constructed()  # among them is the line that calls no_sync
 
     def _measures(self, tensors: Sequence[torch.Tensor]) -> tuple[Measure, ...]:
-        """A measure of each tensor; none of exact numbers, which have no norm."""
-        exact = rung_named(self.spec.dtype).exact
-        return () if exact else tuple(map(_measure, tensors))
+        """A measure of each tensor; none of a rung's own numbers, which need not have a norm."""
+        enclosed = rung_named(self.spec.dtype).encloses
+        return () if enclosed else tuple(map(_measure, tensors))
 
     def _write_inputs(self, step: int, microbatch: int, given: dict[object, object]) -> None:
         """Writes the inputs that the program passes to its model.

@@ -11,12 +11,15 @@ every rung, up to the cast.  `record/program_dtype/random_operators.py` intercep
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.dispatch_keys import without_mode_keys
 from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.operators import schema_of
+from pytest_trainsafe.core.rungs.rung import Enter
 from pytest_trainsafe.record.program_dtype.default import ProgramDefault
 
 #: Calls a random operator: the dispatch keys, and its arguments.
@@ -43,10 +46,15 @@ _REAL = frozenset({"rand", "randn", "normal"})
 
 
 class Draws:
-    """Draws in the dtype of a ProgramDefault."""
+    """Draws in the dtype of a ProgramDefault.
+
+    `enter` makes numbers of the rung of what was drawn, where a rung encloses the program; the
+    operators that draw are then no operators of the program.
+    """
 
     def __init__(self, default: ProgramDefault) -> None:
         self._default = default
+        self.enter: Enter | None = None
 
     def through(self, operator: Any, call: Call) -> Call:
         """A function with the signature of `call` that draws in the program's default dtype.
@@ -77,7 +85,8 @@ class Draws:
             if shifted:
                 with without_modes():  # they watch the casts of the program
                     return self._shifted(given, wanted)
-            return self._cast(lambda new: call(keys, **new), given, written, wanted)
+            below = keys if self.enter is None else without_mode_keys(keys)
+            return self._cast(lambda new: call(below, **new), given, written, wanted)
 
         return drawing
 
@@ -112,14 +121,18 @@ class Draws:
         like = any(isinstance(each, torch.Tensor) for each in given.values())
         if "dtype" in given or not like:
             new["dtype"] = own
-        made = call(new)
+        with without_modes() if self.enter is not None else nullcontext():
+            made = call(new)
         with without_modes():  # they watch the casts of the program
             for name in written:
                 if new[name] is not given[name]:
-                    given[name].copy_(new[name])
+                    given[name].copy_(self._entered(new[name]))
                 return given[name]
             cast = isinstance(made, torch.Tensor) and made.dtype is own
-            return made.to(wanted) if cast else made
+            return self._entered(made.to(wanted)) if cast else made
+
+    def _entered(self, drawn: torch.Tensor) -> torch.Tensor:
+        return drawn if self.enter is None else self.enter(drawn)
 
     def _like(self, value: Any, written: bool) -> Any:
         """A tensor in the program's default dtype instead of a wider or narrower float."""

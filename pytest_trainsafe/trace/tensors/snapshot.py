@@ -65,7 +65,7 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
         """The sum of two snapshots of the same tensor, in the dtype of the first."""
         assert self.shape == other.shape
         if self.data is not None and other.data is not None:
-            with outside_modes(self.numbers.exact):
+            with without_modes():
                 total = self.numbers.add(self.values(), other.values())
                 return of_values(total, self.numbers)
         assert self.sketch is not None
@@ -85,12 +85,12 @@ class TensorSnapshot(msgspec.Struct, frozen=True, eq=False):
         return self.numbers.decode(flat.view(dtype).reshape(shape), self.shape)
 
 
-def outside_modes(exact: bool) -> AbstractContextManager[object]:
-    """Leaves the dispatch mode in which a program computes, if it computes exact numbers.
+def outside_modes(enclosed: bool) -> AbstractContextManager[object]:
+    """Leaves the dispatch mode in which a rung computes a program, if the rung has one.
 
-    What reads their bits, or makes real values for them, must not be computed in the mode.
+    What reads the bits of its numbers, or makes real values for them, must not be computed in it.
     """
-    return without_modes() if exact else nullcontext()
+    return without_modes() if enclosed else nullcontext()
 
 
 def of_values(host: torch.Tensor, numbers: Arithmetic = FLOATING) -> TensorSnapshot:

@@ -1,0 +1,66 @@
+"""The rung `exact`, whose numbers are not rounded, and the rung `real`, which decides for it.
+
+Exact numbers have no order.  So the program runs on real numbers first, by the same formulas, and
+every comparison, clamp and choice that this Run takes is taken by the exact Run at the same place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from pytest_trainsafe.arithmetic import Doubles, ExactMode, Residues
+from pytest_trainsafe.core.rungs.rung import Enter, RankRun, Rung
+from pytest_trainsafe.core.rungs.table import WIDEST, rung_named
+from pytest_trainsafe.judges.exact.events import OperatorsMet, decisions
+from pytest_trainsafe.trace.reader import Trace
+
+
+@dataclass(frozen=True)
+class ExactRung(Rung):
+    """Residues modulo two primes, packed into float64 tensors."""
+
+    @contextmanager
+    def around(self, run: RankRun) -> Iterator[Enter]:
+        assert run.followed is not None, "an exact Run follows one on real numbers"
+        taken = decisions.read(Trace.open(run.followed), run.rank)
+        numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
+        with ExactMode(numbers) as mode:
+            yield mode.enter
+        run.add(OperatorsMet(dict(mode.met), numbers.hashes.count, len(taken.taken)))
+
+
+@dataclass(frozen=True)
+class RealRung(Rung):
+    """float64, computed by the same semantics, with every decision recorded."""
+
+    @property
+    def encloses(self) -> bool:
+        return True
+
+    @contextmanager
+    def around(self, run: RankRun) -> Iterator[Enter]:
+        numbers = Doubles()
+        with ExactMode(numbers) as mode:
+            yield mode.enter
+        run.add(decisions.write(run.trace / f"rank{run.rank}", numbers.decisions))
+
+
+_WIDE = rung_named(WIDEST)
+
+EXACT = ExactRung(
+    "exact",
+    "float64",
+    follows="real",
+    arithmetic_path="pytest_trainsafe.judges.exact.numbers:EXACT",
+)
+
+REAL = RealRung(
+    "real",
+    "float64",
+    epsilon=_WIDE.epsilon,
+    safety=_WIDE.safety,
+    floor=_WIDE.floor,
+    resampled=_WIDE.resampled,
+)

@@ -1,0 +1,256 @@
+"""Judges whether a parallel program computes what its reference computes, on exact numbers.
+
+The comparison is that of the compare judge, at the rung `exact`: its alignment, patterns and guards
+serve exact numbers through their arithmetic.  A proof needs more Runs, with other random residues;
+a refutation needs float64 to confirm it, because some equal functions differ on exact numbers
+(`arithmetic/residues.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from importlib.metadata import version
+from typing import ClassVar
+
+import xxhash
+
+from pytest_trainsafe.align.logical import logical_tensor
+from pytest_trainsafe.arithmetic import table
+from pytest_trainsafe.arithmetic.packing import error_bound
+from pytest_trainsafe.arithmetic.variants import find
+from pytest_trainsafe.config.checks import is_accepted
+from pytest_trainsafe.core.finding import Finding
+from pytest_trainsafe.core.rungs.table import WIDEST
+from pytest_trainsafe.core.tensor_id import TensorId
+from pytest_trainsafe.judges.compare.judgement import LadderJudgement
+from pytest_trainsafe.judges.compare.ladder.ladder import climb
+from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
+from pytest_trainsafe.judges.exact import JUDGE
+from pytest_trainsafe.judges.exact.certificate import Certificate, Side, write
+from pytest_trainsafe.judges.exact.events import OperatorsMet
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.point_summary import PointSummary
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.run_spec import RunSpec
+
+RUNG = "exact"
+
+#: The largest probability of a missed difference that counts as a proof.
+MOST = 1e-9
+
+#: The most seeds that are tried.
+_MOST_SEEDS = 8
+
+_ASSUMES = (
+    "both sides train on these shapes, data, routings and decisions",
+    "casts to float64, float32, bfloat16 and float16 are identities",
+    "functions without known identities, such as erf, are equal only on equal arguments",
+)
+
+#: What a program may do that exact numbers cannot: the errors of `arithmetic/errors.py`.
+_NOT_COVERED = frozenset(
+    {"MissingSemanticsError", "UnseenNumberError", "UndecidedError", "NarrowCastError"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ProofJudgement(FindingsJudgement):
+    """The judgement of `assert_proved_equivalent`.
+
+    `compared` is the comparison on exact numbers, None if there is none; `confirmed` says that
+    float64 refutes the equality too.  `error` bounds the probability of a missed difference.
+    """
+
+    compared: LadderJudgement | None = None
+    confirmed: bool = False
+    error: float = 1.0
+    text: ClassVar[str] = "pytest_trainsafe.judges.exact.text"
+
+    @property
+    def summary(self) -> PointSummary:
+        """The Point's entry in the summary: that of the comparison, with this verdict."""
+        own: PointSummary = {"point": self.what.rpartition(" at ")[2], "verdict": self.verdict}
+        if self.compared is not None:
+            own = self.compared.summary | own
+        if self.verdict == "inconclusive":
+            own["reason"] = self.findings[0].message
+        return own
+
+
+@dataclass(frozen=True, slots=True)
+class ProofJudge:
+    """Judges whether candidate and reference compute the same function of their initial values."""
+
+    name = JUDGE
+
+    def required_runs(self, case: Case) -> Sequence[RunSpec]:
+        """Nothing: the comparison requests its Runs."""
+        return []
+
+    def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> ProofJudgement:
+        """Compares the two sides on exact numbers, and confirms what it finds."""
+        proof = _Proof(case, runs, options)
+        try:
+            compared = proof.compared(RUNG)
+        except GroupFailure as failure:
+            return proof.not_covered(failure)
+        if compared.verdict == "fail":
+            return proof.refuted(compared)
+        if compared.verdict == "inconclusive":
+            return proof.judgement(compared.findings, compared)
+        return proof.proved(compared)
+
+
+@dataclass(slots=True)
+class _Proof:
+    """One test: the Case, its Runs, and what was passed to the assertion."""
+
+    case: Case
+    runs: Runs
+    options: JudgeOptions
+    what: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.what = f"{self.case.program.path} at {self.case.point.without('dtype')}"
+
+    def compared(self, rung: str, sample: int = 0) -> LadderJudgement:
+        """The comparison at one rung alone; `sample` numbers its random residues."""
+        settings = replace(self.case.settings, dtypes=(rung,), localize=0.0)
+        case = replace(self.case, settings=settings)
+        candidate, reference = (
+            replace(each, case=case, sample=sample)
+            for each in (self.runs.candidate, self.runs.reference)
+        )
+        return climb(candidate, reference, (), tuple(self.options.accept))
+
+    def judgement(
+        self, findings: Sequence[Finding], compared: LadderJudgement | None = None
+    ) -> ProofJudgement:
+        notes = compared.not_compared if compared is not None else ()
+        kept = [f for f in findings if not is_accepted(f.check, self.options.accept)]
+        return ProofJudgement(JUDGE, kept, notes, compared, what=self.what)
+
+    def not_covered(self, failure: GroupFailure) -> ProofJudgement:
+        """The judgement if ranks ended, inconclusive where exact numbers are why."""
+        first = next((r for r in failure.result.ranks if r.error_type in _NOT_COVERED), None)
+        if first is None:
+            raise failure
+        return self.judgement([_doubt("exact:semantics", first.error)])
+
+    def refuted(self, compared: LadderJudgement) -> ProofJudgement:
+        """The judgement if exact numbers differ: a failure if float64 confirms it."""
+        try:
+            confirmed = self.compared(WIDEST).verdict == "fail"
+        except GroupFailure:
+            confirmed = False
+        if confirmed:
+            return replace(self.judgement(compared.findings, compared), confirmed=True)
+        lead = next(f for f in compared.findings if f.verdict == "fail")
+        where = f"{lead.where.path} ({lead.where.kind})" if lead.where is not None else lead.check
+        text = (
+            f"exact numbers differ first at {where}, and {WIDEST} agrees up to rounding; either "
+            "the two sides use an identity that exact numbers do not know (docs/prove.md lists "
+            "those that they know), or the difference is below the rounding of float64"
+        )
+        doubt = _doubt("exact:unconfirmed", text, lead.where)
+        return replace(self.judgement([doubt], compared), compared=None)
+
+    def proved(self, compared: LadderJudgement) -> ProofJudgement:
+        """The judgement if exact numbers agree, once enough seeds agree, with its certificate."""
+        first = [traces.at(RUNG) for traces in self._sides(0)]
+        hashed = sum(_met(trace).hashed for trace in first)
+        seeds = next((k for k in range(1, _MOST_SEEDS + 1) if error_bound(hashed, k) <= MOST), 0)
+        if not seeds:
+            text = f"the Runs hash {hashed} values, too many for a bound of {MOST:.0e}"
+            return self.judgement([_doubt("exact:error", text)], compared)
+        for sample in range(1, seeds):
+            again = self.compared(RUNG, sample)
+            if again.verdict != "pass":
+                return self.refuted(again)
+        error = error_bound(hashed, seeds)
+        made = self._certificate(compared, first, hashed, seeds, error)
+        found = self.judgement([], compared)
+        return replace(found, error=error, artefacts={"certificate": made})
+
+    def _sides(self, sample: int) -> list[Traces]:
+        sides = self.runs.candidate, self.runs.reference
+        return [replace(each, sample=sample) for each in sides]
+
+    def _certificate(
+        self,
+        compared: LadderJudgement,
+        traces: Sequence[Trace],
+        hashed: int,
+        seeds: int,
+        error: float,
+    ) -> str:
+        candidate, reference = traces
+        case = self.case
+        met = {name for trace in traces for name in _met(trace).calls}
+        certificate = Certificate(
+            program=case.program.path,
+            arguments={name: repr(value) for name, value in sorted(case.arguments.items())},
+            candidate=_side(candidate),
+            reference=_side(reference),
+            seeds=tuple(range(seeds)),
+            hashed=hashed,
+            error=error,
+            tensors=_digests(candidate, reference),
+            semantics={name: _module_of(name) for name in sorted(met)},
+            assumes=_ASSUMES,
+            not_covered=tuple(compared.not_compared),
+            versions={name: version(name) for name in ("pytest-trainsafe", "torch")},
+        )
+        folder = self.runs.candidate.runs.folder / "certificates"
+        return str(write(certificate, folder, case.nodeid))
+
+
+def _doubt(check: str, message: str, where: TensorId | None = None) -> Finding:
+    return Finding(
+        verdict="inconclusive", judge=JUDGE, check=check, message=message, where=where, dtype=RUNG
+    )
+
+
+def _met(trace: Trace) -> OperatorsMet:
+    """The operators that all ranks of a Run met together."""
+    calls: Counter[str] = Counter()
+    hashed = decisions = 0
+    for rank in trace.ranks:
+        for event in rank.events_of(OperatorsMet):
+            calls.update(event.calls)
+            hashed += event.hashed
+            decisions += event.decisions
+    return OperatorsMet(dict(sorted(calls.items())), hashed, decisions)
+
+
+def _module_of(operator: str) -> str:
+    """The module that states what an operator computes, "moves" if it only moves numbers."""
+    found = find(table(), operator)
+    return "moves" if found is None or found.rule is None else found.rule.__module__
+
+
+def _side(trace: Trace) -> Side:
+    events = [event for rank in trace.ranks for event in rank.events_of(OperatorsMet)]
+    return Side(
+        point=str(trace.point),
+        ranks=len(trace.ranks),
+        decisions=tuple(event.decisions for event in events),
+        operators=_met(trace).calls,
+    )
+
+
+def _digests(candidate: Trace, reference: Trace) -> dict[str, str]:
+    """A hash of each logical tensor that both sides have, by its name."""
+    shared = set(candidate.ids())
+    found = {}
+    for id in reference.ids():
+        if id not in shared:
+            continue
+        whole = logical_tensor(reference, id).tensor
+        if whole is not None:
+            found[str(id)] = xxhash.xxh3_64_hexdigest(whole.contiguous().numpy().tobytes())
+    return found

@@ -55,7 +55,7 @@ def explained(
     rung = bench.rung(point, edit, "float64")
     if draws is not None:
         ranks = [
-            dataclasses.replace(rank, facts={**rank.facts, DrawEvent: draws(rank.coordinates)})
+            dataclasses.replace(rank, facts={**rank.facts, DrawEvent: [*draws(rank.coordinates)]})
             for rank in rung.candidate.ranks
         ]
         rung = dataclasses.replace(rung, candidate=rung.candidate.with_ranks(ranks))

@@ -91,9 +91,9 @@ class Drawn(nn.Module):
 
 def train(ctx: Any, p: float = 0.1, own_generator: bool = False) -> None:
     """Train two epochs of one step each, in four micro-batches of two examples."""
-    torch.manual_seed(ctx.seed + ctx.rank)
     model = Model(ctx, p, own_generator).to(ctx.dtype)
     ctx.initialize(model, annotations=ANNOTATIONS)
+    torch.manual_seed(ctx.seed + ctx.rank)  # after the parameters, of which ranks hold copies
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     ctx.watch(model, optimizer, annotations=ANNOTATIONS)
     total = EXAMPLES // BATCH

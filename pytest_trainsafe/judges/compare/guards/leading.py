@@ -17,6 +17,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.drawn import drawn
 from pytest_trainsafe.judges.compare.explain.held import with_known_holders
+from pytest_trainsafe.judges.compare.explain.loss_ratio import same_ratio
 from pytest_trainsafe.judges.compare.guards.same_data import same_data_in_step
 from pytest_trainsafe.judges.compare.guards.untied import untied
 from pytest_trainsafe.judges.compare.guards.vacuity import SETUP, UNSEEN
@@ -54,6 +55,7 @@ def led_by_setup(rung: RungTraces, comparison: Comparison) -> Comparison:
         or _skipped_step(rung, where)
         or untied(rung, lead)
         or drawn(rung, comparison, lead)
+        or same_ratio(comparison, lead)
     )
     if pattern is None:
         return comparison

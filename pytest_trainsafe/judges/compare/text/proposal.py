@@ -145,8 +145,8 @@ def _lead(proposal: Proposal) -> str:
         if proposal.shaped == 1:
             some = "1 parameter is sharded, as its shape shows, but was"
         return (
-            f"{some} initialized as if every rank held the whole tensor. Pass these annotations "
-            "to ctx.initialize and ctx.watch, so that the parameters start like the reference's; "
+            f"{some} initialized as if every rank held the whole tensor. If ctx.initialize and "
+            "ctx.watch are given these annotations, the parameters start like the reference's; "
             "the next run shows which other annotations are missing"
         )
     count = proposal.tensors

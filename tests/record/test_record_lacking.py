@@ -1,4 +1,4 @@
-"""A release of torch that lacks a private name: the trace says what is off, and the rest is there."""
+"""Where torch lacks a private name, the trace says what is off, and the rest is there."""
 
 from __future__ import annotations
 

@@ -14,6 +14,7 @@ import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -85,7 +86,6 @@ def _has_private(path: str) -> bool:
 def of_torch() -> frozenset[str]:
     """The private attributes of those classes of torch whose objects the package is given."""
     from torch.distributed import _composable_state, distributed_c10d
-    from torch.distributed._composable import replicate
     from torch.distributed.fsdp._fully_shard import _fsdp_param_group, _fsdp_state
     from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -98,7 +98,8 @@ def of_torch() -> frozenset[str]:
     ]
     held = vars(nn.Identity())  # a module sets these by `super().__setattr__`
     modules = {sys.modules[cls.__module__] for cls in classes if cls.__module__ in sys.modules}
-    modules |= {_fsdp_state, _fsdp_param_group, _composable_state, replicate, distributed_c10d}
+    modules |= {_fsdp_state, _fsdp_param_group, _composable_state, distributed_c10d}
+    modules.add(import_module("torch.distributed._composable.replicate"))
     names = {*held, *(name for cls in classes for name in dir(cls))}
     for module in modules:
         names |= set(_set_on_self(module))

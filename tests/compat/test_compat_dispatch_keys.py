@@ -23,7 +23,7 @@ class Wrapped(torch.Tensor):
         return made._make_wrapper_subclass(cls, (2,))
 
     @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return NotImplemented
 
 

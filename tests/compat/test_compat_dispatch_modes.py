@@ -94,7 +94,9 @@ def test_a_compilable_mode_does_not_import_the_compiler() -> None:
 def test_without_modes_nothing_is_seen_and_programs_run(without: Any) -> None:
     copy = without("dispatch_modes", "torch.utils._python_dispatch.TorchDispatchMode")
 
-    class Mode(copy.TorchDispatchMode):
+    base: Any = copy.TorchDispatchMode
+
+    class Mode(base):
         def __torch_dispatch__(self, *_: Any) -> Any:
             pytest.fail("a mode that torch does not have was called")
 

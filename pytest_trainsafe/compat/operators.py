@@ -41,7 +41,7 @@ class _NoSchema:
 if TYPE_CHECKING:
     from torch._ops import OpOverload as OpOverload
 else:
-    OpOverload = SCHEMAS.of("torch._ops", "OpOverload") or object
+    OpOverload = SCHEMAS.of("torch._ops", "OpOverload") or _NoSchema
 
 #: The schema of an operator: its name with the namespace, its arguments, and its results.
 schema_of: Callable[[Any], Any] = (

@@ -37,12 +37,6 @@ default_group: Callable[[], Any] = NAMES.of(_C10D, "_get_default_group") or (
     lambda: dist.group.WORLD
 )
 
-#: Returns the record of the flight recorder as JSON, given whether to include completed collectives
-#: and whether only active ones; None if there is no recorder.
-dump_flight_record: Callable[[bool, bool], bytes] | None = RECORDER.of(
-    "torch._C._distributed_c10d", "_dump_fr_trace_json"
-)
-
 
 def default_store() -> Any:
     """The store through which all ranks met; None if it is not known.
@@ -72,6 +66,17 @@ def group_of(group: Any, tag: str) -> Any:
         return group
     name = FUNCTIONAL.of(_FUNCTIONAL, "_resolve_group_name")
     return group if name is None else group_named(name(group, tag))
+
+
+def flight_recorder() -> Callable[[bool, bool], bytes] | None:
+    """The function that returns what the flight recorder has, as JSON; None if there is none.
+
+    Its arguments say whether to include completed collectives, and whether only active ones.
+    """
+    dump: Callable[[bool, bool], bytes] | None = RECORDER.of(
+        "torch._C._distributed_c10d", "_dump_fr_trace_json"
+    )
+    return dump
 
 
 def known_groups() -> Iterator[tuple[str, tuple[int, ...]]]:

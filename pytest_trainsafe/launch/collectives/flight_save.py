@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.compat.process_groups import dump_flight_record, known_groups
+from pytest_trainsafe.compat.process_groups import flight_recorder, known_groups
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 
 #: Signals that report a thread's own fault; blocking them would hide it.
@@ -41,7 +41,7 @@ class FlightRecorder:
 
     def save(self) -> None:
         """Writes the record; does nothing if torch has no recorder or no group was ever created."""
-        dump = dump_flight_record
+        dump = flight_recorder()
         if dump is None or not self._lock.acquire(timeout=1.0):
             return
         try:
@@ -69,7 +69,7 @@ class FlightRecorder:
         more makes no difference to a program that forks.  The thread is a bare one, which
         `threading` neither lists nor joins.
         """
-        if self._watched or dump_flight_record is None or os.getpid() != self._pid:
+        if self._watched or flight_recorder() is None or os.getpid() != self._pid:
             return
         self._watched = True
         try:

@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from pytest_trainsafe.compat.operators import OpOverload, schema_of
+
 #: The types of default values that are recorded if a call does not pass the argument.
 _PLAIN = (bool, int, float, str)
 
@@ -22,9 +24,8 @@ class Binder:
         self._positional: list[str] = []
         self._rest: str | None = ""
         self._defaults: dict[str, object] = {}
-        schema = getattr(function, "_schema", None)
-        if schema is not None:  # an operator of torch
-            self._positional = [f"arg.{argument.name}" for argument in schema.arguments]
+        if isinstance(function, OpOverload):
+            self._positional = [f"arg.{each.name}" for each in schema_of(function).arguments]
             return
         try:
             parameters = list(inspect.signature(function).parameters.values())

@@ -15,7 +15,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
-from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, set_up
+from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, Place, set_up
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
 from pytest_trainsafe.trace.facts import Site
@@ -46,6 +46,17 @@ def initial(failed: Comparison, candidate: Trace) -> Located:
     return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
 
 
+def of_attribute(id: TensorId, candidate: Trace) -> Place | None:
+    """The line of the module class whose parameter `id` has an attribute that declares its layout.
+
+    NOWHERE if the class's code is not known; None if no attribute declares the layout.
+    """
+    holders = candidate.holders(id)
+    if not holders or holders[0][1].layout_source != "attribute":
+        return None
+    return _code(id.module, candidate)
+
+
 def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
     held = _held(candidate)
     lacking: dict[str, TensorId] = {}
@@ -63,7 +74,7 @@ def _missing(missing: Iterable[TensorId], candidate: Trace) -> Located:
     return Located((("faulty", text),), *at, tuple(("initial", name) for name in names))
 
 
-def _code(module: str, candidate: Trace) -> tuple[str, str]:
+def _code(module: str, candidate: Trace) -> Place:
     """The line of a module's class, or of its nearest parent that a rank has, and what it is.
 
     What it is names one more line, if one is known: the line at which the program makes a process
@@ -73,7 +84,7 @@ def _code(module: str, candidate: Trace) -> tuple[str, str]:
     modules = {name: event for rank in candidate.ranks for name, event in rank.modules.items()}
     cls, source = module_code(modules, module)
     if not source:
-        return "", ""
+        return NOWHERE
     what = f"module class {cls}"
     sites = (site for rank in candidate.ranks for site in rank.events_of(Site))
     group = next((site.user or site.at for site in sites if site.what == "group"), "")

@@ -34,8 +34,8 @@ from pytest_trainsafe.judges.compare.localize.budget import (
 )
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.gradients import reduced_before_step
-from pytest_trainsafe.judges.compare.localize.initial import initial, whole_steps
-from pytest_trainsafe.judges.compare.localize.lines import has_whole_steps_only
+from pytest_trainsafe.judges.compare.localize.initial import initial, of_attribute, whole_steps
+from pytest_trainsafe.judges.compare.localize.lines import Place, has_whole_steps_only
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.localize.stages import cut_modules, ends, is_input
@@ -136,15 +136,28 @@ def localize(
 def wrong_line(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Located | None:
     """Find, without a search, the source line that produces the first wrong tensor.
 
-    If annotations explain the failure, it is the line that passes them, unless a file has them.
-    None if no line is known, as for a tensor that a module produces.
+    If declarations explain the failure, it is the line of the declaration.  None if no line is
+    known, as for a tensor that a module produces.
     """
     if failed.explained:
-        places = Places(rung.candidate, candidate.case.program, rung.reference)
-        found = Located((), *places.of_annotations())
+        found = Located((), *_declared_at(candidate, rung, failed))
     else:
         found = _unlocated(candidate, rung, failed.comparison)
     return found if found.source else None
+
+
+def _declared_at(candidate: Traces, rung: RungTraces, failed: RungJudgement) -> Place:
+    """The source line of the declarations that explain a failure; NOWHERE if a file has them.
+
+    It is the line that passes the annotations, or, for a layout that a parameter's attribute
+    declares, the class of the module that has the parameter.
+    """
+    if failed.advice.misdeclared is not None:
+        first = next(f.where for f in failed.comparison.findings if f.verdict == "fail")
+        marked = None if first is None else of_attribute(first, rung.candidate)
+        if marked is not None:
+            return marked
+    return Places(rung.candidate, candidate.case.program, rung.reference).of_annotations()
 
 
 def _unlocated(candidate: Traces, rung: RungTraces, failed: Comparison, *why: str) -> Located:

@@ -50,7 +50,7 @@ class Runs:
             settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
         )
         self.runs = SimpleNamespace(
-            session=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
+            scheduler=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
         )
 
     def prefetch(self, dtype: str) -> None:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from pytest_trainsafe.core.rank import Rank, become, current_rank
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.console import breakpoints
 from pytest_trainsafe.launch.files import (
@@ -46,7 +47,9 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
     `prepared` is called once torch.distributed is instrumented, before the program is imported.
     """
     _die_with_the_agent()
-    rank = int(os.environ["RANK"])
+    me = Rank.of(os.environ)
+    become(me)
+    rank = me.rank
     files = RankFiles(task_file.parent, rank)
     torchruns_stderr = os.dup(2)
     try:
@@ -142,7 +145,7 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     # Before the program is imported, because it may bind the functions that these replace.
     installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)
     if task.device == "cuda":
-        local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        local_rank, found = current_rank().local_rank, torch.cuda.device_count()
         if local_rank >= found:
             raise RuntimeError(
                 f"the task needs one CUDA device for each of {task.world_size} ranks, "

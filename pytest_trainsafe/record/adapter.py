@@ -16,6 +16,7 @@ from torch import nn
 
 from pytest_trainsafe.core.layout import Layout, Sizes
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rank_state import keep_per_rank
 from pytest_trainsafe.record.clock import ProgramError
 
 if TYPE_CHECKING:
@@ -147,6 +148,7 @@ class Adapter:
 
 #: The adapters of the Run that this process records.
 _active: tuple[Adapter, ...] = ()
+keep_per_rank(__name__, "_active")
 
 
 def activate(paths: Iterable[str]) -> None:

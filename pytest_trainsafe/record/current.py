@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.rank_state import keep_per_rank
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.unrecorded import Unrecorded
 from pytest_trainsafe.trace.run_spec import RunSpec
 
 _current: Context | None = None
 _alone: Context | None = None
+keep_per_rank(__name__, "_current", "_alone")
 
 
 def context() -> Context:
@@ -35,9 +36,6 @@ def set_context(ctx: Context | None) -> None:
 
 
 def _unrecorded() -> Context:
-    spec = RunSpec(
-        program="",
-        axes=(("dp", int(os.environ.get("WORLD_SIZE", "1"))),),
-        dtype="float32",
-    )
-    return Context(spec, Unrecorded(), "cuda" if torch.cuda.is_available() else "cpu")
+    me = current_rank()
+    spec = RunSpec(program="", axes=(("dp", me.world_size),), dtype="float32")
+    return Context(spec, Unrecorded(), me, "cuda" if torch.cuda.is_available() else "cpu")

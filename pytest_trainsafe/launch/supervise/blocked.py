@@ -39,7 +39,7 @@ UNKNOWN_STATE = WaitState()
 
 
 class Blocked:
-    """The rank's side: records which calls the main thread enters and leaves."""
+    """The rank's side: records which calls the thread that makes this object enters and leaves."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -50,7 +50,7 @@ class Blocked:
         finally:
             os.close(fd)
         self._pid = os.getpid()
-        self._main = threading.main_thread().ident
+        self._main = threading.get_ident()
         self._changes = 0
         self._threads = False
 

@@ -22,6 +22,7 @@ from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.code_files import calling_lines, owner_of
+from pytest_trainsafe.core.rank_state import replacing
 from pytest_trainsafe.record.model.placements import Placements
 from pytest_trainsafe.trace.facts import SetUp, Site, What
 from pytest_trainsafe.trace.writer import RankWriter
@@ -123,9 +124,12 @@ class Sites:
         ]
         before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
         for cls, what in classes:
+            replacing(cls, "__init__")
             cls.__init__ = self._watched(cls.__init__, what)
         makes, ddp = c10d.new_group, cast(Any, DistributedDataParallel)
         unsynced = ddp.no_sync
+        for owner, name in ((ddp, "no_sync"), (c10d, "new_group"), (dist, "new_group")):
+            replacing(owner, name)
         ddp.no_sync = self._watched(unsynced, "no_sync")
         c10d.new_group = dist.new_group = self._watched(makes, "group", "new_group")
         try:

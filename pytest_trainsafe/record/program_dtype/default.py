@@ -15,6 +15,8 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.core.rank_state import replacing
+
 #: The dtypes of a Run that become torch's default dtype.
 _WIDE = (torch.float64, torch.float32)
 
@@ -61,6 +63,7 @@ class ProgramDefault:
     def _hidden(self, own: torch.dtype) -> Iterator[None]:
         self._own = own
         set_default = torch.set_default_dtype
+        replacing(torch, "set_default_dtype")
         torch.set_default_dtype = self._set
         scalars = [
             (module, getattr(module, _SCALAR))
@@ -68,6 +71,7 @@ class ProgramDefault:
             if name.startswith("torch.optim") and hasattr(module, _SCALAR)
         ]
         for module, original in scalars:
+            replacing(module, _SCALAR)
             setattr(module, _SCALAR, self._scalar(original))
         try:
             yield

@@ -23,6 +23,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.record.program_dtype.interception import Interception, active
+
 #: The classes of tensors that are not subclasses with code of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
 
@@ -203,19 +206,6 @@ def intercepted(
     """
     key = torch._C._dispatch_key_parse(KEY_NAME)
     let_others_through()
-    library: Any = torch.library.Library
-    kernels = library("aten", "IMPL")
-    below = torch._C._dispatch_keyset_full_after(key)
-    whole = [(name, name, False) for name in OPERATORS]
-    made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
-    drawn_by: dict[Any, str] = {}
-    for name, drawn, composite in (*whole, *made):
-        base, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if operator is not None:
-            drawn_by[operator] = drawn
-            kernel = _kernel(drawn, operator, drawing, through, key, below, composite, drawn_by)
-            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
     def in_thread(frame: FrameType, event: str, arg: object) -> None:
@@ -223,13 +213,16 @@ def intercepted(
         torch._C._dispatch_tls_set_dispatch_key_included(key, True)
 
     if hook is None:
+        replacing(threading, "_profile_hook")
         threading.setprofile(in_thread)
     functions = vars(torch._VF)
     own = functions.get("dropout")
     if dropping is not None:
+        replacing(torch._VF, "dropout")
         functions["dropout"] = _dropout(torch._VF.dropout, dropping, key)
     try:
-        with torch._C._IncludeDispatchKeyGuard(key):
+        used = _kernels.used(key, Interception(drawing, through))
+        with used, torch._C._IncludeDispatchKeyGuard(key):
             yield
     finally:
         if hook is None:
@@ -238,7 +231,6 @@ def intercepted(
             functions["dropout"] = own
         elif dropping is not None:
             functions.pop("dropout", None)
-        kernels._destroy()
 
 
 @contextmanager
@@ -254,39 +246,78 @@ def _undisturbed(
     return call(keys, *args, **kwargs)
 
 
+class _Kernels:
+    """The kernels of this process, which exist while any of its ranks intercepts operators."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._users = 0
+
+    @contextmanager
+    def used(self, key: Any, interception: Interception) -> Iterator[None]:
+        """Intercepts the operators of this rank."""
+        if self._users == 0:
+            self._library = _register(key)
+        self._users += 1
+        try:
+            with interception.active():
+                yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                self._library._destroy()
+
+
+_kernels = _Kernels()
+
+
+def _register(key: Any) -> Any:
+    """Registers a kernel for each random operator; returns the library that holds them."""
+    library: Any = torch.library.Library
+    kernels = library("aten", "IMPL")
+    below = torch._C._dispatch_keyset_full_after(key)
+    whole = [(name, name, False) for name in OPERATORS]
+    made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
+    drawn_by: dict[Any, str] = {}
+    for name, drawn, composite in (*whole, *made):
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if operator is not None:
+            drawn_by[operator] = drawn
+            kernel = _kernel(drawn, operator, key, below, composite, drawn_by)
+            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
+    return kernels
+
+
 def _kernel(
-    name: str,
-    operator: Any,
-    drawing: Drawing,
-    through: Through | None,
-    key: Any,
-    below: Any,
-    composite: bool,
-    drawn_by: Mapping[Any, str],
+    name: str, operator: Any, key: Any, below: Any, composite: bool, drawn_by: Mapping[Any, str]
 ) -> Any:
     # The function that `operator.redispatch` calls, which saves a call.
     redispatch = getattr(operator._handle, "redispatch_boxed", operator.redispatch)
-    run = redispatch if through is None else through(operator, redispatch)
     exclude = torch._C._dispatch_tls_set_dispatch_key_excluded
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = active()
+        if mine is None:  # a thread that the program left behind
+            return redispatch(keyset & below, *args, **kwargs)
         subclass = False
         for value in args:
             if type(value) not in NOT_SUBCLASSES and isinstance(value, torch.Tensor):
                 if _has_own_code(value):
-                    with _with_innermost(_Inside(drawing, drawn_by, through)):
+                    with _with_innermost(_Inside(mine.drawing, drawn_by, mine.through)):
                         return redispatch(keyset & below, *args, **kwargs)
                 subclass = True
         if composite and (not torch._C._len_torch_dispatch_stack() or _traced()):
             # The operators that it calls are intercepted instead.
             return redispatch(keyset & below, *args, **kwargs)
+        run = mine.run(operator, redispatch)
         exclude(key, True)
         try:
             if subclass:
                 # Reading an attribute of the tensor must not call the `__torch_function__` of it.
                 with torch._C.DisableTorchFunctionSubclass():
-                    return drawing(name, run, keyset & below, args, kwargs)
-            return drawing(name, run, keyset & below, args, kwargs)
+                    return mine.drawing(name, run, keyset & below, args, kwargs)
+            return mine.drawing(name, run, keyset & below, args, kwargs)
         finally:
             exclude(key, False)
 

@@ -17,6 +17,7 @@ from typing import Protocol
 import torch
 
 from pytest_trainsafe.core.code_files import is_project_path
+from pytest_trainsafe.core.rank_state import keep_per_rank, replacing
 
 #: Files of the kernel, which are no data of the project.
 _KERNEL = ("/proc/", "/sys/", "/dev/")
@@ -42,6 +43,7 @@ class FileNotes(Protocol):
 
 _active: Files | None = None
 _installed = False
+keep_per_rank(__name__, "_active")
 
 
 class Files:
@@ -141,6 +143,7 @@ def _saves(files: Files) -> Iterator[None]:
         files.saved(name)
         initialise(self, name, *rest, **more)
 
+    replacing(writer, "__init__")
     writer.__init__ = noted
     try:
         yield

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import torch
 
+from pytest_trainsafe.core.rank_state import keep_per_rank, replacing
+
 How = Literal["norm", "value", "nothing"]
 
 
@@ -43,6 +45,7 @@ Listener = Callable[[Clip], None]
 
 #: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
+keep_per_rank(__name__, "_listener")
 
 #: torch's clip functions, and how each of them clips.  The public names without a leading
 #: underscore (`get_total_norm`, `clip_grads_with_norm_`) are the same functions.
@@ -127,6 +130,7 @@ def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -
     cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
     if len(cells) == 1:
         actual = cells[0].cell_contents
+        replacing(cells[0], "cell_contents")
         cells[0].cell_contents = _watched(actual, name, how, caller)
         try:
             yield
@@ -137,6 +141,7 @@ def _wrapped(module: Any, name: str, function: Any, how: How, caller: _Caller) -
     replaced = [(m, n) for m, n in names if getattr(m, n, None) is function]
     watched = _watched(function, name, how, caller)
     for owner, attribute in replaced:
+        replacing(owner, attribute)
         setattr(owner, attribute, watched)
     try:
         yield

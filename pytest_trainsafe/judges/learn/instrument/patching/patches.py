@@ -17,6 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
+from pytest_trainsafe.core.rank_state import replacing
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target, subclasses
 from pytest_trainsafe.record.clock import ProgramError
 
@@ -83,6 +84,7 @@ class Patches:
                 "`observe` from the program"
             )
         _never_compiled()
+        replacing(_Active, "runner")
         _Active.runner = runner
         try:
             self.add(targets)
@@ -119,6 +121,7 @@ class Patches:
         if getattr(original, "hooked", False):  # by Optimizer.profile_hook_step
             cell = _cell_of(original)
             if cell is not None:
+                replacing(cell, "cell_contents")
                 inner = cell.cell_contents
                 cell.cell_contents = _wrapper_of(target, inner)
                 self._cells.append((cell, inner, cell.cell_contents))
@@ -126,6 +129,7 @@ class Patches:
         self._exchange(owner, name, present, _wrapper_of(target, original))
 
     def _exchange(self, owner: Any, name: str, present: Any, wrapper: Any) -> None:
+        replacing(owner, name)
         setattr(owner, name, wrapper)
         self._exchanged.append((owner, name, present, wrapper))
 

@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils.data import sampler
 
+from pytest_trainsafe.core.rank_state import keep_per_rank
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
@@ -375,6 +376,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _current: OperationRecorder | None = None
+keep_per_rank(__name__, "_current")
 
 
 def current_recorder() -> OperationRecorder | None:

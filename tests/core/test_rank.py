@@ -1,0 +1,80 @@
+"""The identity of a rank has one source, and everything else asks for it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import pytest_trainsafe
+from pytest_trainsafe.core import rank as rank_module
+from pytest_trainsafe.core.rank import Rank, become, current_rank, is_launched
+
+PACKAGE = Path(pytest_trainsafe.__file__).parent
+#: torchrun's variables that say which rank a process is.
+IDENTITY = {"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"}
+#: Writes torchrun's variables for the ranks that it starts.
+WRITES = ("launch/torchrun/elastic.py",)
+
+
+def reads(source: str) -> Iterator[int]:
+    """The lines that read a variable of IDENTITY: by a subscript, a call, or `in`."""
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Subscript):
+            named = [node.slice]
+        elif isinstance(node, ast.Call):
+            named = list(node.args) if _asks(node.func) else []
+        elif isinstance(node, ast.Compare):
+            named = [node.left, *node.comparators]
+        else:
+            continue
+        if any(isinstance(each, ast.Constant) and each.value in IDENTITY for each in named):
+            yield node.lineno
+
+
+def _asks(function: ast.expr) -> bool:
+    """Whether a function looks a name up, such as `os.getenv` or `environ.get`."""
+    name = getattr(function, "attr", getattr(function, "id", ""))
+    return name in ("get", "getenv", "pop", "setdefault")
+
+
+@pytest.mark.parametrize(
+    "source",
+    ['os.environ["RANK"]', 'os.getenv("WORLD_SIZE", 1)', '"LOCAL_RANK" in os.environ'],
+)
+def test_a_read_of_the_identity_is_found(source: str) -> None:
+    """So the test below could fail."""
+    assert list(reads(source)) == [1]
+
+
+def test_only_one_file_reads_the_identity_from_the_environment() -> None:
+    """A rank may be a thread, whose variables are not those of its process."""
+    found = []
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        # Programs under test, which may read what torchrun documents.
+        if name.startswith("reference_models/") or name in ("core/rank.py", *WRITES):
+            continue
+        found += [f"{name}:{line}" for line in reads(file.read_text(encoding="utf-8"))]
+    assert found == []
+
+
+def test_a_rank_is_read_from_torchruns_variables() -> None:
+    """Without them, there is one rank."""
+    environ = {"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}
+    assert Rank.of(environ) == Rank(3, 4, 1, 2)
+    assert Rank.of({}) == Rank(0, 1, 0, 1)
+
+
+def test_the_current_rank_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A launcher sets it; otherwise the environment says."""
+    monkeypatch.setattr(rank_module, "_current", None)
+    monkeypatch.delenv("RANK", raising=False)
+    assert not is_launched()
+    monkeypatch.setenv("RANK", "1")
+    assert is_launched()
+    assert current_rank().rank == 1
+    become(Rank(2, 4))
+    assert current_rank() == Rank(2, 4)

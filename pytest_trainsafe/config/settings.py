@@ -13,7 +13,7 @@ import pytest
 
 from pytest_trainsafe.config.grammar import SweepWords
 
-LAUNCHERS = ("auto", "warm", "torchrun")
+LAUNCHERS = ("auto", "warm", "torchrun", "threads")
 DEVICES = ("auto", "cpu", "cuda")
 NETWORKS = ("auto", "private", "host")
 GITHUB = ("auto", "on", "off")

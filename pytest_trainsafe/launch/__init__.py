@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch.result import GroupResult, RankResult
     from pytest_trainsafe.launch.supervise.command import rank_command, run_command
     from pytest_trainsafe.launch.task import Script, Task
+    from pytest_trainsafe.launch.threads.launcher import ThreadsLauncher
     from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environment
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RankResult",
     "Script",
     "Task",
+    "ThreadsLauncher",
     "TorchrunLauncher",
     "WarmLauncher",
     "WarmServer",
@@ -46,6 +48,7 @@ _HOME = {
     "RankResult": "result",
     "Script": "task",
     "Task": "task",
+    "ThreadsLauncher": "threads.launcher",
     "TorchrunLauncher": "torchrun.launcher",
     "WarmLauncher": "forkserver.launcher",
     "WarmServer": "forkserver.start",

@@ -21,6 +21,7 @@ from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
 BUILT_IN = {
     "warm": "pytest_trainsafe.launch.forkserver.launcher:make",
     "torchrun": "pytest_trainsafe.launch.torchrun.launcher:make",
+    "threads": "pytest_trainsafe.launch.threads.launcher:make",
 }
 
 

@@ -89,6 +89,15 @@ class StartsEarly(Protocol):
 
 
 @runtime_checkable
+class CountsSlots(Protocol):
+    """A launcher whose ranks do not all compute at once."""
+
+    def slots(self, task: Task) -> int:
+        """How many ranks of the task compute at the same time."""
+        ...
+
+
+@runtime_checkable
 class Closes(Protocol):
     """A launcher with state for the whole pytest run."""
 

@@ -55,8 +55,8 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
     try:
         _redirect(files)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
-        outcome = _run(task, rank, files, prepared)
-        _flush()
+        outcome = _run(task, files, prepared)
+        flush()
         files.write_outcome(outcome)
     except OSError as error:
         _report_through_pipe(torchruns_stderr, rank, error)
@@ -87,43 +87,56 @@ def _redirect(files: RankFiles) -> None:
     atexit.register(stacks.close)
 
 
-def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] | None) -> Outcome:
-    recorder = None
-    try:
+def _run(task: Task, files: RankFiles, prepared: Callable[[], None] | None) -> Outcome:
+    recorders: list[FlightRecorder] = []
+
+    def program() -> bytes:
         ledger, recorder = _prepare(task, files)
+        recorders.append(recorder)
         if prepared is not None:
             prepared()
-        value = data.encode(run_task(task), f"the value that rank {rank} returned")
+        value = data.encode(run_task(task), f"the value that rank {files.rank} returned")
         breakpoints.end()
         ledger.finish()
+        return value
+
+    outcome = outcome_of(files, program)
+    for each in recorders:
+        each.save()
+    return outcome
+
+
+def outcome_of(files: RankFiles, program: Callable[[], bytes]) -> Outcome:
+    """The outcome of a rank whose `program` returns its value, encoded.
+
+    Also prints the error that the program raises, as Python does.
+    """
+    try:
+        value = program()
     except BaseException as raised:
         breakpoints.end()
-        error = breakpoints.explained(raised, rank)
+        error = breakpoints.explained(raised, files.rank)
         text = error_text(error)
         _print_error(files, text)
-        outcome = Outcome(
-            rank=rank,
+        return Outcome(
+            rank=files.rank,
             status="raised",
             at=time.monotonic(),
             error_type=type_name(error),
             error=own_text(error),
             traceback=text,
         )
-    else:
-        outcome = Outcome(rank=rank, status="ok", at=time.monotonic(), value=value)
-    if recorder is not None:
-        recorder.save()
-    return outcome
+    return Outcome(rank=files.rank, status="ok", at=time.monotonic(), value=value)
 
 
 def _print_error(files: RankFiles, text: str) -> None:
     """Appends text to the rank's stderr file, even if the program replaced `sys.stderr` or fd 2."""
-    _flush()
+    flush()
     with contextlib.suppress(OSError), files.stderr.open("a", encoding="utf-8") as stderr:
         stderr.write(text)
 
 
-def _flush() -> None:
+def flush() -> None:
     """Flushes the standard streams.
 
     A program may close these streams, or replace them by None or any object.  Output that is not
@@ -196,7 +209,7 @@ def leave(code: int) -> NoReturn:
     """Exits without running destructors of process groups, which may wait for peers."""
     try:
         atexit._run_exitfuncs()
-        _flush()
+        flush()
     finally:
         os._exit(code)
 

@@ -24,6 +24,7 @@ from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
 from pytest_trainsafe.launch.launch_environment import LaunchEnvironment
+from pytest_trainsafe.launch.protocol import CountsSlots
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.launch.task import Device, device_of
 from pytest_trainsafe.record.assignment import CHECKPOINTS, Assignment
@@ -300,10 +301,11 @@ class Session:
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
+        slots = launcher.slots(task) if isinstance(launcher, CountsSlots) else task.world_size
         with (
             PreforkedGroup(launcher, task, workdir, environ) as preforked,
             self.leases.take(
-                *(task.world_size, task.device, stop, preforked.begin, joined),
+                *(slots, task.device, stop, preforked.begin, joined),
                 waits=lambda runs: enter(WAITING, runs),
             ) as lease,
         ):

@@ -14,6 +14,7 @@ from pytest_trainsafe.launch import (
     GroupResult,
     Launcher,
     Task,
+    ThreadsLauncher,
     TorchrunLauncher,
     WarmLauncher,
     WarmServer,
@@ -34,13 +35,19 @@ def warm(warm_server: WarmServer) -> WarmLauncher:
     return WarmLauncher(warm_server.address, grace=2.0)
 
 
+@pytest.fixture
+def threads(warm_server: WarmServer) -> ThreadsLauncher:
+    """A launcher of ranks that are threads, at the shared fork server."""
+    return ThreadsLauncher(warm_server.address, grace=2.0)
+
+
 # `make test` has torchrun in the fault matrix, in the tests of equal traces, and in the examples.
-@pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm"])
+@pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm", "threads"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
     """Each launcher in turn: whatever the ranks do, both must report the same."""
     if request.param == "torchrun":
         return TorchrunLauncher(grace=2.0)
-    found: WarmLauncher = request.getfixturevalue("warm")
+    found: WarmLauncher = request.getfixturevalue(request.param)
     return found
 
 

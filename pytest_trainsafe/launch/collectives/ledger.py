@@ -267,16 +267,18 @@ def install(path: Path, blocked: Path) -> Ledger:
 
     The file `blocked` shows the call in which the calling thread, the rank's main one, waits.
     """
-    global _current, _wrapped
+    global _current
     ledger = _current = Ledger(path, Blocked(blocked))
-    if not _wrapped:
-        _wrapped = True
-        _wrap()
+    wrap()
     return ledger
 
 
-def _wrap() -> None:
-    """Wraps torch's functions, for all ranks of this process."""
+def wrap() -> None:
+    """Wraps torch's functions, for all ranks of this process; once."""
+    global _wrapped
+    if _wrapped:
+        return
+    _wrapped = True
     for public, (op, describe) in DESCRIBE.items():
         original = getattr(c10d, public, None)
         if original is not None:  # the oldest supported torch lacks some of these names

@@ -18,6 +18,9 @@ from pytest_trainsafe.core.untrusted import read_file
 _FORM = struct.Struct("<qqq")
 #: The number of a call that is not in the ledger.
 UNKNOWN = -1
+#: Threads that make no calls of their own rank: those of multiprocessing's queues, which data
+#: loaders use, and other ranks of the same process.
+_KNOWN = ("QueueFeederThread", "trainsafe-rank-")
 
 
 class WaitState(NamedTuple):
@@ -91,7 +94,5 @@ def _others_run() -> bool:
         return False
     main = threading.main_thread()
     return any(
-        # except the threads of multiprocessing's queues, which data loaders use
-        each is not main and not each.name.startswith("QueueFeederThread")
-        for each in threading.enumerate()
+        each is not main and not each.name.startswith(_KNOWN) for each in threading.enumerate()
     )

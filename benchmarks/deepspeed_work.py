@@ -20,7 +20,8 @@ CLOSE: Any = {"rtol": 5e-1, "atol": 1e-2}
 
 def config(stage: int) -> dict[str, Any]:
     """The config for `deepspeed.initialize`, equal to that of the Point measured beside this."""
-    from pytest_trainsafe.fixtures.deepspeed.config import read_config
+    from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.fixtures.deepspeed.config import read_config
     from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
 
     return read_config(CONFIG, Path()).completed(
@@ -91,6 +92,6 @@ def group(stage: int) -> None:
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="", axes=(("dp", RANKS),), dtype="bfloat16")
-    start(Context(spec, Unrecorded()))
+    start(Context(spec, Unrecorded(), current_rank()))
     test(stage)
     dist.destroy_process_group()

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch.distributed import ReduceOp
 from torch.futures import Future
 
-from pytest_trainsafe.compat.rank_worlds import RENAMED
+from pytest_trainsafe.compat.rank_worlds import BACKEND, RENAMED
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.launch.collectives import ledger
 from pytest_trainsafe.launch.threads.collectives import Given
@@ -126,8 +126,8 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         return self.key[0]
 
     def getBackendName(self) -> str:
-        """The backend whose place this one takes."""
-        return "gloo"
+        """The backend's own name: C++ code expects the classes of gloo behind that of gloo."""
+        return BACKEND
 
     def getGroupName(self) -> str:
         """The name by which torch registers the group."""

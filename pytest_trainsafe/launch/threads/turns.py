@@ -95,11 +95,15 @@ class Turns:
         self._ranks[me].waits = None
 
     def offer(self) -> None:
-        """Lets another rank run, if one can, before this one continues."""
+        """Lets another rank run, if one can, before this one continues.
+
+        Ranks that do so again and again run one after the other, so that each gets its turn.
+        """
         me = self.mine()
         others = [each for each in self._able() if each != me]
         if others and not self._stopped:
-            self._switch(me, self._order.next(others))
+            later = [each for each in others if each > me]
+            self._switch(me, self._order.next(later or others))
 
     def stop(self, why: Sequence[str]) -> None:
         """Ends the group because the ranks cannot go on; raises Stopped.

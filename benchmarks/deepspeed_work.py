@@ -20,8 +20,7 @@ CLOSE: Any = {"rtol": 5e-1, "atol": 1e-2}
 
 def config(stage: int) -> dict[str, Any]:
     """The config for `deepspeed.initialize`, equal to that of the Point measured beside this."""
-    from pytest_trainsafe.core.rank import current_rank
-from pytest_trainsafe.fixtures.deepspeed.config import read_config
+    from pytest_trainsafe.fixtures.deepspeed.config import read_config
     from pytest_trainsafe.reference_models.deepspeed_gpt import CONFIG
 
     return read_config(CONFIG, Path()).completed(
@@ -86,6 +85,7 @@ def group(stage: int) -> None:
     """Run the test in a rank that a launcher of this plugin has started."""
     import torch.distributed as dist
 
+    from pytest_trainsafe.core.rank import current_rank
     from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.unrecorded import Unrecorded

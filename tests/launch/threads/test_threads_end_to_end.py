@@ -61,9 +61,7 @@ def test_points_pass_and_a_planted_bug_fails(
     ("test", "says"),
     [
         (
-            "@pytest.mark.trainsafe(gpt.train, tp=2)\n"
-            "def test_it(torchrun_group):\n"
-            "    torchrun_group.run(too_many, world_size=65)\n",
+            "def test_it(torchrun_group):\n    torchrun_group.run(too_many, world_size=65)\n",
             "*has 65 ranks, but the launcher `threads` runs at most 64 in one process*",
         ),
         (

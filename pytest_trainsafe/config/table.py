@@ -154,6 +154,13 @@ OPTIONS = (
         "torchrun for scripts. A [launcher of your own](#a-launcher-of-your-own) has its own name",
     ),
     Option(
+        "max-threads",
+        "max_threads",
+        "N",
+        "Most ranks that the launcher threads runs in one process",
+        values.parse_count,
+    ),
+    Option(
         "device",
         "device",
         "DEVICE",

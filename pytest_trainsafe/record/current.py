@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from pytest_trainsafe.core.rank import current_rank
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.unrecorded import Unrecorded
 from pytest_trainsafe.trace.run_spec import RunSpec

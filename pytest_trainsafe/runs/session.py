@@ -108,6 +108,7 @@ class Session:
             lambda text: self.notes.update({text: None}),
             settings.network,
             settings.launchers,
+            settings.max_threads,
         )
         self.leases = Leases(settings.slots)
         #: Makes some Runs in another way, if a setting asks for it.

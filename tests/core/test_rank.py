@@ -9,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import pytest_trainsafe
-from pytest_trainsafe.core import rank as rank_module
-from pytest_trainsafe.core.rank import Rank, become, current_rank, is_launched
+from pytest_trainsafe.core.rank import Rank, become, current_rank, identity, is_launched
 
 PACKAGE = Path(pytest_trainsafe.__file__).parent
 #: torchrun's variables that say which rank a process is.
@@ -55,7 +54,7 @@ def test_only_one_file_reads_the_identity_from_the_environment() -> None:
     for file in sorted(PACKAGE.rglob("*.py")):
         name = file.relative_to(PACKAGE).as_posix()
         # Programs under test, which may read what torchrun documents.
-        if name.startswith("reference_models/") or name in ("core/rank.py", *WRITES):
+        if name.startswith("reference_models/") or name in ("core/rank/identity.py", *WRITES):
             continue
         found += [f"{name}:{line}" for line in reads(file.read_text(encoding="utf-8"))]
     assert found == []
@@ -70,7 +69,7 @@ def test_a_rank_is_read_from_torchruns_variables() -> None:
 
 def test_the_current_rank_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
     """A launcher sets it; otherwise the environment says."""
-    monkeypatch.setattr(rank_module, "_current", None)
+    monkeypatch.setattr(identity, "_current", None)
     monkeypatch.delenv("RANK", raising=False)
     assert not is_launched()
     monkeypatch.setenv("RANK", "1")

@@ -28,7 +28,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.core.code_files import calling_lines
 from pytest_trainsafe.core.rank import current_rank
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
 from pytest_trainsafe.launch.supervise.blocked import UNKNOWN, Blocked

@@ -6,6 +6,7 @@ turns             lets one rank run at a time, and notices when none can
 schedule          when asynchronous collectives happen, and which rank runs next
 exchange          exchanges what ranks share because they share a process
 modules           the modules of the program, of which each rank has its own
+imports           notes what modules contain when they have been imported
 install           puts the backend into torch, and refuses others
 group             torch's process group and Work on top of the next two
 meeting           collectives: calls of ranks that meet

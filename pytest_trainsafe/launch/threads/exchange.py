@@ -1,7 +1,7 @@
 """Exchanges what belongs to a rank although the whole process shares it, when another rank runs.
 
 The states of random generators, the default dtype, the environment, standard output and standard
-error, modules of the program, and the attributes that `core/rank_state.py` names.  Grad mode,
+error, modules of the program, and the attributes that `core/rank/state.py` names.  Grad mode,
 autocast, torch's modes and the number of threads belong to a thread already.
 """
 
@@ -15,15 +15,15 @@ import random
 import sys
 import warnings
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import IO, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 
-from pytest_trainsafe.compat.rank_worlds import WORLD
-from pytest_trainsafe.core import rank_state
-from pytest_trainsafe.core.rank_state import ABSENT, keep_per_rank
+from pytest_trainsafe.compat.rank_worlds import WORLD, RankWorld
+from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.core.rank.state import ABSENT, keep_per_rank
+from pytest_trainsafe.launch.threads.imports import ImportNotes
 from pytest_trainsafe.launch.threads.modules import ProgramModules
 
 #: What torch and Python keep for a process.
@@ -244,22 +244,18 @@ class Output:
 
 
 class Attributes:
-    """The attributes that `core/rank_state.py` names, of modules and of other objects."""
+    """The attributes that `core/rank/state.py` names, of modules and of other objects."""
 
     def __init__(self) -> None:
         self._base: dict[tuple[str, str], Any] = {}
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        self._notes = ImportNotes(self._names, lambda module: self._find_base())
 
     def initial(self) -> dict[Any, Any]:
         """The values before any rank ran."""
         self._find_base()
-        found: dict[Any, Any] = {}
-        for (module, name), value in self._base.items():
-            copied = rank_state.is_copied(module, name)
-            found[module, name] = copy.copy(value) if copied else value
-        if WORLD[0] in sys.modules:
-            from pytest_trainsafe.compat.rank_worlds import RankWorld
-
-            found[WORLD[0], "_world"] = RankWorld()
+        found: dict[Any, Any] = {where: self._fresh(where) for where in self._base}
+        found[WORLD[0], "_world"] = RankWorld()
         return found
 
     def save(self) -> dict[Any, Any]:
@@ -274,9 +270,9 @@ class Attributes:
 
     def restore(self, values: Mapping[Any, Any]) -> None:
         """Gives the attributes the values of another rank, or those from before any rank ran."""
-        for where, base in self._base.items():
+        for where in self._base:
             module, name = sys.modules[where[0]], where[1]
-            value = values.get(where, base)
+            value = values[where] if where in values else self._fresh(where)
             if vars(module).get(name, ABSENT) is not value:
                 rank_state.write(module, name, value)
         for place, each in rank_state.replaced.items():
@@ -284,15 +280,26 @@ class Attributes:
             if rank_state.read(each.owner, each.name) is not value:
                 rank_state.write(each.owner, each.name, value)
 
+    def _names(self) -> set[str]:
+        return {each.module for each in rank_state.modules.values()}
+
+    def _fresh(self, where: tuple[str, str]) -> Any:
+        """The value with which a rank begins."""
+        value = self._base[where]
+        return copy.copy(value) if rank_state.is_copied(*where) else value
+
     def _find_base(self) -> None:
-        """Notes the values of attributes of modules that have been imported meanwhile."""
-        for each in rank_state.modules.values():
+        """Notes the values in modules that have been imported, before a rank changes them."""
+        for key, each in list(rank_state.modules.items()):
             module = sys.modules.get(each.module)
-            if module is None:
+            if module is None or (key in self._seen and each.names):
                 continue
-            for name in each.names or vars(module):
+            for name in each.names or list(vars(module)):
                 if (each.module, name) not in self._base:
-                    self._base[each.module, name] = vars(module).get(name, ABSENT)
+                    # A variable that appears later is that of the rank which made it.
+                    value = ABSENT if key in self._seen else vars(module).get(name, ABSENT)
+                    self._base[each.module, name] = copy.copy(value) if each.copied else value
+            self._seen.add(key)
 
 
 def parts(output: Output) -> list[Part]:
@@ -301,8 +308,3 @@ def parts(output: Output) -> list[Part]:
         *(Generators(), Flags(), Environment(), Warnings(), ProgramModules()),
         *(Attributes(), output),
     ]
-
-
-def stack_file(path: Path) -> IO[bytes]:
-    """The file for the stacks of a rank."""
-    return path.open("ab", buffering=0)

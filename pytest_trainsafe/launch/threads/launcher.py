@@ -12,9 +12,6 @@ from pytest_trainsafe.launch.protocol import LaunchSetup
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
 
-#: The most ranks of a group.
-MOST = 64
-
 
 class UnsuitableTaskError(DeclarationError):
     """The launcher `threads` cannot run a task; the message says why."""
@@ -25,12 +22,13 @@ class ThreadsLauncher(WarmLauncher):
 
     Only one rank runs at a time, until it waits for another one.  So a group starts faster than
     processes do, the same program computes the same bits each time, and a group that cannot go on
-    is noticed at once.  Arguments are those of `WarmLauncher`; `most` is the most ranks of a group.
+    is noticed at once.  Arguments are those of `WarmLauncher`; `most` is the most ranks of a group,
+    the value of --trainsafe-max-threads.
     """
 
     name = "threads"
     in_threads = True
-    most = MOST
+    most = 64
 
     def run(
         self,
@@ -64,11 +62,14 @@ class ThreadsLauncher(WarmLauncher):
         if task.world_size > self.most:
             raise UnsuitableTaskError(
                 f"{task} has {task.world_size} ranks, but the launcher `threads` runs at most "
-                f"{self.most} in one process; use fewer ranks or another launcher"
+                f"{self.most} in one process; use fewer ranks, another launcher, or "
+                "--trainsafe-max-threads with a larger number"
             )
 
 
 def make(setup: LaunchSetup, stop: threading.Event) -> ThreadsLauncher:
     """The launcher `threads` of this pytest process, which uses the run's fork server."""
     address, server = fork_server(setup, stop)
-    return ThreadsLauncher(address, warn=setup.tell, server=server)
+    made = ThreadsLauncher(address, warn=setup.tell, server=server)
+    made.most = setup.max_threads
+    return made

@@ -22,7 +22,7 @@ from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.core.code_files import calling_lines, owner_of
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.record.model.placements import Placements
 from pytest_trainsafe.trace.facts import SetUp, Site, What
 from pytest_trainsafe.trace.writer import RankWriter

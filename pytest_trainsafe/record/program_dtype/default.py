@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 
 #: The dtypes of a Run that become torch's default dtype.
 _WIDE = (torch.float64, torch.float32)

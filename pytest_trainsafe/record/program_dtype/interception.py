@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 
 if TYPE_CHECKING:
     from pytest_trainsafe.record.program_dtype.random_operators import Drawing, Through

@@ -23,7 +23,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.record.program_dtype.interception import Interception, active
 
 #: The classes of tensors that are not subclasses with code of their own.

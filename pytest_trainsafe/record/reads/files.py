@@ -17,7 +17,7 @@ from typing import Protocol
 import torch
 
 from pytest_trainsafe.core.code_files import is_project_path
-from pytest_trainsafe.core.rank_state import keep_per_rank, replacing
+from pytest_trainsafe.core.rank.state import keep_per_rank, replacing
 
 #: Files of the kernel, which are no data of the project.
 _KERNEL = ("/proc/", "/sys/", "/dev/")

@@ -12,7 +12,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_trainsafe.core.code_files import owner_of
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.record.reads.notes import EVERY_VARIABLE
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep

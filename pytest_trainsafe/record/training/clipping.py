@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import torch
 
-from pytest_trainsafe.core.rank_state import keep_per_rank, replacing
+from pytest_trainsafe.core.rank.state import keep_per_rank, replacing
 
 How = Literal["norm", "value", "nothing"]
 

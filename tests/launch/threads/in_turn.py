@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -78,6 +79,7 @@ def _restored() -> Iterator[None]:
     owners = [(c10d, "_new_process_group_helper"), (c10d, "init_process_group")]
     owners += [(dist, "init_process_group"), (device_mesh, "init_process_group")]
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
+    finders = list(sys.meta_path)
     rng, generator = torch.get_rng_state(), np.random.get_bit_generator()
     try:
         yield
@@ -85,6 +87,7 @@ def _restored() -> Iterator[None]:
         everything._restore(before)
         for owner, name, value in kept:
             setattr(owner, name, value)
+        sys.meta_path[:] = finders
         rank_worlds.isolate_threads(False)
         torch.set_rng_state(rng)
         np.random.set_bit_generator(generator)

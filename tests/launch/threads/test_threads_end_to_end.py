@@ -12,17 +12,17 @@ from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.reference_models import gpt
 
 
-@pytest.mark.trainsafe(gpt.train, tp=2, cp=2, dtype="float32")
+@pytest.mark.trainsafe(gpt.train, tp=2, cp=2)
 def test_tensor_and_context_parallel(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, dp=2, zero=1, dtype="float32")
+@pytest.mark.trainsafe(gpt.train, dp=2, zero=1)
 def test_sharded_optimizer(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
 
-@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args={"layers": 4}, dtype="float32")
+@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args={"layers": 4})
 def test_interleaved_pipeline(candidate_trace, reference_trace):
     assert_trainsafe(candidate_trace, reference_trace)
 
@@ -48,7 +48,8 @@ def test_points_pass_and_a_planted_bug_fails(
     pytester.makepyfile(test_it=TEST)
     write_ini()
 
-    result = pytester.runpytest_inprocess("-q", "--trainsafe-launcher", "threads")
+    options = ("--trainsafe-launcher", "threads", "--trainsafe-dtype", "float64")
+    result = pytester.runpytest_inprocess("-q", *options)
 
     result.assert_outcomes(passed=3, failed=2)
     result.stdout.fnmatch_lines(

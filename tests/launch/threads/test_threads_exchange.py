@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import importlib
 import os
 import random
 import sys
@@ -20,6 +21,8 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.launch.threads import modules
 from pytest_trainsafe.launch.threads.schedule import Schedule
 
 WORLD = 3
@@ -147,6 +150,43 @@ def test_each_rank_has_its_own_modules_of_the_program(
         return module_of_a_program.begin()
 
     assert in_turn(program, WORLD) == [(rank, [rank]) for rank in range(WORLD)]
+
+
+STATE = """
+import torch.distributed as dist
+
+GROUP = None
+
+
+def begin():
+    global GROUP, LATER
+    GROUP = LATER = dist.get_rank()
+    dist.barrier()
+    return GROUP, LATER
+"""
+
+
+@pytest.mark.parametrize("declared", [True, False])
+def test_a_framework_has_the_variables_of_the_rank_if_they_are_declared(
+    declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A module that is imported once for all ranks, by the first of them."""
+    name = f"state_of_a_framework_{declared}".lower()
+    (tmp_path / f"{name}.py").write_text(STATE)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(modules, "_is_program", lambda module: False)
+    if declared:
+        monkeypatch.setitem(rank_state.modules, (name, ()), rank_state.ModuleState(name))
+
+    def program() -> Any:
+        state = importlib.import_module(name)
+        seen = state.GROUP, hasattr(state, "LATER")
+        return seen, state.begin()
+
+    found = in_turn(program, WORLD)
+    begun = [each for _, each in found]
+    assert (begun == [(rank, rank) for rank in range(WORLD)]) is declared
+    assert all(seen == (None, False) for seen, _ in found) is declared
 
 
 def test_a_training_step_has_the_same_bits_in_twenty_runs() -> None:

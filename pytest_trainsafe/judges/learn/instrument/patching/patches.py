@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 import torch
 
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target, subclasses
 from pytest_trainsafe.record.clock import ProgramError
 

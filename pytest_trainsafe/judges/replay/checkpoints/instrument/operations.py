@@ -4,8 +4,7 @@ An operation is a torch operator or a random draw. `plan` determines from the op
 checkpoint must contain (DETrain, section 4). A variable is the memory of a tensor, or a random
 number generator; its number is its index in `Recording.variables`. Values in NumPy arrays and
 Python objects are not recorded, except for random draws. A regenerated function is a function that
-the program passes to `ReplayCheckpoint.regenerates`: a restarted program repeats its calls, so that
-it draws the same random numbers again.
+the program passes to `ReplayCheckpoint.regenerates`: a restarted program repeats its draws.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_flatten_with_path, tree_leaves
 from torch.utils.data import sampler
 
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions

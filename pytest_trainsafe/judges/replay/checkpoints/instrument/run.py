@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from pytest_trainsafe.core.code_files import owner_of
-from pytest_trainsafe.core.rank_state import keep_per_rank, replacing
+from pytest_trainsafe.core.rank.state import keep_per_rank, replacing
 
 #: NumPy keeps blocks of fewer bytes than this.
 _KEPT = 1024

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.core.rank import current_rank
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.replay.determinism.instrument.outside_reads import program_frame
 
 #: The time at which a sealed program begins, and how far each reading of a clock advances it, both

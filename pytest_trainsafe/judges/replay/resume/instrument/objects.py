@@ -16,7 +16,7 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 
 #: Objects of these classes, and of classes derived from them, are found.
 CLASSES: tuple[type, ...] = (LRScheduler, GradScaler, Sampler)

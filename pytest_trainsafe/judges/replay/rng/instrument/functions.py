@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from pytest_trainsafe.core.rank_state import replacing
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.replay.rng.instrument.states import numpy_random
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
 

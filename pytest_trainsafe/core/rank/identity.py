@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from pytest_trainsafe.core.rank_state import keep_per_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 
 if TYPE_CHECKING:
     import torch

@@ -59,7 +59,7 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
         flush()
         files.write_outcome(outcome)
     except OSError as error:
-        _report_through_pipe(torchruns_stderr, rank, error)
+        report_through_pipe(torchruns_stderr, rank, error)
         return CANNOT_WRITE
     _wait_for_the_others(task_file.parent, task.world_size, failed=outcome.status != "ok")
     return 0 if outcome.status == "ok" else 1
@@ -190,7 +190,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
         time.sleep(0.005)
 
 
-def _report_through_pipe(stderr: int, rank: int, error: OSError) -> None:
+def report_through_pipe(stderr: int, rank: int, error: OSError) -> None:
     """Reports why there is no outcome file, through torchrun's pipe, which needs no disk."""
     before = error.__context__
     cause = f", after {type_name(before)}: {own_text(before)}" if before else ""

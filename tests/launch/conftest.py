@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_programs import Launch
+from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import (
     GroupFailure,
@@ -42,7 +42,7 @@ def threads(warm_server: WarmServer) -> ThreadsLauncher:
 
 
 # `make test` has torchrun in the fault matrix, in the tests of equal traces, and in the examples.
-@pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm", "threads"])
+@pytest.fixture(params=[*PROCESSES, "threads"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
     """Each launcher in turn: whatever the ranks do, both must report the same."""
     if request.param == "torchrun":

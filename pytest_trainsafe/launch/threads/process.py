@@ -71,6 +71,7 @@ class _Group:
     def __init__(self, task: Task, folder: Path) -> None:
         self.task, self.folder = task, folder
         self.files = [RankFiles(folder, number) for number in range(task.world_size)]
+        self._stderr = os.dup(2)  # before ranks redirect it
         self._turn = TurnFile(folder)
         self._output = Output()
         self._exchange = Exchange(parts(self._output))
@@ -126,8 +127,9 @@ class _Group:
         self._failed = self._failed or outcome.status != "ok"
         try:
             files.write_outcome(outcome)
-        except OSError:
+        except OSError as error:
             self._unwritten = True
+            rank.report_through_pipe(self._stderr, files.rank, error)
 
     def _program(self, files: RankFiles) -> bytes:
         kept = ledger.install(files.ledger, files.blocked)

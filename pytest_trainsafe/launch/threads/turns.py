@@ -34,12 +34,19 @@ class Stopped(BaseException):
     """Raised in ranks that wait after their group has been stopped; the message says why."""
 
 
+def _closed() -> threading.Lock:
+    """A lock that one thread waits for and another one releases, as often."""
+    lock = threading.Lock()
+    lock.acquire()
+    return lock
+
+
 @dataclass(slots=True)
 class _Rank:
     """One rank: `gate` lets its thread run, `waits` is what it waits for."""
 
     body: Callable[[], None]
-    gate: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(0))
+    gate: threading.Lock = field(default_factory=_closed)
     waits: Event | None = None
     started: bool = False
     ended: bool = False

@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,9 @@ from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
 from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.launch.threads.turns import Stopped, Turns
+
+#: NumPy's stubs do not export its functions for the global generator.
+_numpy: Any = np.random
 
 
 class StuckError(Exception):
@@ -42,7 +46,7 @@ def in_turn(
         exchange = Exchange(parts(Output()))
         turns = Turns(schedule.order(), exchange, stuck.extend)
         for rank in range(world):
-            exchange.prepare(rank, lambda rank=rank: _begin(rank, world))
+            exchange.prepare(rank, partial(_begin, rank, world))
         install(turns, schedule)
 
         def body(rank: int) -> None:
@@ -56,7 +60,7 @@ def in_turn(
             except BaseException as error:
                 errors.append(error)
 
-        turns.run([lambda rank=rank: body(rank) for rank in range(world)])
+        turns.run([partial(body, rank) for rank in range(world)])
     if errors:
         raise errors[0]
     if stuck:
@@ -80,7 +84,7 @@ def _restored() -> Iterator[None]:
     owners += [(dist, "init_process_group"), (device_mesh, "init_process_group")]
     kept = [(owner, name, getattr(owner, name)) for owner, name in owners]
     finders = list(sys.meta_path)
-    rng, generator = torch.get_rng_state(), np.random.get_bit_generator()
+    rng, generator = torch.get_rng_state(), _numpy.get_bit_generator()
     try:
         yield
     finally:
@@ -90,4 +94,4 @@ def _restored() -> Iterator[None]:
         sys.meta_path[:] = finders
         rank_worlds.isolate_threads(False)
         torch.set_rng_state(rng)
-        np.random.set_bit_generator(generator)
+        _numpy.set_bit_generator(generator)

@@ -16,6 +16,7 @@ SIZE = 3
 
 #: The names of newer releases of torch, which warn if the older ones are used.
 GATHER = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+COALESCED = dist.distributed_c10d._coalescing_manager
 SCATTER = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
 
 
@@ -140,15 +141,15 @@ def test_coalesced_collectives_are_as_many_collectives(world: int) -> None:
     def program() -> list[torch.Tensor]:
         rank = dist.get_rank()
         sums = [given(rank, seed=n) for n in range(2)]
-        with dist._coalescing_manager():
+        with COALESCED():
             for each in sums:
                 dist.all_reduce(each)
         wholes = [torch.empty(world * SIZE, dtype=torch.float64) for _ in range(2)]
-        with dist._coalescing_manager():
+        with COALESCED():
             for n, whole in enumerate(wholes):
                 GATHER(whole, given(rank, seed=n))
         parts = [torch.empty(SIZE, dtype=torch.float64) for _ in range(2)]
-        with dist._coalescing_manager():
+        with COALESCED():
             for n, part in enumerate(parts):
                 every = torch.cat([given(rank, seed=10 * n + to) for to in range(world)])
                 SCATTER(part, every)
@@ -220,7 +221,8 @@ def test_sends_meet_their_receives(world: int) -> None:
         rank, found = dist.get_rank(), []
         after, before = (rank + 1) % world, (rank - 1) % world
         into = torch.empty(1)
-        works = [dist.irecv(into, before), dist.isend(torch.tensor([float(rank)]), after)]
+        works: list[Any] = [dist.irecv(into, before)]
+        works.append(dist.isend(torch.tensor([float(rank)]), after))
         assert [work.wait() for work in works] == [True, True]
         found.append(into.item())
         first, second = torch.empty(1), torch.empty(1)
@@ -242,7 +244,7 @@ def test_sends_meet_their_receives(world: int) -> None:
             assert sources == set(range(1, world))
         else:
             if rank == 1:
-                late = dist.isend(torch.tensor([1.0]), 0, tag=1)
+                late: Any = dist.isend(torch.tensor([1.0]), 0, tag=1)
                 dist.send(torch.tensor([2.0]), 0, tag=2)
                 late.wait()
             dist.send(torch.tensor([float(rank)]), 0)
@@ -269,9 +271,9 @@ def test_barriers_wait_for_every_rank(world: int) -> None:
 
 
 def test_a_group_has_its_own_ranks(world: int) -> None:
-    """A part of the ranks, with and without a call of the others, unsorted, and a mesh."""
+    """A part of the ranks, with and without a call of the others, and of a mesh."""
 
-    def program() -> tuple[float, float, float, list[int]]:
+    def program() -> tuple[float, float, float, tuple[int, ...]]:
         rank = dist.get_rank()
         pair = dist.new_group([0, 1])
         tensor = torch.tensor([float(rank + 1)])
@@ -284,12 +286,13 @@ def test_a_group_has_its_own_ranks(world: int) -> None:
         mesh = dist.device_mesh.init_device_mesh("cpu", (world, 1), mesh_dim_names=("dp", "tp"))
         along = torch.tensor([float(rank + 1)])
         dist.all_reduce(along, group=mesh.get_group("dp"))
-        return tensor.item(), local.item(), along.item(), mesh.get_coordinate()
+        place = tuple(mesh.get_coordinate() or ())
+        return tensor.item(), local.item(), along.item(), place
 
     for rank, (pair, local, along, place) in enumerate(in_turn(program, world)):
         assert pair == local == (3.0 if rank < 2 else rank + 1)
         assert along == world * (world + 1) / 2
-        assert place == [rank, 0]
+        assert place == (rank, 0)
 
 
 def test_functional_collectives_return_new_tensors(world: int) -> None:

@@ -145,9 +145,7 @@ def test_each_rank_has_its_own_modules_of_the_program(
     monkeypatch.syspath_prepend(tmp_path)
 
     def program() -> Any:
-        import module_of_a_program
-
-        return module_of_a_program.begin()
+        return importlib.import_module("module_of_a_program").begin()
 
     assert in_turn(program, WORLD) == [(rank, [rank]) for rank in range(WORLD)]
 

@@ -115,7 +115,9 @@ def tensor_parallel() -> list[torch.Tensor]:
 
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     wrapped = model()
-    plan = {f"{n}.0": RowwiseParallel() if n % 2 else ColwiseParallel() for n in range(LAYERS)}
+    plan: dict[str, Any] = {
+        f"{n}.0": RowwiseParallel() if n % 2 else ColwiseParallel() for n in range(LAYERS)
+    }
     parallelize_module(wrapped, mesh, plan)
     optimizer = torch.optim.Adam(wrapped.parameters(), lr=0.01, foreach=False)
     for _ in range(2):

@@ -8,7 +8,7 @@ from pathlib import Path
 import launch_programs
 import pytest
 from fault_catalogue import FAULTS, Fault
-from fault_checks import check, name, run
+from fault_checks import check, left_behind, name, run
 
 from pytest_trainsafe.launch import GroupResult, Task, ThreadsLauncher, WarmServer
 from pytest_trainsafe.launch.forkserver.start import status
@@ -64,3 +64,13 @@ def test_a_collective_that_cpp_issues_is_compared(threads: ThreadsLauncher, tmp_
     result = run_threads(launch_programs.ddp_of_two_dtypes, threads, tmp_path)
     assert result.stuck
     assert "differs (dtype): rank 0 broadcast" in result.mismatches[0]
+
+
+def test_a_rank_that_never_hands_over_is_ended_at_the_timeout(
+    threads: ThreadsLauncher, tmp_path: Path
+) -> None:
+    """Even if it holds Python's lock, so that no thread can say where it is."""
+    (fault,) = (each for each in FAULTS if each.program == "hold_the_gil")
+    result = run(fault, threads, tmp_path)
+    assert [rank.status for rank in result.ranks] == ["hung", "hung"]
+    assert left_behind(tmp_path) == []

@@ -7,6 +7,7 @@ are named here, and exchanges them when another rank runs.  In the first case no
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -45,6 +46,9 @@ class Replaced:
 #: The attributes of modules, by module and names.
 modules: dict[tuple[str, tuple[str, ...]], ModuleState] = {}
 
+#: Called after each declaration: while ranks run, an adapter may declare what its framework keeps.
+on_declared: list[Callable[[], None]] = []
+
 #: The attributes that have been replaced, by the owner's id and name.  The owners stay alive.
 replaced: dict[tuple[int, str], Replaced] = {}
 
@@ -52,6 +56,8 @@ replaced: dict[tuple[int, str], Replaced] = {}
 def keep_per_rank(module: str, *names: str, copied: bool = False) -> None:
     """Declares attributes of a module as the state of one rank; without names, all of them."""
     modules[module, names] = ModuleState(module, names, copied)
+    for each in on_declared:
+        each()
 
 
 def is_copied(module: str, name: str) -> bool:

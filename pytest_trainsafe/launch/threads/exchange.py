@@ -44,7 +44,7 @@ keep_per_rank(
     copied=True,
 )
 keep_per_rank("sys", "stdout", "stderr", "stdin", "excepthook", "breakpointhook")
-keep_per_rank("sys", "argv", copied=True)
+keep_per_rank("sys", "argv", "path", copied=True)
 
 #: NumPy's stubs do not export its functions for the global generator.
 _numpy: Any = np.random
@@ -249,7 +249,8 @@ class Attributes:
     def __init__(self) -> None:
         self._base: dict[tuple[str, str], Any] = {}
         self._seen: set[tuple[str, tuple[str, ...]]] = set()
-        self._notes = ImportNotes(self._names, lambda module: self._find_base())
+        ImportNotes(self._names, lambda module: self._find_base())
+        rank_state.on_declared.append(self._find_base)
 
     def initial(self) -> dict[Any, Any]:
         """The values before any rank ran."""

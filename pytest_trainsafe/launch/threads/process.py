@@ -99,7 +99,7 @@ class _Group:
         return 1 if self._failed else 0
 
     def _begin(self, files: RankFiles, environ: Mapping[str, str]) -> None:
-        """Makes the state of the process that in which this rank begins."""
+        """Makes the state of the process with which this rank begins."""
         files.folder.mkdir(parents=True, exist_ok=True)
         os.environ.clear()
         os.environ.update(environ)

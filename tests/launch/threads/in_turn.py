@@ -17,6 +17,7 @@ from torch.distributed import distributed_c10d as c10d
 
 from pytest_trainsafe.compat import rank_worlds
 from pytest_trainsafe.core.rank import Rank, become
+from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.launch.threads.exchange import Exchange, Output, parts
 from pytest_trainsafe.launch.threads.install import install
 from pytest_trainsafe.launch.threads.schedule import Schedule
@@ -92,6 +93,7 @@ def _restored() -> Iterator[None]:
         for owner, name, value in kept:
             setattr(owner, name, value)
         sys.meta_path[:] = finders
+        rank_state.on_declared.clear()
         rank_worlds.isolate_threads(False)
         torch.set_rng_state(rng)
         _numpy.set_bit_generator(generator)

@@ -24,6 +24,7 @@ from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.launch.threads import modules
 from pytest_trainsafe.launch.threads.schedule import Schedule
+from pytest_trainsafe.record.adapter import activate
 
 WORLD = 3
 DRAWN = Schedule(seed=7)
@@ -164,19 +165,33 @@ def begin():
 """
 
 
+ADAPTER = """
+from pytest_trainsafe.record.adapter import Adapter
+
+
+class OfTheFramework(Adapter):
+    per_rank = (("{module}",),)
+"""
+
+
+@pytest.mark.parametrize("imported_before", [True, False])
 @pytest.mark.parametrize("declared", [True, False])
-def test_a_framework_has_the_variables_of_the_rank_if_they_are_declared(
-    declared: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_framework_has_the_variables_of_the_rank_if_its_adapter_names_them(
+    declared: bool, imported_before: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A module that is imported once for all ranks, by the first of them."""
-    name = f"state_of_a_framework_{declared}".lower()
+    """A module that is imported once for all ranks, before them or by the first of them."""
+    name = f"state_of_a_framework_{declared}_{imported_before}".lower()
     (tmp_path / f"{name}.py").write_text(STATE)
+    (tmp_path / f"adapter_of_{name}.py").write_text(ADAPTER.format(module=name))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setattr(modules, "_is_program", lambda module: False)
-    if declared:
-        monkeypatch.setitem(rank_state.modules, (name, ()), rank_state.ModuleState(name))
+    monkeypatch.setattr(rank_state, "modules", dict(rank_state.modules))
+    if imported_before:
+        importlib.import_module(name)
 
     def program() -> Any:
+        if declared:
+            activate([f"adapter_of_{name}:OfTheFramework"])
         state = importlib.import_module(name)
         seen = state.GROUP, hasattr(state, "LATER")
         return seen, state.begin()

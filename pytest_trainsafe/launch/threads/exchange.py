@@ -209,10 +209,9 @@ class Warnings:
 
 
 class Output:
-    """Standard output and standard error of the process: the files of the rank that runs.
+    """Where standard output, standard error and the stacks of a crash go: to the rank that runs.
 
-    `files` opens the two files of a rank, and that for the stacks of a crash.  What C++ and child
-    processes write goes to the rank whose turn it is.
+    The descriptors are exchanged, so this is also true of what C++ and child processes write.
     """
 
     def __init__(self) -> None:

@@ -162,7 +162,6 @@ class TurnGroup(_ProcessGroup):  # type: ignore[misc]
         given.is_async = bool(getattr(opts, "asyncOp", True))
         line = ledger.note(given.op, self.key, given.inputs, given.reduction, given.root)
         meeting = self.meetings.call(self.key, self.at, given, line)
-        self.meetings.issued(meeting)
         return _Collective(self, meeting, given.outputs)
 
     def allreduce(self, tensors: Tensors, opts: Any = None) -> _Work:

@@ -62,7 +62,8 @@ class Meetings:
     def call(self, key: GroupKey, at: int, given: Given, line: str) -> Meeting:
         """Enters the call of the rank `at` of a group; returns what it belongs to.
 
-        `line` is where the program calls.  Raises Stopped if the call belongs to no other's.
+        The last call of a collective completes it.  `line` is where the program calls.  Raises
+        Stopped if the call does not fit to those of other ranks.
         """
         number = self._calls.get((key, at), 0)
         self._calls[key, at] = number + 1
@@ -82,15 +83,8 @@ class Meetings:
                 each.is_async for each in meeting.given.values()
             ):
                 self._compute(meeting)
+                self._write_at_issue(meeting)
         return meeting
-
-    def issued(self, meeting: Meeting) -> None:
-        """Writes what can be written already: called when a rank has made its call."""
-        if not meeting.done or meeting.values is None:
-            return
-        for at, given in meeting.given.items():
-            if self._schedule.output == "issue" or not given.is_async:
-                self._receive(meeting, at)
 
     def wait(self, meeting: Meeting, at: int) -> None:
         """Returns when the collective is complete and its result written for the rank `at`."""
@@ -98,6 +92,12 @@ class Meetings:
         if meeting.values is None:
             self._compute(meeting)
         self._receive(meeting, at)
+
+    def _write_at_issue(self, meeting: Meeting) -> None:
+        """Writes the results that ranks see before they wait for them."""
+        for at, given in meeting.given.items():
+            if self._schedule.output == "issue" or not given.is_async:
+                self._receive(meeting, at)
 
     def _check(self, meeting: Meeting, at: int, given: Given, line: str) -> None:
         for other, theirs in meeting.given.items():

@@ -16,7 +16,7 @@ from pytest_trainsafe.core.code_files import is_installed, is_ours, is_stdlib
 class ProgramModules:
     """Takes the modules of one rank out of `sys.modules` and puts those of another one in.
 
-    `shared` are the names of modules that were imported before the ranks began.
+    Modules that are imported when this object is made, before any rank begins, stay.
     """
 
     def __init__(self) -> None:

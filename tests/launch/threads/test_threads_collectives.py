@@ -313,3 +313,22 @@ def test_functional_collectives_return_new_tensors(world: int) -> None:
         torch.testing.assert_close(total, torch.stack(all_given(world)).sum(0))
         assert torch.equal(whole, torch.cat(all_given(world)))
         torch.testing.assert_close(part, given(rank) * world)
+
+
+def test_process_groups_can_be_destroyed_and_started_again(world: int) -> None:
+    """By each of the ways in which a program starts them."""
+
+    def program() -> list[float]:
+        found = []
+        for how in ({}, {"backend": "cpu:gloo"}, {"init_method": "env://", "backend": "gloo"}):
+            arguments: dict[str, Any] = how
+            dist.init_process_group(**arguments)
+            tensor = torch.ones(1)
+            dist.all_reduce(tensor)
+            found.append(tensor.item())
+            assert dist.get_world_size() == world
+            dist.destroy_process_group()
+            assert not dist.is_initialized()
+        return found
+
+    assert in_turn(program, world, start=False) == [[world] * 3] * world

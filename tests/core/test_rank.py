@@ -77,3 +77,43 @@ def test_the_current_rank_is_the_one_that_was_set(monkeypatch: pytest.MonkeyPatc
     assert current_rank().rank == 1
     become(Rank(2, 4))
     assert current_rank() == Rank(2, 4)
+
+
+#: Where code that runs in ranks is.
+IN_RANKS = ("record", "frameworks", "launch/collectives", "launch/console/breakpoints.py", "judges")
+
+#: Global variables that belong to the process, whatever ranks it has.
+OF_THE_PROCESS = {
+    "record/reads/files.py _installed",  # an audit hook, which cannot be removed
+    "record/program_dtype/random_operators.py _fallback",  # a library of torch, which stays
+    "launch/collectives/ledger.py _wrapped",  # torch's functions, for all ranks
+}
+
+
+def undeclared(source: str) -> set[str]:
+    """The global variables that functions assign and that are not declared as a rank's."""
+    tree, declared = ast.parse(source), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "keep_per_rank":
+            declared |= {each.value for each in node.args if isinstance(each, ast.Constant)}
+    assigned = {
+        name for node in ast.walk(tree) if isinstance(node, ast.Global) for name in node.names
+    }
+    return assigned - declared
+
+
+def test_a_global_variable_that_is_not_declared_is_found() -> None:
+    """So the test below could fail."""
+    source = "def f():\n    global a, b\n    a = b = 1\nkeep_per_rank(__name__, 'a')"
+    assert undeclared(source) == {"b"}
+
+
+def test_global_variables_of_code_in_ranks_are_declared() -> None:
+    """Otherwise ranks that share a process would share them."""
+    found = set()
+    for file in sorted(PACKAGE.rglob("*.py")):
+        name = file.relative_to(PACKAGE).as_posix()
+        in_judge = name.startswith("judges") and "/instrument/" not in name
+        if name.startswith(IN_RANKS) and not in_judge:
+            found |= {f"{name} {each}" for each in undeclared(file.read_text(encoding="utf-8"))}
+    assert found == OF_THE_PROCESS

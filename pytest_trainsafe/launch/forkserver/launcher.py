@@ -116,7 +116,7 @@ class WarmLauncher:
             if not why or state.reason == "request":
                 self._teach(folder, task.world_size)
                 result = group_result(task, folder, state, timeout, self.startup_timeout)
-                return in_private_network(result) if self._is_private() else result
+                return in_private_network(result) if is_private(self.network) else result
             if state.refused:
                 break
         if why not in self._warned:
@@ -150,16 +150,12 @@ class WarmLauncher:
                 task,
                 folder,
                 os.environ if environ is None else environ,
-                private=self._is_private(),
+                private=is_private(self.network),
                 in_threads=self.in_threads,
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
             raise
-
-    def _is_private(self) -> bool:
-        """Whether ranks get a network of their own; threads meet in memory."""
-        return not self.in_threads and is_private(self.network)
 
     def _teach(self, folder: Path, world_size: int) -> None:
         """Sends the server the names of the modules that the ranks had to import themselves."""

@@ -70,6 +70,6 @@ class ThreadsLauncher(WarmLauncher):
 def make(setup: LaunchSetup, stop: threading.Event) -> ThreadsLauncher:
     """The launcher `threads` of this pytest process, which uses the run's fork server."""
     address, server = fork_server(setup, stop)
-    made = ThreadsLauncher(address, warn=setup.tell, server=server)
+    made = ThreadsLauncher(address, network=setup.network, warn=setup.tell, server=server)
     made.most = setup.max_threads
     return made

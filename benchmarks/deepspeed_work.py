@@ -85,12 +85,13 @@ def group(stage: int) -> None:
     """Run the test in a rank that a launcher of this plugin has started."""
     import torch.distributed as dist
 
+    from pytest_trainsafe.core.rank import current_rank
     from pytest_trainsafe.fixtures.deepspeed.engine import start
     from pytest_trainsafe.record.context import Context
     from pytest_trainsafe.record.unrecorded import Unrecorded
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="", axes=(("dp", RANKS),), dtype="bfloat16")
-    start(Context(spec, Unrecorded()))
+    start(Context(spec, Unrecorded(), current_rank()))
     test(stage)
     dist.destroy_process_group()

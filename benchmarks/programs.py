@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from pytest_trainsafe.core.rank import Rank
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.validity import requires
 
@@ -68,7 +69,7 @@ def step_seconds(
             if what == "bare":
                 before = torch.get_default_dtype()
                 torch.set_default_dtype(getattr(torch, dtype))
-                train(Context(spec, Unrecorded()), what)
+                train(Context(spec, Unrecorded(), Rank()), what)
                 torch.set_default_dtype(before)
                 continue
             recorded = msgspec.structs.replace(spec, record=what)
@@ -93,7 +94,7 @@ def losses(point: dict[str, Any], dtype: str, arguments: dict[str, Any]) -> dict
     from pytest_trainsafe.trace.run_spec import RunSpec
 
     spec = RunSpec(program="gpt.train", axes=tuple(point.items()), dtype=dtype)
-    timed = Timed(Context(spec, Unrecorded()))
+    timed = Timed(Context(spec, Unrecorded(), Rank()))
     torch.manual_seed(0)
     gpt.train(timed, **arguments)  # type: ignore[arg-type]  # stands in for a Context
     if torch.distributed.is_initialized():

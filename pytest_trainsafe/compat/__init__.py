@@ -4,14 +4,13 @@
     compiler        marks functions for torch's compiler without importing it; what it has compiled
     dispatch_keys   the keys by which torch's dispatcher chooses a kernel
     dispatch_modes  modes of the dispatcher, which see each operator; hiding and ordering them
+    distributed/    process groups, several ranks of one process, data parallel wrappers
     files           the files that `torch.save` opens
     forking         what torch must read again in a forked process
     loaders         the iterators and the worker processes of data loaders
     modules         what a module holds itself; base classes of modules
     operators       operators, their schemas, the leaves of their arguments, functions in C
-    parallel        data parallel wrappers: their communication hooks, states and divisors
     private         whether this release has the names that a capability needs, and what is off
-    process_groups  process groups by name, the default store, the flight recorder
     tensors         versions, views, local parts and addresses of tensors
     training        what optimizers, schedulers and gradient scalers keep in private
 

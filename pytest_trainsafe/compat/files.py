@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from pytest_trainsafe.compat.private import Capability
+from pytest_trainsafe.core.rank.state import replacing
 
 SAVES = Capability("files that a program saves itself are not told from files that it reads")
 
@@ -30,6 +31,7 @@ def noted_saves(saved: Callable[[object], None]) -> Iterator[None]:
         saved(name)
         initialise(self, name, *rest, **more)
 
+    replacing(_writer, "__init__")
     _writer.__init__ = noted
     try:
         yield

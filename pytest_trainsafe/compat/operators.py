@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pytest_trainsafe.compat.private import Capability
+from pytest_trainsafe.core.rank.state import replacing
 
 SCHEMAS = Capability("what an operator writes is not known")
 TREES = Capability("tensors in lists, tuples and dicts are not found")
@@ -100,6 +101,7 @@ def replaced_in_functional(
         return
     functions = vars(_functional)
     own = functions.get(name)
+    replacing(_functional, name)
     functions[name] = make(getattr(_functional, name))
     try:
         yield

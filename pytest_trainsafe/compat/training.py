@@ -19,6 +19,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.compat.private import Capability
+from pytest_trainsafe.core.rank.state import replacing
 
 SCALARS = Capability("scalars of optimizers have the dtype of the rung")
 SCALERS = Capability("the numbers of gradient scalers are not observed")
@@ -47,6 +48,7 @@ def replaced_scalar_dtype(
         if name.startswith("torch.optim") and hasattr(module, _SCALAR)
     ]
     for module, original in given:
+        replacing(module, _SCALAR)
         setattr(module, _SCALAR, make(original))
     try:
         yield

@@ -25,7 +25,7 @@ _GROUPS = (
     (
         "trainsafe-ranks",
         "trainsafe: ranks and machine",
-        ("launcher", "device", "network", "timeout", "slots"),
+        ("launcher", "max-threads", "device", "network", "timeout", "slots"),
     ),
     (
         "trainsafe-judging",

@@ -90,6 +90,8 @@ def _read(config: pytest.Config) -> Settings:
         found["cache_inputs"] = tuple(
             entry if entry.startswith("$") else str(config.rootpath / entry) for entry in entries
         )
+    if found.get("launcher") == "threads":  # which runs on the CPU whatever the machine has
+        found.setdefault("device", "cpu")
     return Settings(**found)  # type: ignore[arg-type]
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from pytest_trainsafe.config.grammar import SweepWords
 
-LAUNCHERS = ("auto", "warm", "torchrun")
+LAUNCHERS = ("auto", "warm", "torchrun", "threads")
 DEVICES = ("auto", "cpu", "cuda")
 NETWORKS = ("auto", "private", "host")
 GITHUB = ("auto", "on", "off")
@@ -31,7 +31,8 @@ class Settings:
     among the Points, 0 for all Points.  `dtypes` names the dtypes to judge in; empty means
     automatic.  `timeout` is in seconds, per group of ranks.  `record` is one of RECORDINGS.  An
     empty `record_kinds` records every kind.  `keep_traces` is a directory, or "" to keep none.
-    `slots` is how many ranks may train on this machine at once, 0 for one per core.  With
+    `max_threads` is how many ranks the launcher `threads` runs in one process.  `slots` is how many
+    ranks may train on this machine at once, 0 for one per core.  With
     `no_cache` every reference is run; `cache_size` limits the cache of references, in bytes.
     `cache_inputs` holds what references depend on: absolute patterns of files, and "$NAME" for
     environment variables.  `localize` is the number of seconds that each failing test may spend on
@@ -60,6 +61,7 @@ class Settings:
     max_world_size: int = 8
     dtypes: tuple[str, ...] = ()
     launcher: str = "auto"
+    max_threads: int = 64
     device: str = "auto"
     network: str = "auto"
     timeout: float = 300.0

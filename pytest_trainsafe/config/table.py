@@ -149,8 +149,16 @@ OPTIONS = (
         "NAME",
         f"How rank groups are started: {listing(LAUNCHERS)}, or a launcher that a hook adds",
         values.choice(LAUNCHERS),
-        more="`warm` forks ranks, `torchrun` starts them anew; `auto` is warm for functions, "
+        more="`warm` forks ranks, `torchrun` starts them anew, `threads` runs them "
+        "[in turn in one process](#ranks-in-one-process); `auto` is warm for functions, "
         "torchrun for scripts. A [launcher of your own](#a-launcher-of-your-own) has its own name",
+    ),
+    Option(
+        "max-threads",
+        "max_threads",
+        "N",
+        "Most ranks that the launcher threads runs in one process",
+        values.parse_count,
     ),
     Option(
         "device",

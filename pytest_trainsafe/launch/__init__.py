@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.launch.protocol import Launcher, LaunchSetup
     from pytest_trainsafe.launch.result import GroupResult, RankResult
     from pytest_trainsafe.launch.task import Script, Task
+    from pytest_trainsafe.launch.threads.launcher import ThreadsLauncher
     from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher, environment
 
 __all__ = [
@@ -29,6 +30,7 @@ __all__ = [
     "RankResult",
     "Script",
     "Task",
+    "ThreadsLauncher",
     "TorchrunLauncher",
     "WarmLauncher",
     "WarmServer",
@@ -47,6 +49,7 @@ _HOME = {
     "RankResult": "result",
     "Script": "task",
     "Task": "task",
+    "ThreadsLauncher": "threads.launcher",
     "TorchrunLauncher": "torchrun.launcher",
     "WarmLauncher": "forkserver.launcher",
     "WarmServer": "forkserver.start",

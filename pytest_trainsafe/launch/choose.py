@@ -21,6 +21,7 @@ from pytest_trainsafe.launch.protocol import Closes, Launcher, LaunchSetup
 BUILT_IN = {
     "warm": "pytest_trainsafe.launch.forkserver.launcher:make",
     "torchrun": "pytest_trainsafe.launch.torchrun.launcher:make",
+    "threads": "pytest_trainsafe.launch.threads.launcher:make",
 }
 
 
@@ -35,7 +36,8 @@ class Launchers:
     launcher that the project adds.  `network` is "private", "host" or "auto", as in
     `TorchrunLauncher`.  `folder` is shared by the processes of one pytest run, which find their
     common fork server there; the server ends when the process with the id `controller` ends.
-    `warn` receives warnings for the user, such as why ranks were not forked.
+    `warn` receives warnings for the user, such as why ranks were not forked.  `max_threads` is how
+    many ranks the launcher `threads` runs in one process.
     """
 
     def __init__(
@@ -46,10 +48,11 @@ class Launchers:
         warn: Callable[[str], None],
         network: str = "auto",
         added: Iterable[tuple[str, str]] = (),
+        max_threads: int = 64,
     ) -> None:
         self.choice = choice
         self._paths = {**BUILT_IN, **dict(added)}
-        self._setup = LaunchSetup(network, folder, controller, warn)
+        self._setup = LaunchSetup(network, folder, controller, warn, max_threads)
         self._made: dict[str, Launcher] = {}
         self._lock = threading.Lock()
 

@@ -50,6 +50,7 @@ def group_result(
     ended = [status in _ENDED for status in statuses]
     waits = {} if unreadable else deadlock(calls, wait_states, ended)
     deadlocks = [] if found or supervision.reason not in _WAITED else describe(waits)
+    told = () if found or deadlocks else supervision.told
     return GroupResult(
         task=str(task),
         folder=folder,
@@ -63,7 +64,7 @@ def group_result(
         timeout=timeout,
         stuck=supervision.reason == "stuck",
         first_failed=_first_failed(supervision, statuses),
-        mismatches=(*alone, *(each.text for each in found), *unreported, *deadlocks),
+        mismatches=(*alone, *(each.text for each in found), *unreported, *deadlocks, *told),
         waiting=(
             *unreadable,
             *waiting(flights, [_ENDED.get(status, "") for status in statuses]),

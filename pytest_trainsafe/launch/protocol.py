@@ -21,13 +21,15 @@ class LaunchSetup:
 
     `network` is the value of `--trainsafe-network`. All processes of a pytest run, such as the
     workers of pytest-xdist, have the same `folder` and the same process id `controller`. `tell`
-    receives sentences that the user should read whether or not the test passes.
+    receives sentences that the user should read whether or not the test passes. `max_threads` is
+    the value of `--trainsafe-max-threads`.
     """
 
     network: str
     folder: Path
     controller: int
     tell: Callable[[str], None]
+    max_threads: int = 64
 
 
 @runtime_checkable
@@ -85,6 +87,15 @@ class StartsEarly(Protocol):
 
         Exactly one of `run` and `end` is called on the result.
         """
+        ...
+
+
+@runtime_checkable
+class CountsSlots(Protocol):
+    """A launcher whose ranks do not all compute at once."""
+
+    def slots(self, task: Task) -> int:
+        """How many ranks of the task compute at the same time."""
         ...
 
 

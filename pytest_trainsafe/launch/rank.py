@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import msgspec
 
+from pytest_trainsafe.core.rank import Rank, become, current_rank
 from pytest_trainsafe.launch import data
 from pytest_trainsafe.launch.console import breakpoints
 from pytest_trainsafe.launch.files import (
@@ -46,17 +47,19 @@ def main(task_file: Path, prepared: Callable[[], None] | None = None) -> int:
     `prepared` is called once torch.distributed is instrumented, before the program is imported.
     """
     _die_with_the_agent()
-    rank = int(os.environ["RANK"])
+    me = Rank.of(os.environ)
+    become(me)
+    rank = me.rank
     files = RankFiles(task_file.parent, rank)
     torchruns_stderr = os.dup(2)
     try:
         _redirect(files)
         task = msgspec.msgpack.decode(task_file.read_bytes(), type=Task)
-        outcome = _run(task, rank, files, prepared)
-        _flush()
+        outcome = _run(task, files, prepared)
+        flush()
         files.write_outcome(outcome)
     except OSError as error:
-        _report_through_pipe(torchruns_stderr, rank, error)
+        report_through_pipe(torchruns_stderr, rank, error)
         return CANNOT_WRITE
     _wait_for_the_others(task_file.parent, task.world_size, failed=outcome.status != "ok")
     return 0 if outcome.status == "ok" else 1
@@ -84,43 +87,56 @@ def _redirect(files: RankFiles) -> None:
     atexit.register(stacks.close)
 
 
-def _run(task: Task, rank: int, files: RankFiles, prepared: Callable[[], None] | None) -> Outcome:
-    recorder = None
-    try:
+def _run(task: Task, files: RankFiles, prepared: Callable[[], None] | None) -> Outcome:
+    recorders: list[FlightRecorder] = []
+
+    def program() -> bytes:
         ledger, recorder = _prepare(task, files)
+        recorders.append(recorder)
         if prepared is not None:
             prepared()
-        value = data.encode(run_task(task), f"the value that rank {rank} returned")
+        value = data.encode(run_task(task), f"the value that rank {files.rank} returned")
         breakpoints.end()
         ledger.finish()
+        return value
+
+    outcome = outcome_of(files, program)
+    for each in recorders:
+        each.save()
+    return outcome
+
+
+def outcome_of(files: RankFiles, program: Callable[[], bytes]) -> Outcome:
+    """The outcome of a rank whose `program` returns its value, encoded.
+
+    Also prints the error that the program raises, as Python does.
+    """
+    try:
+        value = program()
     except BaseException as raised:
         breakpoints.end()
-        error = breakpoints.explained(raised, rank)
+        error = breakpoints.explained(raised, files.rank)
         text = error_text(error)
         _print_error(files, text)
-        outcome = Outcome(
-            rank=rank,
+        return Outcome(
+            rank=files.rank,
             status="raised",
             at=time.monotonic(),
             error_type=type_name(error),
             error=own_text(error),
             traceback=text,
         )
-    else:
-        outcome = Outcome(rank=rank, status="ok", at=time.monotonic(), value=value)
-    if recorder is not None:
-        recorder.save()
-    return outcome
+    return Outcome(rank=files.rank, status="ok", at=time.monotonic(), value=value)
 
 
 def _print_error(files: RankFiles, text: str) -> None:
     """Appends text to the rank's stderr file, even if the program replaced `sys.stderr` or fd 2."""
-    _flush()
+    flush()
     with contextlib.suppress(OSError), files.stderr.open("a", encoding="utf-8") as stderr:
         stderr.write(text)
 
 
-def _flush() -> None:
+def flush() -> None:
     """Flushes the standard streams.
 
     A program may close these streams, or replace them by None or any object.  Output that is not
@@ -142,7 +158,7 @@ def _prepare(task: Task, files: RankFiles) -> tuple[Ledger, FlightRecorder]:
     # Before the program is imported, because it may bind the functions that these replace.
     installed = ledger.install(files.ledger, files.blocked), flight_save.install(files)
     if task.device == "cuda":
-        local_rank, found = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        local_rank, found = current_rank().local_rank, torch.cuda.device_count()
         if local_rank >= found:
             raise RuntimeError(
                 f"the task needs one CUDA device for each of {task.world_size} ranks, "
@@ -174,7 +190,7 @@ def _wait_for_the_others(group: Path, world_size: int, *, failed: bool) -> None:
         time.sleep(0.005)
 
 
-def _report_through_pipe(stderr: int, rank: int, error: OSError) -> None:
+def report_through_pipe(stderr: int, rank: int, error: OSError) -> None:
     """Reports why there is no outcome file, through torchrun's pipe, which needs no disk."""
     before = error.__context__
     cause = f", after {type_name(before)}: {own_text(before)}" if before else ""
@@ -193,7 +209,7 @@ def leave(code: int) -> NoReturn:
     """Exits without running destructors of process groups, which may wait for peers."""
     try:
         atexit._run_exitfuncs()
-        _flush()
+        flush()
     finally:
         os._exit(code)
 

@@ -16,6 +16,7 @@ from torch import nn
 
 from pytest_trainsafe.core.layout import Flat, Layout, Sizes
 from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.record.clock import ProgramError
 
 if TYPE_CHECKING:
@@ -127,6 +128,10 @@ class Adapter:
     framework.
     """
 
+    #: What the framework keeps for one rank in modules that all ranks of a process share: the name
+    #: of a module and of its variables, or of the module alone for all of its variables.
+    per_rank: tuple[tuple[str, ...], ...] = ()
+
     def engine(self, model: object) -> Engine | None:
         """The Engine of the model passed to `ctx.watch`; None if the framework has none for it."""
         return None
@@ -184,12 +189,16 @@ class Adapter:
 
 #: The adapters of the Run that this process records.
 _active: tuple[Adapter, ...] = ()
+keep_per_rank(__name__, "_active")
 
 
 def activate(paths: Iterable[str]) -> None:
     """Creates the adapters of this process from import paths ("package.module:Class")."""
     global _active
     _active = tuple(map(_made, paths))
+    for adapter in _active:
+        for module, *names in adapter.per_rank:
+            keep_per_rank(module, *names)
 
 
 def adapters() -> Iterator[Adapter]:

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.annotations.entries import AnnotationError
 from pytest_trainsafe.core.mesh import ranks_along
+from pytest_trainsafe.core.rank import Rank, is_launched
 from pytest_trainsafe.core.rungs.rung import Enter
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.record.clock import ProgramError
@@ -44,14 +45,16 @@ class Context:
     and reports its losses with it.
     """
 
-    def __init__(self, spec: RunSpec, recorder: Recorder | Unrecorded, device: str = "cpu") -> None:
+    def __init__(
+        self, spec: RunSpec, recorder: Recorder | Unrecorded, rank: Rank, device: str = "cpu"
+    ) -> None:
         self.point = TrackedPoint(spec.point)
-        self.rank = int(os.environ.get("RANK", "0"))
-        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.rank = rank.rank
+        self.world_size = rank.world_size
         self.coordinates = TrackedCoordinates(self.point, self.rank)
         #: What the program used of its context: "dtype", "initialize", "group tp" and the like.
         self.used: set[str] = set()
-        self.device = _device(device)
+        self.device = rank.device(device)
         self.seed = spec.seed
         self._spec = spec
         self._recorder = recorder
@@ -339,22 +342,16 @@ class Context:
 def _start_distributed(device: torch.device) -> None:
     """Initialises torch.distributed, unless the program has done so.
 
-    A process that no launcher started (without RANK in its environment) is a world of size 1.
+    A process that no launcher started is a world of size 1.
     """
     if dist.is_initialized():
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    if "RANK" in os.environ:
+    if is_launched():
         dist.init_process_group(backend)
     else:
         store = dist.HashStore()  # type: ignore[attr-defined]
         dist.init_process_group(backend, store=store, rank=0, world_size=1)
-
-
-def _device(name: str) -> torch.device:
-    if name == "cuda":
-        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-    return torch.device(name)
 
 
 def _annotations(given: AnnotationSource, rank: int) -> Annotations:

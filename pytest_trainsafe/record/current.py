@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import torch
 
+from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.core.rungs.table import RECIPE
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.unrecorded import Unrecorded
@@ -13,6 +13,7 @@ from pytest_trainsafe.trace.run_spec import RunSpec
 
 _current: Context | None = None
 _alone: Context | None = None
+keep_per_rank(__name__, "_current", "_alone")
 
 
 def context() -> Context:
@@ -36,9 +37,6 @@ def set_context(ctx: Context | None) -> None:
 
 
 def _unrecorded() -> Context:
-    spec = RunSpec(
-        program="",
-        axes=(("dp", int(os.environ.get("WORLD_SIZE", "1"))),),
-        dtype=RECIPE,
-    )
-    return Context(spec, Unrecorded(), "cuda" if torch.cuda.is_available() else "cpu")
+    me = current_rank()
+    spec = RunSpec(program="", axes=(("dp", me.world_size),), dtype=RECIPE)
+    return Context(spec, Unrecorded(), me, "cuda" if torch.cuda.is_available() else "cpu")

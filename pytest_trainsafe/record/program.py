@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from pytest_trainsafe.compat import compiler
 from pytest_trainsafe.compat.private import lacking
+from pytest_trainsafe.core.rank import Rank, current_rank
 from pytest_trainsafe.core.rungs.rung import RankRun
 from pytest_trainsafe.core.rungs.table import add_rungs, rung_named
 from pytest_trainsafe.launch.collectives.ledger import following
@@ -48,37 +49,41 @@ def run(assigned: dict[str, Any]) -> dict[str, Any]:
     """
     compiler.postpone()
     assignment = msgspec.convert(assigned, Assignment, strict=False)
-    noting = None
+    me, noting = current_rank(), None
     with contextlib.ExitStack() as around:
         if assignment.reads:
-            noting = Noting(Path(f"{assignment.reads}-{os.environ.get('RANK', '0')}"))
+            noting = Noting(Path(f"{assignment.reads}-{me.rank}"))
             around.enter_context(noting.noted(_own_folders(assignment)))
-        seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx))
+        seconds = record(assignment, lambda ctx: _train(assignment.spec, ctx), me)
     if dist.is_initialized():
         dist.destroy_process_group()
     noted = None if noting is None else msgspec.to_builtins(noting.notes())
     return {"seconds": seconds, "noted": noted}
 
 
-def record(assignment: Assignment, train: Callable[[Context], object]) -> float:
+def record(
+    assignment: Assignment, train: Callable[[Context], object], me: Rank | None = None
+) -> float:
     """Records what `train` does with a Context; returns how many seconds it took.
+
+    `me` is the rank that the program runs as, by default the current one.
 
     An exception of `train` propagates.  The trace then has the events up to the exception, and no
     End event.
     """
-    spec = assignment.spec
+    me, spec = me or current_rank(), assignment.spec
     activate(spec.adapters)
     if spec.rung:
         add_rungs({spec.dtype: spec.rung})
     rung = rung_named(spec.dtype)
     torch.manual_seed(spec.seed)
-    writer = _writer(assignment, int(os.environ.get("RANK", "0")))
+    writer = _writer(assignment, me.rank)
     recorder = Recorder(assignment, writer)
     watch = CastWatch() if spec.watch_casts else None
     if watch is not None:
         recorder.initialised.append(watch.forget)
     began, compiled = time.perf_counter(), compiler.compiled_regions()
-    ctx = Context(spec, recorder, assignment.device)
+    ctx = Context(spec, recorder, me, assignment.device)
     try:
         with contextlib.ExitStack() as around:
             around.enter_context(eager() if spec.trusted else contextlib.nullcontext())
@@ -154,13 +159,13 @@ def _own_folders(assignment: Assignment) -> tuple[str, ...]:
     return tuple(each for each in folders if each)
 
 
-def _writer(assignment: Assignment, rank: int) -> RankWriter:
+def _writer(assignment: Assignment, number: int) -> RankWriter:
     spec, folder = assignment.spec, Path(assignment.trace)
     if spec.record == "full":
         rung = rung_named(spec.dtype)
-        return RankWriter(folder, rank, numbers=rung.arithmetic, enclosed=rung.encloses)
-    sketcher = Sketcher(spec.point.coordinates(rank), spec.point.sizes)
-    return RankWriter(folder, rank, sketcher, frozenset(spec.keep))
+        return RankWriter(folder, number, numbers=rung.arithmetic, enclosed=rung.encloses)
+    sketcher = Sketcher(spec.point.coordinates(number), spec.point.sizes)
+    return RankWriter(folder, number, sketcher, frozenset(spec.keep))
 
 
 def _train(spec: RunSpec, ctx: Context) -> None:

@@ -50,7 +50,8 @@ def expect_imports() -> None:
 
 def _is_used(config: pytest.Config) -> bool:
     settings = config.stash[SETTINGS]
-    forks = settings.launcher in ("auto", "warm") and "warm" not in dict(settings.launchers)
+    forks = settings.launcher in ("auto", "warm", "threads")
+    forks = forks and "warm" not in dict(settings.launchers)
     runs = not settings.plan and not any(config.getoption(each, False) for each in _COLLECTS_ONLY)
     return forks and runs and not hasattr(config, "workerinput")
 

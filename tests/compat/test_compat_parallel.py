@@ -14,7 +14,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_trainsafe.compat import parallel
+from pytest_trainsafe.compat.distributed import parallel
 from pytest_trainsafe.compat.private import lacking
 
 pytestmark = pytest.mark.usefixtures("one_rank")
@@ -79,7 +79,7 @@ def test_fully_shard_and_replicate_make_states_of_the_composable_class() -> None
 
 
 def test_without_its_names_wrappers_are_not_found_and_train(without: Any) -> None:
-    copy = without("parallel")
+    copy = without("distributed.parallel")
     wrapper = DistributedDataParallel(nn.Linear(1, 1))
     model = nn.Linear(1, 1)
     replicate(model)
@@ -95,7 +95,7 @@ def test_without_its_names_wrappers_are_not_found_and_train(without: Any) -> Non
 
 
 def test_without_the_attributes_hooks_and_divisors_count_as_the_default(without: Any) -> None:
-    copy = without("parallel", "none")
+    copy = without("distributed.parallel", "none")
     wrapper = DistributedDataParallel(nn.Linear(1, 1))
     wrapper.register_comm_hook(None, fp16_compress_hook)
     del wrapper.__dict__["_comm_hooks"]

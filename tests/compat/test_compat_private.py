@@ -12,7 +12,7 @@ from pytest_trainsafe.compat.private import Capability
 
 FILES = (
     *("autograd", "compiler", "dispatch_keys", "dispatch_modes", "files", "loaders", "operators"),
-    *("parallel", "process_groups", "tensors"),
+    *("distributed.parallel", "distributed.process_groups", "tensors"),
 )
 
 

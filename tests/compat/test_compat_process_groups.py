@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from pytest_trainsafe.compat import process_groups
+from pytest_trainsafe.compat.distributed import process_groups
 from pytest_trainsafe.compat.private import lacking
 
 
@@ -61,7 +61,7 @@ def test_the_flight_recorder_returns_json() -> None:
 
 @pytest.mark.usefixtures("one_rank")
 def test_without_its_names_collectives_run_and_nothing_is_found(without: Any) -> None:
-    copy = without("process_groups")
+    copy = without("distributed.process_groups")
     assert copy.default_group() is dist.group.WORLD
     assert copy.default_store() is None
     assert copy.functional_collectives() is None

@@ -61,7 +61,7 @@ def test_an_option_has_an_ini_key_and_overrides_it(
         ("dtype", "float8", "takes one of float64, float32, bfloat16, float16, not 'float8'*"),
         ("dtype", "float64,,float32", "takes a comma-separated list, and *has an empty entry"),
         ("dtype", "float64,float64", "lists an entry twice: float64,float64"),
-        ("launcher", "mpirun", "takes one of auto, warm, torchrun, not 'mpirun'*"),
+        ("launcher", "mpirun", "takes one of auto, warm, torchrun, threads, not 'mpirun'*"),
         ("device", "gpu", "takes one of auto, cpu, cuda, not 'gpu'*"),
         ("network", "none", "takes one of auto, private, host, not 'none'*"),
         ("slots", "0", "takes an integer >= 1, not '0'"),

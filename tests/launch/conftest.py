@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_programs import Launch
+from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import (
     GroupFailure,
     GroupResult,
     Launcher,
     Task,
+    ThreadsLauncher,
     TorchrunLauncher,
     WarmLauncher,
     WarmServer,
@@ -35,13 +36,19 @@ def warm(warm_server: WarmServer) -> WarmLauncher:
     return WarmLauncher(warm_server.address, grace=2.0)
 
 
+@pytest.fixture
+def threads(warm_server: WarmServer) -> ThreadsLauncher:
+    """A launcher of ranks that are threads, at the shared fork server."""
+    return ThreadsLauncher(warm_server.address, grace=2.0)
+
+
 # `make test` has torchrun in the fault matrix, in the tests of equal traces, and in the examples.
-@pytest.fixture(params=[pytest.param("torchrun", marks=pytest.mark.slow), "warm"])
+@pytest.fixture(params=[*PROCESSES, "threads"])
 def launcher(request: pytest.FixtureRequest) -> Launcher:
     """Each launcher in turn: whatever the ranks do, both must report the same."""
     if request.param == "torchrun":
         return TorchrunLauncher(grace=2.0)
-    found: WarmLauncher = request.getfixturevalue("warm")
+    found: WarmLauncher = request.getfixturevalue(request.param)
     return found
 
 

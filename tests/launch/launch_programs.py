@@ -10,10 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 
 from pytest_trainsafe.launch import GroupResult
+
+#: The launchers whose ranks are processes, which gloo connects.
+PROCESSES = [pytest.param("torchrun", marks=pytest.mark.slow), "warm"]
 
 #: the fixture `launch`
 Launch = Callable[..., GroupResult]

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import launch_programs
 import pytest
-from launch_programs import Launch
+from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import GroupFailure, Launcher, Task, raise_for_failure
 
@@ -34,6 +34,7 @@ def test_a_failure_names_the_run_that_its_group_belongs_to(launch: Launch) -> No
     assert lines[1] == "this was the candidate at tp=2, in float32"
 
 
+@pytest.mark.parametrize("launcher", PROCESSES, indirect=True)  # a thread may not have begun yet
 def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch) -> None:
     result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
     assert [rank.status for rank in result.ranks] == ["hung"] * 3
@@ -72,6 +73,7 @@ def test_a_group_ends_on_request(launcher: Launcher, tmp_path: Path) -> None:
     assert result.seconds < 30
 
 
+@pytest.mark.parametrize("launcher", PROCESSES, indirect=True)  # threads have no GPUs
 def test_a_rank_without_a_gpu_reports_how_many_are_visible(failure: Failure) -> None:
     headline = failure(
         launch_programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}

@@ -13,8 +13,9 @@ import pytest_trainsafe
 from pytest_trainsafe import errors
 
 #: A warning is filtered, not caught.  `NoNamespace` is raised and caught by a file that also runs
-#: alone, without the package, and never reaches a user.
-OTHERS = {"TrainsafeWarning", "NoNamespace"}
+#: alone, without the package, and never reaches a user.  `Stopped` ends the threads of a group, and
+#: no program may catch it by accident.
+OTHERS = {"TrainsafeWarning", "NoNamespace", "Stopped"}
 
 
 CLASS = re.compile(r"^class (\w+)\(([^)]*)\):", re.MULTILINE)

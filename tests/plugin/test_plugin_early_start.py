@@ -49,6 +49,7 @@ def shown(project):
         (TEST, ("--collect-only",), False),
         (TEST, ("--trainsafe-plan", "json"), False),
         (TEST, ("--trainsafe-launcher", "torchrun"), False),
+        (TEST, ("--trainsafe-launcher", "threads"), True),
     ],
 )
 def test_the_server_starts_at_the_first_sign_that_ranks_are_needed(shown, test, arguments, started):

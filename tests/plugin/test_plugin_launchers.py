@@ -128,7 +128,7 @@ def test_an_unknown_launcher_is_refused_with_a_list_of_the_known_ones(project):
 
     result = project.runpytest_inprocess("-q", "--trainsafe-launcher", "slurm")
 
-    result.stderr.fnmatch_lines(["*takes one of auto, warm, torchrun, toy, not 'slurm'*"])
+    result.stderr.fnmatch_lines(["*takes one of auto, warm, torchrun, threads, toy, not 'slurm'*"])
 
 
 @pytest.mark.parametrize(

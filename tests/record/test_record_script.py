@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pytest_trainsafe.core.rank import Rank
 from pytest_trainsafe.launch.loading import run_script
 from pytest_trainsafe.launch.task import Script
 from pytest_trainsafe.record import current, program
@@ -148,7 +149,6 @@ def test_micro_batches_are_divided_among_the_dp_ranks(
 
     shares = []
     for rank in range(4):
-        monkeypatch.setenv("RANK", str(rank))
-        ctx = Context(assign(point={"tp": 2, "dp": 2}).spec, Unrecorded())
+        ctx = Context(assign(point={"tp": 2, "dp": 2}).spec, Unrecorded(), Rank(rank))
         shares.append(list(ctx.microbatches(6)))
     assert shares == [[0, 1, 2], [0, 1, 2], [3, 4, 5], [3, 4, 5]]

@@ -170,7 +170,9 @@ def reduce_scatter(
 
 
 def _named(group: Any) -> Group:
-    from pytest_trainsafe.compat.process_groups import group_named  # imports torch.distributed
+    from pytest_trainsafe.compat.distributed.process_groups import (
+        group_named,  # imports torch.distributed
+    )
 
     found: Group = group_named(group)
     return found

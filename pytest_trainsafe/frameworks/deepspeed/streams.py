@@ -13,10 +13,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from pytest_trainsafe.core.rank.state import keep_per_rank
+
 _MODULE = "deepspeed.runtime.activation_checkpointing.checkpointing"
 
 #: The streams that are in use, the innermost last.
 _in_use: list[str] = []
+keep_per_rank(__name__, "_in_use", copied=True)
 
 
 def stream_in_use() -> str:

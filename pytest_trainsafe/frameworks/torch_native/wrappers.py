@@ -19,7 +19,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from pytest_trainsafe.annotations.declared import Annotations
-from pytest_trainsafe.compat.parallel import (
+from pytest_trainsafe.compat.distributed.parallel import (
     Reducer,
     active_wrapper,
     divisors_of,

@@ -18,6 +18,9 @@ from pytest_trainsafe.core.untrusted import read_file
 _FORM = struct.Struct("<qqq")
 #: The number of a call that is not in the ledger.
 UNKNOWN = -1
+#: Threads that make no calls of their own rank: those of multiprocessing's queues, which data
+#: loaders use, and other ranks of the same process.
+_KNOWN = ("QueueFeederThread", "trainsafe-rank-")
 
 
 class WaitState(NamedTuple):
@@ -39,7 +42,7 @@ UNKNOWN_STATE = WaitState()
 
 
 class Blocked:
-    """The rank's side: records which calls the main thread enters and leaves."""
+    """The rank's side: records which calls the thread that makes this object enters and leaves."""
 
     def __init__(self, path: Path) -> None:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -50,7 +53,7 @@ class Blocked:
         finally:
             os.close(fd)
         self._pid = os.getpid()
-        self._main = threading.main_thread().ident
+        self._main = threading.get_ident()
         self._changes = 0
         self._threads = False
 
@@ -91,7 +94,5 @@ def _others_run() -> bool:
         return False
     main = threading.main_thread()
     return any(
-        # except the threads of multiprocessing's queues, which data loaders use
-        each is not main and not each.name.startswith("QueueFeederThread")
-        for each in threading.enumerate()
+        each is not main and not each.name.startswith(_KNOWN) for each in threading.enumerate()
     )

@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch.distributed import device_mesh
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.compat.process_groups import flight_recorder, known_groups
+from pytest_trainsafe.compat.distributed.process_groups import flight_recorder, known_groups
 from pytest_trainsafe.launch.files import RankFiles, write_whole
 
 #: Signals that report a thread's own fault; blocking them would hide it.

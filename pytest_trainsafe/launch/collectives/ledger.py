@@ -16,7 +16,7 @@ import inspect
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +25,10 @@ import torch
 import torch.distributed as dist
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.compat.process_groups import default_group, functional_collectives
+from pytest_trainsafe.compat.distributed.process_groups import default_group, functional_collectives
 from pytest_trainsafe.core.code_files import calling_lines
+from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.launch.collectives.blocked import UNKNOWN, Blocked
 from pytest_trainsafe.launch.collectives.collective import Collective, Finished
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
@@ -38,12 +40,15 @@ class Ledger:
     def __init__(self, path: Path, blocked: Blocked) -> None:
         self.path = path
         self.blocked = blocked
-        self._calls = 0
+        #: How many calls have been recorded.
+        self.calls = 0
         self._works: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
         self.fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self._pid = os.getpid()
         self._encode = msgspec.json.Encoder().encode
         self._members: dict[str, tuple[int, ...]] = {}
+        #: The line of the last recorded call.
+        self.site = ""
         #: Functions that are called with each recorded call.
         self.listeners: list[Callable[[Collective], None]] = []
 
@@ -76,6 +81,7 @@ class Ledger:
             ranks = self._members[name] = tuple(dist.get_process_group_ranks(group))
         tensor = detail.tensor
         site, user = calling_lines()
+        self.site = site
         entry = Collective(
             group=name,
             ranks=ranks,
@@ -94,10 +100,10 @@ class Ledger:
             detail=detail.detail,
         )
         self.write(entry)
-        self._calls += 1
+        self.calls += 1
         for listener in self.listeners:
             listener(entry)
-        return self._calls
+        return self.calls
 
     def issued(self, work: Any, call: int) -> None:
         """Stores the number of the call that returned this Work object, for `call_of`."""
@@ -109,10 +115,10 @@ class Ledger:
         return self._works.get(work, UNKNOWN)
 
     def join(self, entry: Collective) -> int:
-        """Records this rank's call of `init_process_group`; returns the call's number."""
+        """Records a call without telling listeners; returns its number."""
         self.write(entry)
-        self._calls += 1
-        return self._calls
+        self.calls += 1
+        return self.calls
 
     def finish(self) -> None:
         """Records that the program returned."""
@@ -131,6 +137,7 @@ def _sizes(sizes: list[int] | int | None, world: int) -> tuple[int, ...] | None:
 
 #: data pointer -> (the tensor, its number of elements, its name)
 _names: dict[int, tuple[weakref.ref[torch.Tensor], int, str]] = {}
+keep_per_rank(__name__, "_names", copied=True)
 
 
 def name_tensor(tensor: torch.Tensor, name: str) -> None:
@@ -162,6 +169,10 @@ def _name_of(tensor: torch.Tensor) -> str:
 
 
 _current: Ledger | None = None
+keep_per_rank(__name__, "_current")
+
+#: Whether torch's functions of this process are wrapped.
+_wrapped = False
 
 
 def current() -> Ledger:
@@ -187,6 +198,61 @@ def following(listener: Callable[[Collective], None]) -> Iterator[None]:
         _current.listeners.remove(listener)
 
 
+def number_of_call() -> int:
+    """The number of the recorded call that this rank makes now; UNKNOWN outside of one."""
+    return _current.calls if _current is not None and _within.active else UNKNOWN
+
+
+def note(
+    op: str,
+    group: tuple[str, tuple[int, ...]],
+    tensors: Sequence[torch.Tensor],
+    reduce: str,
+    root: int | None,
+) -> str:
+    """The line of the program that makes a call; for backends in Python.
+
+    Also records the call, unless it is part of one that is recorded: C++ code makes it, such as
+    the reducer of DistributedDataParallel.  Listeners only hear of what Python calls.  `group` is
+    the group's name and its members; `root` is a number in the group.
+    """
+    if _current is None:
+        return calling_lines()[0]
+    if _within.active:
+        return _current.site
+    tensor = tensors[0] if len(tensors) == 1 else None
+    name, ranks = group
+    entry = Collective(
+        group=name,
+        ranks=ranks,
+        op=op,
+        site=calling_lines()[0],
+        reduce=reduce,
+        root=None if root is None else ranks[root],
+        dtype="" if tensor is None else str(tensor.dtype).removeprefix("torch."),
+        shape=None if tensor is None else tuple(tensor.shape),
+    )
+    _current.join(entry)
+    return entry.site
+
+
+@contextlib.contextmanager
+def waiting(work: Any, call: int) -> Iterator[None]:
+    """Shows in the file `blocked` that this rank waits in this context for a Work object.
+
+    `call` is the number of the call that made it, if no call that is recorded has returned it.
+    """
+    if _current is None or _within.active:  # the call itself shows that it waits
+        yield
+        return
+    ledger, known = _current, _current.call_of(work)
+    ledger.blocked.enter(call if known == UNKNOWN else known)
+    try:
+        yield
+    finally:
+        ledger.blocked.leave()
+
+
 class _Within(threading.local):
     """Whether this thread is inside a recorded call: some collectives call others."""
 
@@ -197,42 +263,50 @@ _within = _Within()
 
 
 def install(path: Path, blocked: Path) -> Ledger:
-    """Makes this process record its collectives in the file `path` from now on.
+    """Makes this rank record its collectives in the file `path` from now on.
 
-    The file `blocked` shows the call in which the process waits.
+    The file `blocked` shows the call in which the calling thread, the rank's main one, waits.
     """
     global _current
     ledger = _current = Ledger(path, Blocked(blocked))
+    wrap()
+    return ledger
+
+
+def wrap() -> None:
+    """Wraps torch's functions, for all ranks of this process; once."""
+    global _wrapped
+    if _wrapped:
+        return
+    _wrapped = True
     for public, (op, describe) in DESCRIBE.items():
         original = getattr(c10d, public, None)
         if original is not None:  # the oldest supported torch lacks some of these names
-            recorded = _recorded(ledger, op, describe, original)
+            recorded = _recorded(op, describe, original)
             # Replace it in both modules: torch calls its own functions through the inner one.
             setattr(c10d, public, recorded)
             if hasattr(dist, public):
                 setattr(dist, public, recorded)
-    joined = _recorded_join(ledger, c10d.init_process_group)
-    c10d.init_process_group = dist.init_process_group = joined
-    batch = _recorded_batch(ledger, c10d.batch_isend_irecv)
+    c10d.init_process_group = dist.init_process_group = _recorded_join(c10d.init_process_group)
+    batch = _recorded_batch(c10d.batch_isend_irecv)
     c10d.batch_isend_irecv = dist.batch_isend_irecv = batch
-    setattr(c10d.Work, "wait", _recorded_wait(ledger, c10d.Work.wait))  # noqa: B010 - mypy
+    setattr(c10d.Work, "wait", _recorded_wait(c10d.Work.wait))  # noqa: B010 - mypy
     functional: Any = functional_collectives()
     if functional is not None:
-        _record_functional(ledger, functional)
-    return ledger
+        _record_functional(functional)
 
 
-def _record_functional(ledger: Ledger, functional: Any) -> None:
+def _record_functional(functional: Any) -> None:
     """Records the functional collectives, which are functions of the module `functional`."""
     for public, (op, describe) in FUNCTIONAL.items():
         original = getattr(functional, public, None)
         if original is not None:
-            setattr(functional, public, _recorded(ledger, op, describe, original))
-    functional.wait_tensor = _recorded_wait_tensor(ledger, functional.wait_tensor)
+            setattr(functional, public, _recorded(op, describe, original))
+    functional.wait_tensor = _recorded_wait_tensor(functional.wait_tensor)
 
 
 def _recorded(
-    ledger: Ledger, op: str, describe: Callable[..., Detail], original: Callable[..., Any]
+    op: str, describe: Callable[..., Detail], original: Callable[..., Any]
 ) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
@@ -246,6 +320,7 @@ def _recorded(
             # torch will reject this call with a better message than ours.  Call it outside of
             # the `except`, so that torch's error is not chained to ours.
             return original(*args, **kwargs)
+        ledger = current()
         call = ledger.record(op, detail) if dist.is_initialized() else UNKNOWN
         _within.active = True
         # A monitored_barrier has a timeout, so it never blocks forever.
@@ -262,12 +337,13 @@ def _recorded(
     return recorded
 
 
-def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_wait(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
         # A wait with a timeout never blocks forever.
         if torch.compiler.is_compiling() or args or kwargs or _within.active:
             return original(self, *args, **kwargs)
+        ledger = current()
         ledger.blocked.enter(ledger.call_of(self))
         try:
             return original(self)
@@ -277,11 +353,12 @@ def _recorded_wait(ledger: Ledger, original: Callable[..., Any]) -> Callable[...
     return wait
 
 
-def _recorded_wait_tensor(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_wait_tensor(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def wait_tensor(tensor: Any) -> Any:
         if torch.compiler.is_compiling() or _within.active:
             return original(tensor)
+        ledger = current()
         ledger.blocked.enter(UNKNOWN)
         try:
             return original(tensor)
@@ -291,10 +368,10 @@ def _recorded_wait_tensor(ledger: Ledger, original: Callable[..., Any]) -> Calla
     return wait_tensor
 
 
-def _recorded_batch(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_batch(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def recorded(p2p_op_list: list[Any]) -> Any:
-        calls = []
+        ledger, calls = current(), []
         for each in p2p_op_list:
             op = "send" if each.op.__name__ == "isend" else "recv"
             detail = Detail(each.tensor, each.group, peer=each.peer, tag=each.tag)
@@ -312,13 +389,13 @@ def _recorded_batch(ledger: Ledger, original: Callable[..., Any]) -> Callable[..
     return recorded
 
 
-def _recorded_join(ledger: Ledger, original: Callable[..., Any]) -> Callable[..., Any]:
+def _recorded_join(original: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(original)
-    world = int(os.environ["WORLD_SIZE"])
 
     @functools.wraps(original)
     def recorded(*args: Any, **kwargs: Any) -> Any:
         # Record the world size: ranks that disagree on it wait for each other forever.
+        ledger, world = current(), current_rank().world_size
         given = signature.bind_partial(*args, **kwargs).arguments
         size = given.get("world_size", -1)
         backend = given.get("backend") or "the default backend"

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.distributed import ReduceOp
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.compat.process_groups import group_of
+from pytest_trainsafe.compat.distributed.process_groups import group_of
 
 
 @dataclass(slots=True)

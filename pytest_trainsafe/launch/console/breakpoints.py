@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pytest_trainsafe.core.code_files import is_stdlib, line_of
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.launch.console.breakpoint_error import BreakpointError
 from pytest_trainsafe.launch.task import Task
 
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _PATIENCE = datetime.timedelta(days=7)
 
 _debugger: Debugger | None = None
+keep_per_rank(__name__, "_debugger")
 
 
 def install(task: Task, rank: int, group: Path) -> None:

@@ -21,7 +21,7 @@ def note(modules_before: set[str]) -> None:
 
     Skips the modules named in `modules_before`.
     """
-    from pytest_trainsafe.compat import process_groups  # imports torch
+    from pytest_trainsafe.compat.distributed import process_groups  # imports torch
 
     owners = [
         sys.modules["torch.distributed.distributed_c10d"],

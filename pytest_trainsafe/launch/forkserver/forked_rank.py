@@ -39,11 +39,7 @@ def run_rank(
     """
     code = 70  # EX_SOFTWARE, if this function itself fails
     try:
-        reaper = os.getppid()
-        os.setsid()
-        prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-        if os.getppid() != reaper:
-            os._exit(code)
+        detach()
         become(environ, cwd)
         sys.argv[:] = [rank.__file__, str(task_file)]
         before = set(sys.modules)
@@ -53,6 +49,15 @@ def run_rank(
     except BaseException:
         traceback.print_exc()
     rank.leave(code)
+
+
+def detach() -> None:
+    """Puts this process into a session of its own, which ends when its reaper does."""
+    reaper = os.getppid()
+    os.setsid()
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != reaper:
+        os._exit(70)
 
 
 def _prepared(gate: int) -> None:

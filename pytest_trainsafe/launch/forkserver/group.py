@@ -46,6 +46,7 @@ class _Request(msgspec.Struct):
     environ: dict[str, str]
     sys_path: list[str]
     cwd: str
+    threads: bool = False
 
 
 def serve(
@@ -139,6 +140,12 @@ def _answer(
         except namespace.NoNamespace as error:
             reaper.send(control, {"refused": f"no private network for the ranks: {error}"})
             return
+    if request.get("threads"):
+        children = _fork_process(request, [control], alive[1:])
+        os.close(request["gate"])
+        reaper.stay()
+        reaper.watch(control, alive, children)
+        return
     with listen() as listening:
         close = [control, listening]
         children = _fork_ranks(request, listening.getsockname()[1], close, alive[1:])
@@ -152,9 +159,8 @@ def _answer(
 def _fork_ranks(
     request: dict[str, Any], port: int, close: list[socket.socket], close_fds: list[int]
 ) -> dict[int, dict[str, object]]:
-    world, run_id = request["world_size"], uuid.uuid4().hex
     children: dict[int, dict[str, object]] = {}
-    for rank in range(world):
+    for rank, environ in enumerate(_environments(request, port)):
         pid = os.fork()
         if pid:
             children[pid] = {"rank": rank}
@@ -163,14 +169,39 @@ def _fork_ranks(
             each.close()
         for fd in close_fds:
             os.close(fd)
-        task_file = Path(request["task"])
-        environ = worker_environment(
+        run_rank(Path(request["task"]), rank, environ, request["cwd"], request["gate"])
+    return children
+
+
+def _fork_process(
+    request: dict[str, Any], close: list[socket.socket], close_fds: list[int]
+) -> dict[int, dict[str, object]]:
+    """Forks the one process of a group whose ranks are threads."""
+    pid = os.fork()
+    if not pid:
+        for each in close:
+            each.close()
+        for fd in close_fds:
+            os.close(fd)
+        from pytest_trainsafe.launch.threads.process import run_ranks
+
+        # There is no store at the port, because the ranks meet in memory.
+        environs = _environments(request, port=29500)
+        run_ranks(Path(request["task"]), environs, request["cwd"], request["gate"])
+    return {pid: {}}
+
+
+def _environments(request: dict[str, Any], port: int) -> list[dict[str, str]]:
+    """The environment of each rank, by rank."""
+    world, run_id, folder = request["world_size"], uuid.uuid4().hex, Path(request["task"]).parent
+    return [
+        worker_environment(
             request["environ"],
             rank=rank,
             world_size=world,
             port=port,
             run_id=run_id,
-            error_file=str(task_file.parent / f"rank{rank}" / "error.json"),
+            error_file=str(folder / f"rank{rank}" / "error.json"),
         )
-        run_rank(task_file, rank, environ, request["cwd"], request["gate"])
-    return children
+        for rank in range(world)
+    ]

@@ -27,6 +27,7 @@ from pytest_trainsafe.launch.protocol import Begun, Launcher, LaunchSetup
 from pytest_trainsafe.launch.resources.locks import wait_lock
 from pytest_trainsafe.launch.resources.namespace import is_private
 from pytest_trainsafe.launch.result import GroupResult
+from pytest_trainsafe.launch.supervise.shared import SharedProcess
 from pytest_trainsafe.launch.supervise.supervisor import Group
 from pytest_trainsafe.launch.supervise.unreachable import in_private_network
 from pytest_trainsafe.launch.task import Task
@@ -46,6 +47,8 @@ class WarmLauncher:
     """
 
     name = "warm"
+    #: Whether the ranks of a group are threads of one process (`launch/threads/`).
+    in_threads = False
 
     def __init__(
         self,
@@ -100,7 +103,8 @@ class WarmLauncher:
                 why = f"there is no fork server: {_given_up(self.address) or error}"
                 break
             folder = processes.folder
-            with Group(processes, folder, task.world_size, attendance) as group:
+            shared = SharedProcess(folder) if self.in_threads else None
+            with Group(processes, folder, task.world_size, attendance, shared) as group:
                 group.wait(
                     timeout=timeout,
                     startup_timeout=self.startup_timeout,
@@ -147,6 +151,7 @@ class WarmLauncher:
                 folder,
                 os.environ if environ is None else environ,
                 private=is_private(self.network),
+                in_threads=self.in_threads,
             )
         except BaseException:
             shutil.rmtree(folder, ignore_errors=True)
@@ -196,7 +201,14 @@ class Forked:
     """
 
     def __init__(
-        self, address: str, task: Task, folder: Path, environ: Mapping[str, str], *, private: bool
+        self,
+        address: str,
+        task: Task,
+        folder: Path,
+        environ: Mapping[str, str],
+        *,
+        private: bool,
+        in_threads: bool = False,
     ) -> None:
         self.reaper = 0
         self.folder = folder
@@ -210,6 +222,7 @@ class Forked:
             "cwd": task.cwd or os.getcwd(),
             "sys_path": list(task.sys_path),
             "private": private,
+            "threads": in_threads,
         }
         self.control = connect(address)
         try:
@@ -300,11 +313,11 @@ def _warn(text: str) -> None:
 
 def make(setup: LaunchSetup, stop: threading.Event) -> WarmLauncher:
     """The launcher `warm` of this pytest process; all processes of a run share one fork server."""
-    address, server = _serve(setup, stop)
+    address, server = fork_server(setup, stop)
     return WarmLauncher(address, network=setup.network, warn=setup.tell, server=server)
 
 
-def _serve(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer | None]:
+def fork_server(setup: LaunchSetup, stop: threading.Event) -> tuple[str, WarmServer | None]:
     """The address of the run's fork server, and the server if this process started it."""
     if setup.controller == os.getpid():
         server = early.take() or WarmServer.start()

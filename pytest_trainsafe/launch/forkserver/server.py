@@ -47,6 +47,7 @@ _PRELOAD = (
     *("pytest_trainsafe.annotations.declared",),
     *("pytest_trainsafe.frameworks.torch_native.adapter",),
     *("pytest_trainsafe.frameworks.deepspeed.adapter",),
+    *("pytest_trainsafe.launch.threads.process",),
     *("pytest_trainsafe.launch.forkserver.group", "pytest_trainsafe.launch.resources.temporary"),
 )
 

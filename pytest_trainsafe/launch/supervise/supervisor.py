@@ -26,6 +26,7 @@ from pytest_trainsafe.launch.console.attend import Attendance
 from pytest_trainsafe.launch.files import OUTCOME_PREFIX, Outcome, RankFiles
 from pytest_trainsafe.launch.resources import temporary
 from pytest_trainsafe.launch.supervise.processes import Processes
+from pytest_trainsafe.launch.supervise.shared import SharedProcess
 from pytest_trainsafe.launch.supervise.watching import Idle, Suspended, is_suspended, resume
 
 _POLL = 0.05
@@ -69,7 +70,8 @@ class Supervision:
     not all ranks began in time ("startup"), ranks are "stuck" in calls that cannot complete, a rank
     or the launcher is "suspended" by a signal, the "launcher" itself ended, or the caller made a
     "request".  `problem` says how the reaper died, if it did, or that the launcher is suspended,
-    and `refused` why the reaper did not start the group.
+    and `refused` why the reaper did not start the group.  `told` are sentences of ranks that share
+    a process on why they are stuck.
     `leftovers` are processes that had to be killed at the end; `log` is the launcher's output.
     """
 
@@ -81,12 +83,14 @@ class Supervision:
     log: str = ""
     problem: str = ""
     refused: str = ""
+    told: tuple[str, ...] = ()
 
 
 class Group:
     """A running group.  Leaving the `with` block ends all its processes.
 
-    `attendance` shows the ranks' output, and lets one of them debug; None for neither.
+    `attendance` shows the ranks' output, and lets one of them debug; None for neither.  `shared` is
+    set if all ranks are threads of one process.
     """
 
     def __init__(
@@ -95,6 +99,7 @@ class Group:
         folder: Path,
         world: int,
         attendance: Attendance | None = None,
+        shared: SharedProcess | None = None,
     ) -> None:
         self.state = Supervision(time.monotonic())
         self.state.ranks = [RankState(rank, RankFiles(folder, rank)) for rank in range(world)]
@@ -105,6 +110,7 @@ class Group:
         self._silent = False
         self._processes = processes
         self._attendance = attendance
+        self._shared = shared
         self._control = processes.control
         self._control.setblocking(False)
         os.set_blocking(processes.output, False)
@@ -172,7 +178,9 @@ class Group:
                     stopped = pid
                 else:
                     resume(pid)  # the reaper, which is not part of the program
-            if not running:
+            if state.told:
+                state.reason = "stuck"
+            elif not running:
                 state.reason = "failed" if failed else "done"
             elif self._launcher_exit is not None or self._left_alone:
                 state.reason = "failed" if failed and not self._left_alone else "launcher"
@@ -199,7 +207,8 @@ class Group:
             rank.suspended = rank.running and is_suspended(rank.pid)
             # Read it now: calls fail while the group is being ended, because peers are gone.
             rank.wait_state = read_wait_state(rank.files.blocked)
-        if state.reason != "request":  # the caller does not need evidence
+        # The caller does not need evidence, and ranks that share a process have given it.
+        if state.reason != "request" and not state.told:
             self._collect_evidence()
         for pid in (self._processes.launcher(), self._processes.reaper):
             resume(pid)
@@ -236,8 +245,21 @@ class Group:
             # In this order: a rank writes its outcome before its process ends.
             if rank.outcome is None:
                 rank.outcome = rank.files.read_outcome()
-            if ended and rank.exited_at is None:
+            if ended and rank.exited_at is None and self._ends(rank):
                 rank.exited_at = time.monotonic()
+
+    def _ends(self, rank: RankState) -> bool:
+        """Whether the end of a process is the end of this rank.
+
+        If ranks share a process that died, the one whose turn it was is the one that died.
+        """
+        if self._shared is None:
+            return True
+        self.state.told = self.state.told or self._shared.stuck() or ()
+        if rank.outcome is None and (self.state.told or rank.rank != self._shared.turn()):
+            return False
+        rank.exit_code = self._launcher_exit if rank.outcome is None else None
+        return True
 
     def _take(self, message: dict[str, object]) -> None:
         """Updates the state by one message of the reaper."""
@@ -248,6 +270,10 @@ class Group:
                 self._launcher_exit = 0
         elif "exit" in message:
             self._launcher_exit = int(str(message["exit"]))
+            if self._shared is not None:
+                for rank in state.ranks:
+                    if rank.exited_at is not None and rank.outcome is None:
+                        rank.exit_code = self._launcher_exit
         elif "refused" in message:
             state.refused = str(message["refused"])
             self._launcher_exit = 0

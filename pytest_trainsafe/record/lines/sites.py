@@ -20,8 +20,9 @@ from torch import nn
 from torch.distributed import distributed_c10d as c10d
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_trainsafe.compat.parallel import APPLIED_BY, ComposableState
+from pytest_trainsafe.compat.distributed.parallel import APPLIED_BY, ComposableState
 from pytest_trainsafe.core.code_files import calling_lines, owner_of
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.record.lines.placements import Placements
 from pytest_trainsafe.trace.facts import SetUp, Site, What
 from pytest_trainsafe.trace.writer import RankWriter
@@ -120,9 +121,12 @@ class Sites:
             classes.append((ComposableState, "wrapper"))
         before = [(cls, cls.__dict__.get("__init__")) for cls, _ in classes]
         for cls, what in classes:
+            replacing(cls, "__init__")
             cls.__init__ = self._watched(cls.__init__, what)
         makes, ddp = c10d.new_group, cast(Any, DistributedDataParallel)
         unsynced = ddp.no_sync
+        for owner, name in ((ddp, "no_sync"), (c10d, "new_group"), (dist, "new_group")):
+            replacing(owner, name)
         ddp.no_sync = self._watched(unsynced, "no_sync")
         c10d.new_group = dist.new_group = self._watched(makes, "group", "new_group")
         try:

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from pytest_trainsafe.compat.parallel import active_wrapper
+from pytest_trainsafe.compat.distributed.parallel import active_wrapper
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.record.clock import Clock, ProgramError, in_backward

@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 
 import torch.distributed as dist
 
-from pytest_trainsafe.compat.process_groups import default_store
+from pytest_trainsafe.compat.distributed.process_groups import default_store
 from pytest_trainsafe.core.indices import local_shape, logical_shape, scale_shape, split_flat
 from pytest_trainsafe.core.layout import Layout, Sizes, Slices, Split
 from pytest_trainsafe.core.mesh import OverMesh, coordinates_over, elsewhere, rank_at

@@ -7,6 +7,7 @@ was given is recorded.  Called by the recorder, after the first step.
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +25,10 @@ from pytest_trainsafe.trace.writer import RankWriter
 NAMES = 0.5
 
 
+#: Those of all ranks of this process: what other ranks watch is not beside this one's model.
+_all: weakref.WeakSet[Beside] = weakref.WeakSet()
+
+
 class Beside:
     """What a rank's program keeps beside the model that `ctx.watch` was given."""
 
@@ -35,18 +40,19 @@ class Beside:
         gc.freeze()
         self._writer = writer
         self._parts: list[nn.Module] = []
-        self._parameters: Mapping[str, torch.Tensor] = {}
+        self._weights: Mapping[str, torch.Tensor] = {}
+        _all.add(self)
 
     def watch(
         self, parts: Iterable[tuple[str, nn.Module]], parameters: Mapping[str, torch.Tensor]
     ) -> None:
         """Remembers the watched modules and their parameters."""
-        self._parts, self._parameters = [part for _, part in parts], parameters
+        self._parts, self._weights = [part for _, part in parts], parameters
 
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
         gc.collect()  # when garbage goes differs from Run to Run
-        for owner, weights in found_beside(self._parts, self._parameters):
+        for owner, weights in found_beside(self._parts, self._weights, self._elsewhere()):
             name = "a list with the shapes of the weights"
             if isinstance(owner, nn.Module):
                 name = f"the module {type(owner).__qualname__}"
@@ -61,11 +67,15 @@ class Beside:
         """
         if number == 0 and self._notes and self._parts:
             found = [
-                *added(self._parts, self._parameters),
-                *unwatched(self._parts, self._parameters),
+                *added(self._parts, self._weights),
+                *unwatched(self._parts, self._weights, self._elsewhere()),
             ]
             for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
+
+    def _elsewhere(self) -> list[torch.Tensor]:
+        """The parameters that other ranks of this process watch."""
+        return [each for other in _all if other is not self for each in other._weights.values()]
 
 
 def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
@@ -89,13 +99,18 @@ def added(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) ->
         )
 
 
-def unwatched(parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]) -> Iterator[str]:
+def unwatched(
+    parts: Sequence[nn.Module],
+    parameters: Mapping[str, torch.Tensor],
+    elsewhere: Iterable[torch.Tensor] = (),
+) -> Iterator[str]:
     """Sentences about modules and dicts with weights of their own that the recorder does not see.
 
-    `parts` are the watched modules, and `parameters` their parameters by name.
+    `parts` are the watched modules, and `parameters` their parameters by name.  Parameters that are
+    watched `elsewhere` do not count.
     """
     classes = {type(each) for part in parts for each in part.modules()}
-    for each in found_beside(parts, parameters):
+    for each in found_beside(parts, parameters, elsewhere):
         count = len(each.weights)
         if isinstance(each.owner, nn.Module):
             which = "another" if type(each.owner) in classes else "the"
@@ -118,11 +133,13 @@ class Kept(NamedTuple):
 
 
 def found_beside(
-    parts: Sequence[nn.Module], parameters: Mapping[str, torch.Tensor]
+    parts: Sequence[nn.Module],
+    parameters: Mapping[str, torch.Tensor],
+    elsewhere: Iterable[torch.Tensor] = (),
 ) -> Iterator[Kept]:
     """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
     known = {id(each) for each in parameters.values()}
-    memory = {_address(each) for each in parameters.values()}
+    memory = {_address(each) for each in (*parameters.values(), *elsewhere)}
     modules, dicts, lists = _objects()
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 
 from pytest_trainsafe.compat.training import replaced_scalar_dtype
+from pytest_trainsafe.core.rank.state import replacing
 
 #: The dtypes of a Run that become torch's default dtype.
 _WIDE = (torch.float64, torch.float32)
@@ -60,6 +61,7 @@ class ProgramDefault:
     def _hidden(self, own: torch.dtype) -> Iterator[None]:
         self._own = own
         set_default = torch.set_default_dtype
+        replacing(torch, "set_default_dtype")
         torch.set_default_dtype = self._set
         self._set_default = set_default
         try:

@@ -33,6 +33,13 @@ from pytest_trainsafe.compat.dispatch_modes import (
 )
 from pytest_trainsafe.compat.operators import redispatch_of, replaced_in_functional
 from pytest_trainsafe.compat.tensors import without_torch_function
+from pytest_trainsafe.core.rank.state import replacing
+from pytest_trainsafe.record.program_dtype.interception import (
+    Drawing,
+    Interception,
+    Through,
+    active,
+)
 
 #: The classes of tensors that are not subclasses with code of their own.
 PLAIN = frozenset({torch.Tensor, torch.nn.Parameter})
@@ -159,16 +166,8 @@ NOT_DRAWING = (
     "_scaled_dot_product_flash_attention.quantized",
 )
 
-#: Called instead of an operator, with its name, a callable that runs the operator itself, the
-#: dispatch keys that this callable takes first, and the operator's arguments.
-Drawing = Callable[[str, Callable[..., Any], Any, tuple[Any, ...], dict[str, Any]], Any]
-
 #: Called instead of a dropout, with a callable that runs it and the tensor to drop from.
 Dropping = Callable[[Callable[[], torch.Tensor], torch.Tensor], torch.Tensor]
-
-#: Returns what runs instead of a callable that runs a random operator, from the operator and the
-#: callable.
-Through = Callable[[Any, Callable[..., Any]], Callable[..., Any]]
 
 #: The library that lets all other operators fall through. It is never removed, because threads that
 #: the program leaves behind still include the key.
@@ -216,19 +215,6 @@ def intercepted(
     """
     key = keys.key_named(KEY_NAME)
     let_others_through()
-    library: Any = torch.library.Library
-    kernels = library("aten", "IMPL")
-    below = keys.keys_below(key)
-    whole = [(name, name, False) for name in OPERATORS]
-    made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
-    drawn_by: dict[Any, str] = {}
-    for name, drawn, composite in (*whole, *made):
-        base, _, overload = name.partition(".")
-        operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
-        if operator is not None:
-            drawn_by[operator] = drawn
-            kernel = _kernel(drawn, operator, drawing, through, key, below, composite, drawn_by)
-            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
     hook = threading.getprofile()
 
     def in_thread(frame: FrameType, event: str, arg: object) -> None:
@@ -236,17 +222,18 @@ def intercepted(
         keys.include(key, True)
 
     if hook is None:
+        replacing(threading, "_profile_hook")
         threading.setprofile(in_thread)
     dropout: AbstractContextManager[None] = nullcontext()
     if dropping is not None:
         dropout = replaced_in_functional("dropout", partial(_dropout, dropping=dropping, key=key))
     try:
-        with dropout, keys.including(key):
+        used = _kernels.used(key, Interception(drawing, through))
+        with dropout, used, keys.including(key):
             yield
     finally:
         if hook is None:
             threading.setprofile(None)
-        keys.remove_kernels(kernels)
 
 
 @contextmanager
@@ -262,38 +249,77 @@ def _undisturbed(
     return call(keys, *args, **kwargs)
 
 
+class _Kernels:
+    """The kernels of this process, which exist while any of its ranks intercepts operators."""
+
+    def __init__(self) -> None:
+        self._library: Any = None
+        self._users = 0
+
+    @contextmanager
+    def used(self, key: Any, interception: Interception) -> Iterator[None]:
+        """Intercepts the operators of this rank."""
+        if self._users == 0:
+            self._library = _register(key)
+        self._users += 1
+        try:
+            with interception.active():
+                yield
+        finally:
+            self._users -= 1
+            if self._users == 0:
+                keys.remove_kernels(self._library)
+
+
+_kernels = _Kernels()
+
+
+def _register(key: Any) -> Any:
+    """Registers a kernel for each random operator; returns the library that holds them."""
+    library: Any = torch.library.Library
+    kernels = library("aten", "IMPL")
+    below = keys.keys_below(key)
+    whole = [(name, name, False) for name in OPERATORS]
+    made = [(name, inner, True) for inner, names in COMPOSITE.items() for name in names]
+    drawn_by: dict[Any, str] = {}
+    for name, drawn, composite in (*whole, *made):
+        base, _, overload = name.partition(".")
+        operator = getattr(getattr(torch.ops.aten, base, None), overload or "default", None)
+        if operator is not None:
+            drawn_by[operator] = drawn
+            kernel = _kernel(drawn, operator, key, below, composite, drawn_by)
+            kernels.impl(name, kernel, KEY_NAME, with_keyset=True)
+    return kernels
+
+
 def _kernel(
-    name: str,
-    operator: Any,
-    drawing: Drawing,
-    through: Through | None,
-    key: Any,
-    below: Any,
-    composite: bool,
-    drawn_by: Mapping[Any, str],
+    name: str, operator: Any, key: Any, below: Any, composite: bool, drawn_by: Mapping[Any, str]
 ) -> Any:
     redispatch = redispatch_of(operator)
-    run = redispatch if through is None else through(operator, redispatch)
     exclude = keys.exclude
 
     def kernel(keyset: Any, *args: Any, **kwargs: Any) -> Any:
+        mine = active()
+        if mine is None:  # a thread that the program left behind
+            return redispatch(keyset & below, *args, **kwargs)
         subclass = False
         for value in args:
             if type(value) not in NOT_SUBCLASSES and isinstance(value, torch.Tensor):
                 if keys.has_own_code(value):
-                    with innermost(_Inside(drawing, drawn_by, through)):
+                    with innermost(_Inside(mine.drawing, drawn_by, mine.through)):
                         return redispatch(keyset & below, *args, **kwargs)
                 subclass = True
         if composite and (not modes_active() or on_fake_tensors()):
             # The operators that it calls are intercepted instead.
             return redispatch(keyset & below, *args, **kwargs)
+        run = mine.run(operator, redispatch)
         exclude(key, True)
         try:
             if subclass:
                 # Reading an attribute of the tensor must not call the `__torch_function__` of it.
                 with without_torch_function():
-                    return drawing(name, run, keyset & below, args, kwargs)
-            return drawing(name, run, keyset & below, args, kwargs)
+                    return mine.drawing(name, run, keyset & below, args, kwargs)
+            return mine.drawing(name, run, keyset & below, args, kwargs)
         finally:
             exclude(key, False)
 

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from pytest_trainsafe.compat.files import noted_saves
 from pytest_trainsafe.core.code_files import is_project_path
+from pytest_trainsafe.core.rank.state import keep_per_rank
 
 #: Files of the kernel, which are no data of the project.
 _KERNEL = ("/proc/", "/sys/", "/dev/")
@@ -41,6 +42,7 @@ class FileNotes(Protocol):
 
 _active: Files | None = None
 _installed = False
+keep_per_rank(__name__, "_active")
 
 
 class Files:

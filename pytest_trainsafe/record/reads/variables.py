@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from pytest_trainsafe.core.code_files import owner_of
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.record.reads.notes import EVERY_VARIABLE
 
 _STDLIB = sysconfig.get_path("stdlib") + os.sep
@@ -46,6 +47,8 @@ def noted(note: Callable[[str], None]) -> Iterator[None]:
             note(EVERY_VARIABLE)
         return walk(self)
 
+    for name in ("__getitem__", "__iter__"):
+        replacing(kind, name)
     kind.__getitem__, kind.__iter__ = getitem, iterate
     try:
         yield

@@ -18,6 +18,8 @@ from typing import Any, Literal
 
 import torch
 
+from pytest_trainsafe.core.rank.state import keep_per_rank, replacing
+
 How = Literal["norm", "value", "nothing"]
 
 
@@ -43,6 +45,7 @@ Listener = Callable[[Clip], None]
 
 #: Called with every clip; None while nothing is recorded.
 _listener: Listener | None = None
+keep_per_rank(__name__, "_listener")
 
 #: The clip functions of torch.nn.utils, and how each of them clips.
 _FUNCTIONS: dict[str, How] = {
@@ -124,6 +127,7 @@ def _wrapped(name: str, function: Any, how: How, caller: _Caller) -> Iterator[No
     cells = [c for c in function.__closure__ or () if inspect.isfunction(c.cell_contents)]
     if len(cells) == 1:
         actual = cells[0].cell_contents
+        replacing(cells[0], "cell_contents")
         cells[0].cell_contents = _watched(actual, name, how, caller)
         try:
             yield
@@ -134,6 +138,7 @@ def _wrapped(name: str, function: Any, how: How, caller: _Caller) -> Iterator[No
     replaced = [(o, n) for o in owners for n, value in vars(o).items() if value is function]
     watched = _watched(function, name, how, caller)
     for owner, attribute in replaced:
+        replacing(owner, attribute)
         setattr(owner, attribute, watched)
     try:
         yield

@@ -11,6 +11,7 @@ from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import GroupResult, Task
 from pytest_trainsafe.launch.choose import Launchers
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
+from pytest_trainsafe.launch.protocol import CountsSlots
 from pytest_trainsafe.launch.resources.leases import Leases
 from pytest_trainsafe.runs.progress.board import TRAINING, WAITING, Enter
 
@@ -39,6 +40,7 @@ class Groups:
             note,
             settings.network,
             settings.launchers,
+            settings.max_threads,
         )
 
     def launch(
@@ -60,10 +62,11 @@ class Groups:
         """
         stop = stop or self.stop
         launcher = self.launchers.of(script=script, stop=self.stop)
+        slots = launcher.slots(task) if isinstance(launcher, CountsSlots) else task.world_size
         with (
             PreforkedGroup(launcher, task, workdir, environ) as preforked,
             self.leases.take(
-                *(task.world_size, task.device, stop, preforked.begin, joined),
+                *(slots, task.device, stop, preforked.begin, joined),
                 waits=lambda runs: enter(WAITING, runs),
             ) as lease,
         ):

@@ -10,7 +10,7 @@ from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
-from pytest_trainsafe.judges.compare.ladder.judgement import lead_of
+from pytest_trainsafe.judges.compare.judgement import lead_of
 
 
 def divided(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch.distributed._functional_collectives as funcol
 from torch.distributed import distributed_c10d as c10d
 
-from pytest_trainsafe.launch.collectives.ledger import Ledger, _recorded
+from pytest_trainsafe.launch.collectives.ledger import _recorded
 from pytest_trainsafe.launch.collectives.ledger_describe import DESCRIBE, FUNCTIONAL, Detail
 
 CALLS = [
@@ -37,7 +37,7 @@ def test_an_error_that_torch_raises_has_no_error_of_the_ledger_as_context() -> N
     def describe(tensor: object) -> Detail:
         raise TypeError("describe() got an unexpected keyword argument")
 
-    recorded = _recorded(cast(Ledger, None), "gather", describe, gather)
+    recorded = _recorded("gather", describe, gather)
 
     with pytest.raises(TypeError, match="of torch says") as raised:
         recorded("no tensor")

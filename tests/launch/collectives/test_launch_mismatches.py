@@ -6,10 +6,14 @@ import re
 from collections.abc import Callable
 
 import launch_programs
-from launch_programs import Launch
+import pytest
+from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import raise_for_failure
 from pytest_trainsafe.launch.collectives.flight import read_flight
+
+# What gloo and torch's flight recorder do; `threads/` has the tests of ranks that are threads.
+pytestmark = pytest.mark.parametrize("launcher", PROCESSES, indirect=True)
 
 Failure = Callable[..., str]
 SAME = "collective mismatch: collective {} of the group of ranks [0, 1] differs"

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import torch
 
 from pytest_trainsafe.compat.compiler import skip_now
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import Target, subclasses
 from pytest_trainsafe.record.clock import ProgramError
 
@@ -86,6 +87,7 @@ class Patches:
         # torch.compile skips wrappers but still compiles the functions that wrappers call.  Before
         # `nn.Module.__call__` is exchanged, since the compiler stores that when it is imported.
         skip_now(_CODE)
+        replacing(_Active, "runner")
         _Active.runner = runner
         try:
             self.add(targets)
@@ -122,6 +124,7 @@ class Patches:
         if getattr(original, "hooked", False):  # by Optimizer.profile_hook_step
             cell = _cell_of(original)
             if cell is not None:
+                replacing(cell, "cell_contents")
                 inner = cell.cell_contents
                 cell.cell_contents = _wrapper_of(target, inner)
                 self._cells.append((cell, inner, cell.cell_contents))
@@ -129,6 +132,7 @@ class Patches:
         self._exchange(owner, name, present, _wrapper_of(target, original))
 
     def _exchange(self, owner: Any, name: str, present: Any, wrapper: Any) -> None:
+        replacing(owner, name)
         setattr(owner, name, wrapper)
         self._exchanged.append((owner, name, present, wrapper))
 

@@ -13,6 +13,7 @@ from typing import Any, Protocol, TypeVar
 import torch
 import torch.distributed as dist
 
+from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.usage import shown
 from pytest_trainsafe.errors import (
     ArgumentError,
@@ -385,7 +386,8 @@ def _place() -> tuple[int, int]:
     """The rank of this process and the world size."""
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    me = current_rank()
+    return me.rank, me.world_size
 
 
 def _require_step(method: str, step: object) -> None:

@@ -4,8 +4,7 @@ An operation is a torch operator or a random draw. `plan` determines from the op
 checkpoint must contain (DETrain, section 4). A variable is the memory of a tensor, or a random
 number generator; its number is its index in `Recording.variables`. Values in NumPy arrays and
 Python objects are not recorded, except for random draws. A regenerated function is a function that
-the program passes to `ReplayCheckpoint.regenerates`: a restarted program repeats its calls, so that
-it draws the same random numbers again.
+the program passes to `ReplayCheckpoint.regenerates`: a restarted program repeats its draws.
 """
 
 from __future__ import annotations
@@ -27,6 +26,7 @@ from torch.utils.data import sampler
 from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode
 from pytest_trainsafe.compat.operators import schema_of, tree_flatten_with_path, tree_leaves
 from pytest_trainsafe.compat.tensors import address_of, local_part
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.replay.rng.instrument import frames
 from pytest_trainsafe.judges.replay.rng.instrument.functions import Functions
@@ -376,6 +376,7 @@ class OperationRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 _current: OperationRecorder | None = None
+keep_per_rank(__name__, "_current")
 
 
 def current_recorder() -> OperationRecorder | None:
@@ -442,9 +443,5 @@ def _key_of(generator: Any) -> object:
 
 
 def _tensors(values: Any) -> list[torch.Tensor]:
-    found = []
-    for value in tree_leaves(values):
-        local = local_part(value, value)
-        if isinstance(local, torch.Tensor) and not local.is_meta:
-            found.append(local)
-    return found
+    parts = (local_part(value, value) for value in tree_leaves(values))
+    return [each for each in parts if isinstance(each, torch.Tensor) and not each.is_meta]

@@ -10,6 +10,7 @@ from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
+from pytest_trainsafe.core.rank.state import keep_per_rank
 from pytest_trainsafe.judges.replay.checkpoints.events import ReplayCheckpointEvent, RestartEvent
 from pytest_trainsafe.judges.replay.rng.instrument.ledger import RngLedger
 from pytest_trainsafe.judges.replay.rng.instrument.no_ledger import NoLedger
@@ -18,6 +19,7 @@ from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.trace.writer import RankWriter
 
 _current: RecordedRun | None = None
+keep_per_rank(__name__, "_current")
 
 
 @dataclass(frozen=True, slots=True)

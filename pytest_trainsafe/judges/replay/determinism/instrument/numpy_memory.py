@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from pytest_trainsafe.core.code_files import owner_of
+from pytest_trainsafe.core.rank.state import keep_per_rank, replacing
 
 #: NumPy keeps blocks of fewer bytes than this.
 _KEPT = 1024
@@ -26,6 +27,7 @@ _NAMES = ("empty", "empty_like")
 
 #: The byte to fill with; None outside of the context.
 _byte: int | None = None
+keep_per_rank(__name__, "_byte")
 
 
 def _filling(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -63,6 +65,7 @@ def filled(environ: Sequence[tuple[str, str]]) -> Iterator[None]:
         return
     _byte = byte
     for name, _, wrapper in _WRAPPERS:
+        replacing(np, name)
         setattr(np, name, wrapper)
     try:
         yield

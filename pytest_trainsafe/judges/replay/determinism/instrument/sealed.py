@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.core.rank import current_rank
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.judges.replay.determinism.instrument.outside_reads import program_frame
 
 #: The time at which a sealed program begins, and how far each reading of a clock advances it, both
@@ -38,7 +40,7 @@ def sealed(wanted: bool = True) -> Iterator[None]:
         yield
         return
     # Ranks get different values, as they do otherwise: they may name files by them.
-    rank = int(os.environ.get("RANK", "0"))
+    rank = current_rank().rank
     entropy = random.Random(rank)
     now = _BEGIN
     on = True
@@ -88,6 +90,7 @@ def sealed(wanted: bool = True) -> Iterator[None]:
     ]
     with contextlib.ExitStack() as undo:
         for owner, name, function in replaced:
+            replacing(owner, name)
             undo.callback(setattr, owner, name, getattr(owner, name))
             setattr(owner, name, function)
         try:

@@ -16,6 +16,8 @@ from torch.amp.grad_scaler import GradScaler
 from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import Sampler
 
+from pytest_trainsafe.core.rank.state import replacing
+
 #: Objects of these classes, and of classes derived from them, are found.
 CLASSES: tuple[type, ...] = (LRScheduler, GradScaler, Sampler)
 
@@ -54,6 +56,7 @@ class Objects:
         if name in vars(cls) and not any(known[:2] == (cls, name) for known in self._replaced):
             original = vars(cls)[name]
             self._replaced.append((cls, name, original))
+            replacing(cls, name)
             setattr(cls, name, around(original))
 
     def _watched(self, original: Callable[..., None]) -> Callable[..., None]:

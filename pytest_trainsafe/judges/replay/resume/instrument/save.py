@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from pytest_trainsafe.core.rank import current_rank
 from pytest_trainsafe.core.usage import excerpt, listing, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 
@@ -231,9 +232,10 @@ def _alone_or_together() -> Iterator[None]:
 def _rank() -> tuple[int, int]:
     """The number of this rank, and the number of ranks.
 
-    They are read from the launcher's variables if torch.distributed is not initialised, because a
+    They are the launcher's if torch.distributed is not initialised, because a
     program may load before that.
     """
     if dist.is_available() and dist.is_initialized():
         return dist.get_rank(), dist.get_world_size()
-    return int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    me = current_rank()
+    return me.rank, me.world_size

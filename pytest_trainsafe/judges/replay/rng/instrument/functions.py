@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.core.rank.state import replacing
 from pytest_trainsafe.trace.rng.events import NUMPY, PYTHON
 from pytest_trainsafe.trace.rng.states import numpy_random
 
@@ -87,6 +88,7 @@ class Functions:
         if original is not None:
             self._originals.append((module, name, original))
             _wrappers.append(wrapper(original))
+            replacing(module, name)
             setattr(module, name, _wrappers[-1])
 
     def _draws(self, generator: str, name: str) -> Callable[[Any], Any]:

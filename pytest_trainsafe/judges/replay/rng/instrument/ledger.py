@@ -36,6 +36,7 @@ from pytest_trainsafe.record.adapter import Adapter, adapters
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.model.evaluating import Evaluating
 from pytest_trainsafe.record.program_dtype import random_operators
+from pytest_trainsafe.record.program_dtype.interception import Through
 from pytest_trainsafe.trace.rng.events import (
     NUMPY,
     PYTHON,
@@ -79,7 +80,7 @@ class RngLedger:
         self._streams: list[Callable[[], str]] | None = None
 
     @contextmanager
-    def recording(self, through: random_operators.Through | None = None) -> Iterator[None]:
+    def recording(self, through: Through | None = None) -> Iterator[None]:
         """Records draws in this context; `through` replaces what runs an operator of torch."""
         with ExitStack() as around:
             why = random_operators.why_not()

@@ -8,7 +8,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from torch import nn
 
 from pytest_trainsafe.judges.replay.rng.instrument.noted import EventSink
-from pytest_trainsafe.record.program_dtype.random_operators import Through, drawn_through
+from pytest_trainsafe.record.program_dtype.interception import Through
+from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, Phase
 
 

@@ -1,0 +1,310 @@
+"""Exchanges what belongs to a rank although the whole process shares it, when another rank runs.
+
+The states of random generators, the default dtype, the environment, standard output and standard
+error, modules of the program, and the attributes that `core/rank/state.py` names.  Grad mode,
+autocast, torch's modes and the number of threads belong to a thread already.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import faulthandler
+import os
+import random
+import sys
+import warnings
+from collections.abc import Callable, Mapping
+from typing import IO, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+
+from pytest_trainsafe.compat.distributed.rank_worlds import DTENSOR_RANDOM, WORLD, RankWorld
+from pytest_trainsafe.core.rank import state as rank_state
+from pytest_trainsafe.core.rank.state import ABSENT, keep_per_rank
+from pytest_trainsafe.launch.threads.imports import ImportNotes
+from pytest_trainsafe.launch.threads.modules import ProgramModules
+
+#: What torch and Python keep for a process.
+keep_per_rank(WORLD[0], *WORLD[1])
+keep_per_rank(DTENSOR_RANDOM[0], *DTENSOR_RANDOM[1])
+keep_per_rank(
+    "torch.nn.modules.module",
+    *("_global_backward_pre_hooks", "_global_backward_hooks", "_global_forward_pre_hooks"),
+    *("_global_forward_hooks", "_global_forward_hooks_always_called"),
+    *("_global_forward_hooks_with_kwargs", "_global_buffer_registration_hooks"),
+    "_global_is_full_backward_hook",
+    *("_global_module_registration_hooks", "_global_parameter_registration_hooks"),
+    copied=True,
+)
+keep_per_rank(
+    "torch.optim.optimizer",
+    *("_global_optimizer_pre_hooks", "_global_optimizer_post_hooks"),
+    copied=True,
+)
+keep_per_rank("sys", "stdout", "stderr", "stdin", "excepthook", "breakpointhook")
+keep_per_rank("sys", "argv", "path", copied=True)
+
+#: NumPy's stubs do not export its functions for the global generator.
+_numpy: Any = np.random
+
+#: torch's own functions: a recorder replaces them while a rank runs.
+_set_default_dtype, _get_rng = torch.set_default_dtype, torch.default_generator.get_state
+
+
+class Part(Protocol):
+    """One part of the state of a process."""
+
+    def initial(self) -> Any:
+        """The state in which a rank begins."""
+        ...
+
+    def save(self) -> Any:
+        """The state now."""
+        ...
+
+    def restore(self, state: Any) -> None:
+        """Makes the process have a state that `save` or `initial` returned."""
+        ...
+
+
+class Exchange:
+    """The states of the ranks that do not run; passed to `Turns`."""
+
+    def __init__(self, parts: list[Part]) -> None:
+        self._parts = parts
+        self._states: dict[int, list[Any]] = {}
+
+    def prepare(self, rank: int, adapt: Callable[[], None]) -> None:
+        """Makes the state in which a rank begins: the initial one, changed by `adapt`."""
+        before = [part.save() for part in self._parts]
+        self._restore([part.initial() for part in self._parts])
+        adapt()
+        self._states[rank] = [part.save() for part in self._parts]
+        self._restore(before)
+
+    def __call__(self, before: int | None, after: int) -> None:
+        """Ends the turn of the rank `before`, unless it has ended, and begins that of `after`."""
+        if before is not None:
+            self._states[before] = [part.save() for part in self._parts]
+        self._restore(self._states.pop(after))
+
+    def _restore(self, states: list[Any]) -> None:
+        for part, state in zip(self._parts, states, strict=True):
+            part.restore(state)
+
+
+class Generators:
+    """The default generators of torch and Python, and NumPy's."""
+
+    def initial(self) -> Any:
+        """Reseeds every generator, as in a fresh process."""
+        torch.default_generator.seed()
+        random.seed()
+        _numpy.set_bit_generator(np.random.MT19937())
+        return self.save()
+
+    def save(self) -> Any:
+        """The states of the generators."""
+        return _get_rng(), random.getstate(), _numpy.get_bit_generator()
+
+    def restore(self, state: Any) -> None:
+        """Sets the states of the generators."""
+        ours, pythons, numpys = state
+        torch.default_generator.set_state(ours)
+        random.setstate(pythons)
+        _numpy.set_bit_generator(numpys)
+
+
+class _Flags(NamedTuple):
+    """torch's settings of a process."""
+
+    dtype: torch.dtype
+    deterministic: bool
+    warn_only: bool
+    precision: str
+
+
+class Flags:
+    """torch's default dtype, whether it is deterministic, and the precision of float32 products."""
+
+    def __init__(self) -> None:
+        self._initial = self.save()
+
+    def initial(self) -> _Flags:
+        """The flags of the process before any rank ran."""
+        return self._initial
+
+    def save(self) -> _Flags:
+        """The flags now."""
+        return _Flags(
+            torch.get_default_dtype(),
+            torch.are_deterministic_algorithms_enabled(),
+            torch.is_deterministic_algorithms_warn_only_enabled(),
+            torch.get_float32_matmul_precision(),
+        )
+
+    def restore(self, flags: _Flags) -> None:
+        """Sets the flags that differ."""
+        now = self.save()
+        if now.dtype is not flags.dtype:
+            _set_default_dtype(flags.dtype)
+        if now[1:3] != flags[1:3]:
+            torch.use_deterministic_algorithms(flags.deterministic, warn_only=flags.warn_only)
+        if now.precision != flags.precision:
+            torch.set_float32_matmul_precision(flags.precision)
+
+
+class Environment:
+    """The environment variables of each rank.
+
+    Python keeps them in a dict of bytes behind `os.environ`, which is exchanged as it is, and the C
+    library keeps its own, which gets the variables that differ.
+    """
+
+    def __init__(self) -> None:
+        self._initial = dict(self.save())
+
+    def initial(self) -> dict[bytes, bytes]:
+        """The environment of the process before any rank ran."""
+        return dict(self._initial)
+
+    def save(self) -> dict[bytes, bytes]:
+        """The environment of the current rank."""
+        data: dict[bytes, bytes] = os.environ._data  # type: ignore[attr-defined]
+        return data
+
+    def restore(self, environ: dict[bytes, bytes]) -> None:
+        """Replaces the environment."""
+        now = self.save()
+        for name in now.keys() - environ.keys():
+            os.unsetenv(name)
+        for name, value in environ.items():
+            if now.get(name) != value:
+                os.putenv(name, value)
+        os.environ._data = environ  # type: ignore[attr-defined]
+
+
+class Warnings:
+    """The filters of Python's warnings."""
+
+    def __init__(self) -> None:
+        self._initial = list(warnings.filters)
+
+    def initial(self) -> list[Any]:
+        """The filters of the process before any rank ran."""
+        return list(self._initial)
+
+    def save(self) -> list[Any]:
+        """The filters of the current rank."""
+        return warnings.filters  # type: ignore[return-value]
+
+    def restore(self, filters: list[Any]) -> None:
+        """Replaces the filters; Python forgets which warnings it has shown only if they differ."""
+        differ = filters != warnings.filters
+        warnings.filters = filters
+        if differ:
+            warnings._filters_mutated()  # type: ignore[attr-defined]
+
+
+class Output:
+    """Where standard output, standard error and the stacks of a crash go: to the rank that runs.
+
+    The descriptors are exchanged, so this is also true of what C++ and child processes write.
+    """
+
+    def __init__(self) -> None:
+        self._files: tuple[int, int, IO[bytes]] | None = None
+
+    def redirect(self, out: int, err: int, stacks: IO[bytes]) -> None:
+        """Sends the output of the current rank to these descriptors, and its crash to `stacks`."""
+        self.restore((out, err, stacks))
+
+    def initial(self) -> None:
+        """No files: the rank redirects its output before it begins."""
+        return
+
+    def save(self) -> tuple[int, int, IO[bytes]] | None:
+        """The files of the current rank, after Python has written what it holds back."""
+        for stream in (sys.stdout, sys.stderr):
+            # A program may replace or close its streams.
+            with contextlib.suppress(Exception):
+                stream.flush()
+        return self._files
+
+    def restore(self, files: tuple[int, int, IO[bytes]] | None) -> None:
+        """Sends output to the files of another rank."""
+        self._files = files
+        if files is not None:
+            os.dup2(files[0], 1)
+            os.dup2(files[1], 2)
+            faulthandler.enable(file=files[2])
+
+
+class Attributes:
+    """The attributes that `core/rank/state.py` names, of modules and of other objects."""
+
+    def __init__(self) -> None:
+        self._base: dict[tuple[str, str], Any] = {}
+        self._seen: set[tuple[str, tuple[str, ...]]] = set()
+        ImportNotes(self._names, lambda module: self._find_base())
+        rank_state.on_declared.append(self._find_base)
+
+    def initial(self) -> dict[Any, Any]:
+        """The values before any rank ran."""
+        self._find_base()
+        found: dict[Any, Any] = {where: self._fresh(where) for where in self._base}
+        found[WORLD[0], "_world"] = RankWorld()
+        return found
+
+    def save(self) -> dict[Any, Any]:
+        """The values of the current rank."""
+        self._find_base()
+        found: dict[Any, Any] = {
+            where: vars(sys.modules[where[0]]).get(where[1], ABSENT) for where in self._base
+        }
+        for where, each in rank_state.replaced.items():
+            found[where] = rank_state.read(each.owner, each.name)
+        return found
+
+    def restore(self, values: Mapping[Any, Any]) -> None:
+        """Gives the attributes the values of another rank, or those from before any rank ran."""
+        for where in self._base:
+            module, name = sys.modules[where[0]], where[1]
+            value = values[where] if where in values else self._fresh(where)
+            if vars(module).get(name, ABSENT) is not value:
+                rank_state.write(module, name, value)
+        for place, each in rank_state.replaced.items():
+            value = values.get(place, each.original)
+            if rank_state.read(each.owner, each.name) is not value:
+                rank_state.write(each.owner, each.name, value)
+
+    def _names(self) -> set[str]:
+        return {each.module for each in rank_state.modules.values()}
+
+    def _fresh(self, where: tuple[str, str]) -> Any:
+        """The value with which a rank begins."""
+        value = self._base[where]
+        return copy.copy(value) if rank_state.is_copied(*where) else value
+
+    def _find_base(self) -> None:
+        """Notes the values in modules that have been imported, before a rank changes them."""
+        for key, each in list(rank_state.modules.items()):
+            module = sys.modules.get(each.module)
+            if module is None or (key in self._seen and each.names):
+                continue
+            for name in each.names or list(vars(module)):
+                if (each.module, name) not in self._base:
+                    # A variable that appears later is that of the rank which made it.
+                    value = ABSENT if key in self._seen else vars(module).get(name, ABSENT)
+                    self._base[each.module, name] = copy.copy(value) if each.copied else value
+            self._seen.add(key)
+
+
+def parts(output: Output) -> list[Part]:
+    """All parts of the state of a process; made before any rank runs."""
+    return [
+        *(Generators(), Flags(), Environment(), Warnings(), ProgramModules()),
+        *(Attributes(), output),
+    ]

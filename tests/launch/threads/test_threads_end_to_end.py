@@ -1,0 +1,106 @@
+"""Tests with `--trainsafe-launcher threads` judge as those whose ranks are processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+TEST = """
+import pytest
+from pytest_trainsafe import assert_trainsafe
+from pytest_trainsafe.reference_models import gpt
+
+
+@pytest.mark.trainsafe(gpt.train, tp=2, cp=2)
+def test_tensor_and_context_parallel(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(gpt.train, dp=2, zero=1)
+def test_sharded_optimizer(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(gpt.train, pp=2, vpp=2, args={"layers": 4})
+def test_interleaved_pipeline(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+@pytest.mark.trainsafe(gpt.train, candidate_args={"bug": "sp-layernorm-grads"}, tp=2, sp=True)
+def test_planted_bug(candidate_trace, reference_trace):
+    assert_trainsafe(candidate_trace, reference_trace)
+
+
+def fail():
+    raise ValueError("a rank failed")
+
+
+def test_live_group(torchrun_group):
+    torchrun_group.run(fail, world_size=2)
+"""
+
+
+def test_points_pass_and_a_planted_bug_fails(
+    pytester: pytest.Pytester, write_ini: Callable[..., object]
+) -> None:
+    """And a group that a test runs itself."""
+    pytester.makepyfile(test_it=TEST)
+    write_ini()
+
+    options = ("--trainsafe-launcher", "threads", "--trainsafe-dtype", "float64")
+    result = pytester.runpytest_inprocess("-q", *options)
+
+    result.assert_outcomes(passed=3, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*the ranks of tp hold partial sums: rank0 + rank1*", "*raised ValueError: a rank failed*"]
+    )
+    result.stdout.no_fnmatch_line("*instead of forked*")
+
+
+@pytest.mark.parametrize(
+    ("test", "says"),
+    [
+        (
+            "def test_it(torchrun_group):\n    torchrun_group.run(too_many, world_size=65)\n",
+            "*has 65 ranks, but the launcher `threads` runs at most 64 in one process*",
+        ),
+        (
+            "def test_it(torchrun_group):\n    torchrun_group.run(nccl, world_size=2)\n",
+            "*creates a process group with the backend 'nccl', but the launcher `threads`*",
+        ),
+        (
+            "def test_it(torchrun_group):\n    torchrun_group.run(framework, world_size=2)\n",
+            "*the program imports deepspeed, whose modules keep the state of one rank*",
+        ),
+    ],
+    ids=["world-size", "backend", "framework"],
+)
+def test_what_threads_cannot_run_is_refused(
+    pytester: pytest.Pytester, write_ini: Callable[..., object], test: str, says: str
+) -> None:
+    """With a sentence that says what to do."""
+    programs = """
+import torch.distributed as dist
+
+
+def too_many():
+    pass
+
+
+def nccl():
+    dist.init_process_group("nccl")
+
+
+def framework():
+    import deepspeed
+
+
+"""
+    pytester.makepyfile(test_it=programs + test)
+    write_ini()
+
+    result = pytester.runpytest_inprocess("-q", "--trainsafe-launcher", "threads")
+
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([says])

@@ -1,0 +1,90 @@
+"""A schedule decides when asynchronous collectives happen, and which rank runs next."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from in_turn import in_turn
+
+from pytest_trainsafe.launch.threads.schedule import Schedule
+
+WORLD = 3
+SCHEDULES = [
+    Schedule(output=output, taken=taken, seed=seed)
+    for output in ("issue", "wait")
+    for taken in ("issue", "wait")
+    for seed in (None, 1)
+]
+
+
+def correct() -> list[float]:
+    """Waits before it reads, and writes nothing in between."""
+    found, rank = [], float(dist.get_rank())
+    for _ in range(2):
+        tensor = torch.full((1,), rank + 1)
+        work = dist.all_reduce(tensor, async_op=True)
+        dist.barrier()
+        work.wait()
+        found.append(tensor.item())
+    return found
+
+
+def reads_early() -> float:
+    """Reads the result before it waits."""
+    tensor = torch.full((1,), float(dist.get_rank() + 1))
+    work = dist.all_reduce(tensor, async_op=True)
+    dist.barrier()
+    read = tensor.item()
+    work.wait()
+    return read
+
+
+def writes_early() -> float:
+    """Changes the input before it waits."""
+    given, taken = torch.ones(1), torch.empty(WORLD)
+    gather: Any = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+    work = gather(taken, given, async_op=True)
+    given.fill_(5.0)
+    dist.barrier()
+    work.wait()
+    return taken.sum().item()
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_correct_program_computes_the_same_in_every_schedule(schedule: Schedule) -> None:
+    """Otherwise the schedule would be wrong."""
+    assert in_turn(correct, WORLD, schedule) == [[6.0, 6.0]] * WORLD
+
+
+def test_a_result_is_seen_at_issue_or_at_wait() -> None:
+    """So a missing wait shows in one of them."""
+    assert in_turn(reads_early, WORLD, Schedule(output="issue")) == [6.0] * WORLD
+    assert in_turn(reads_early, WORLD, Schedule(output="wait")) == [1.0, 2.0, 3.0]
+
+
+def test_an_input_is_taken_at_issue_or_at_wait() -> None:
+    """So a write into it before the wait shows in one of them."""
+    assert in_turn(writes_early, WORLD, Schedule(taken="issue")) == [3.0] * WORLD
+    assert in_turn(writes_early, WORLD, Schedule(taken="wait")) == [15.0] * WORLD
+
+
+def test_the_order_of_turns_is_drawn_from_the_seed() -> None:
+    """The same seed draws the same order."""
+
+    def order(schedule: Schedule) -> list[int]:
+        seen: list[int] = []
+
+        def program() -> None:
+            for _ in range(4):
+                seen.append(dist.get_rank())
+                dist.barrier()
+
+        in_turn(program, 4, schedule)
+        return seen
+
+    assert order(Schedule()) == order(Schedule())
+    assert order(Schedule(seed=3)) == order(Schedule(seed=3))
+    assert len({tuple(order(Schedule(seed=seed))) for seed in range(5)}) == 5

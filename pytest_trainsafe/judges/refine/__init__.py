@@ -7,6 +7,7 @@ numbers (`pytest_trainsafe.arithmetic`).
     evaluate/   both sides on exact numbers, all ranks in lockstep
     relations/  how a sequential tensor is made of the ranks' tensors
     search/     finds relations, and the first operator without one
+    sizes/      shrinks shapes that are too large to be evaluated
     problem     what is asked
     expected    the relations that results must have
     prove       the verdict: a Proof or a Refutation

@@ -7,7 +7,7 @@ Refutation, which becomes a Finding; CannotSayError is raised if neither can be 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import torch
 
@@ -15,7 +15,7 @@ from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
 from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
-from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
 from pytest_trainsafe.judges.refine.expected import Expected, expectations
 from pytest_trainsafe.judges.refine.graphs.graph import Node
 from pytest_trainsafe.judges.refine.problem import Problem
@@ -26,6 +26,7 @@ from pytest_trainsafe.judges.refine.search.find import Finder
 from pytest_trainsafe.judges.refine.search.frontier import frontier, tensors_of
 from pytest_trainsafe.judges.refine.search.index import Index
 from pytest_trainsafe.judges.refine.search.nearest import Nearest, nearest
+from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
 
 #: The largest probability that any relation of a certificate is false.
 ERROR = 1e-9
@@ -42,6 +43,7 @@ class Proof:
 
     `relations` has all relations that were found, of all sequential tensors, preferred ones first.
     `missing` are intermediate tensors without one.  `met` counts the operators by name.
+    `problem` has small sizes if `small` is not empty, which has the small size of each.
     """
 
     problem: Problem
@@ -51,6 +53,7 @@ class Proof:
     seeds: tuple[int, ...]
     error: float
     met: Mapping[str, int]
+    small: Mapping[int, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class Refutation:
     relation: Relation | None = None
     nearest: Nearest | None = None
     unreduced: tuple[str, Relation] | None = None
+    small: Mapping[int, int] = field(default_factory=dict)
 
 
 def error_bound(relations: int, operators: int, elements: int, seeds: int) -> float:
@@ -90,8 +94,18 @@ def seeds_for(relations: int, operators: int, elements: int) -> int:
 def prove(problem: Problem, data_seed: int = 0, first_seed: int = 1) -> Proof | Refutation:
     """Finds relations of all sequential tensors, and judges those of the results.
 
+    Graphs that are too large to be evaluated are shrunk first.
     Raises CannotSayError, GraphError or InputRelationError if nothing can be said.
     """
+    small: Mapping[int, int] = {}
+    if not affordable(problem):
+        problem, small = shrunk(problem)
+    with one_thread():
+        found = _found(problem, data_seed, first_seed)
+    return replace(found, small=small)
+
+
+def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutation:
     runs = evaluated(problem, data_seed, [first_seed, first_seed + 1, first_seed + 2])
     doubles, first = next(runs), next(runs)
     index = Index(first.ranks, problem.mesh, first.numbers)

@@ -58,9 +58,11 @@ class RankMesh:
 
     def group_of(self, name: str, rank: int) -> tuple[int, ...] | None:
         """The ranks of the group of this name that has `rank`, or None if the name is unknown."""
+        if self.size == 1:
+            return (rank,)
         group = self.groups.get(name)
         if group is None:
-            if len(self.axes) != 1 and self.size > 1:
+            if len(self.axes) != 1:
                 return None
             group = tuple(self.axes)
         if all(isinstance(each, tuple) for each in group):

@@ -49,7 +49,8 @@ def _named(name: str, relation: Relation, pieces: list[torch.Tensor]) -> dict[st
         pieces = pieces * len(relation.names)
     if len(pieces) != len(relation.names):
         raise InputRelationError(f"{shown(name)}: {relation} does not give each tensor a part")
-    return dict(zip(relation.names, pieces, strict=True))
+    whole = [each.contiguous() for each in pieces]  # As a rank's own tensors are.
+    return dict(zip(relation.names, whole, strict=True))
 
 
 def _pieces(

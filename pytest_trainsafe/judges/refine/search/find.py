@@ -34,12 +34,17 @@ class Finder:
         key = (tuple(x.shape), content(x))
         if key not in self._known:
             self._known[key] = self._found(x)
-        return sorted(self._known[key], key=lambda each: preference(each, name))[:MAX_KEPT]
+        found = self._known[key]
+        if constant(x):  # Any part of it is equal to any other: a cut of another says nothing.
+            found = [each for each in found if not each.steps or each.names == (name,)]
+        return sorted(found, key=lambda each: preference(each, name))[:MAX_KEPT]
 
     def _found(self, x: torch.Tensor) -> list[Relation]:
         if not x.numel():
             return []
         found = list(dict.fromkeys(self._straight(x)))
+        if constant(x):
+            return found
         if not found and 1 < x.ndim <= _PERMUTED:
             found = list(dict.fromkeys(self._turned(x)))
         return found
@@ -49,8 +54,6 @@ class Finder:
         axes = [axis for axis, size in self.index.mesh.axes.items() if size > 1]
         if x.numel() == 1:
             return
-        if constant(x):
-            return  # Any part of it is equal to any other: a cut would say nothing.
         for axis in axes:
             for step, pieces in self._cut(x, axis):
                 yield from self._assembled(
@@ -200,7 +203,7 @@ def constant(x: torch.Tensor) -> bool:
     """Whether all elements are equal, as in a tensor of zeros."""
     bits = x.contiguous().view(torch.int64) if x.is_floating_point() else x
     flat = bits.reshape(-1)
-    return bool((flat == flat[0]).all())
+    return not flat.numel() or bool((flat == flat[0]).all())
 
 
 def _with_order(step: Step, order: tuple[int, ...]) -> Step:

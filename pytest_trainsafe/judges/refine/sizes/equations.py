@@ -66,10 +66,11 @@ def sizes_of(problem: Problem) -> Sizes:
         for node in graph.nodes:
             equations |= set(_of_node(graph, node))
     bounds = {each for graph in graphs for node in graph.nodes for each in bounds_of(graph, node)}
+    shapes = {node.shape for graph in graphs for node in graph.nodes if node.shape}
+    bounds -= {size for shape in shapes for size in shape}
     equations |= set(_multiples(values, bounds, problem.mesh.size))
     factors = {factor for graph in graphs for node in graph.nodes
                if (factor := factor_of(graph, node)) is not None}  # fmt: skip
-    shapes = {node.shape for graph in graphs for node in graph.nodes if node.shape}
     kept = [each for each in equations if _useful(each)]
     values |= {size for each in kept for size in each.sizes}
     fixed = frozenset(each for each in factors if 1 < each <= _KEPT_FACTOR and each in values)
@@ -233,3 +234,4 @@ def _multiples(values: set[int], bounds: set[int], ranks: int) -> Iterator[Equat
         for factor in range(2, ranks + 1):
             if bound % factor == 0 and bound // factor in values:
                 yield _ratio(bound // factor, factor, bound)
+                break  # The largest size that it is a multiple of.

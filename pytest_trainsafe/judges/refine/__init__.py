@@ -12,4 +12,6 @@ numbers (`pytest_trainsafe.arithmetic`).
     problem       what is asked
     expected      the relations that results must have
     prove         the verdict: a Proof or a Refutation
+    judge         the verdict as a certificate or a Finding; text has its sentences
+    command       the command line
 """

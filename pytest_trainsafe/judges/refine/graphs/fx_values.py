@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Collection
 
+from pytest_trainsafe.judges.refine.errors import GraphError
 from pytest_trainsafe.judges.refine.graphs.graph import Argument, Ref, Word
 
 #: An annotation such as "f32[8, 16]", perhaps with strides and a device behind it.
@@ -20,7 +21,7 @@ _WORD = re.compile(r"torch\.(ops\.[\w.]+|[a-z_0-9]+)")
 _LARGEST = 1 << 63
 
 
-class RefusedError(ValueError):
+class RefusedError(GraphError):
     """An expression outside the whitelist; the text says which."""
 
 

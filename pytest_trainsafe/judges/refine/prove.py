@@ -7,7 +7,7 @@ Refutation, which becomes a Finding; CannotSayError is raised if neither can be 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -26,7 +26,7 @@ from pytest_trainsafe.judges.refine.search.find import Finder
 from pytest_trainsafe.judges.refine.search.frontier import frontier, tensors_of
 from pytest_trainsafe.judges.refine.search.index import Index
 from pytest_trainsafe.judges.refine.search.nearest import Nearest, nearest
-from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+from pytest_trainsafe.judges.refine.sizes.shrink import Small, affordable, shrunk
 
 #: The largest probability that any relation of a certificate is false.
 ERROR = 1e-9
@@ -43,7 +43,8 @@ class Proof:
 
     `relations` has all relations that were found, of all sequential tensors, preferred ones first.
     `missing` are intermediate tensors without one.  `met` counts the operators by name.
-    `problem` has small sizes if `small` is not empty, which has the small size of each.
+    `problem` has small sizes if `small` is not empty, which has the small sizes of
+    each graph's nodes.
     """
 
     problem: Problem
@@ -53,7 +54,7 @@ class Proof:
     seeds: tuple[int, ...]
     error: float
     met: Mapping[str, int]
-    small: Mapping[int, int] = field(default_factory=dict)
+    small: Small = ()
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,7 @@ class Refutation:
     relation: Relation | None = None
     nearest: Nearest | None = None
     unreduced: tuple[str, Relation] | None = None
-    small: Mapping[int, int] = field(default_factory=dict)
+    small: Small = ()
 
 
 def error_bound(relations: int, operators: int, elements: int, seeds: int) -> float:
@@ -97,7 +98,7 @@ def prove(problem: Problem, data_seed: int = 0, first_seed: int = 1) -> Proof | 
     Graphs that are too large to be evaluated are shrunk first.
     Raises CannotSayError, GraphError or InputRelationError if nothing can be said.
     """
-    small: Mapping[int, int] = {}
+    small: Small = ()
     if not affordable(problem):
         problem, small = shrunk(problem)
     with one_thread():

@@ -48,8 +48,11 @@ def proved(certificate: Certificate) -> str:
         f"error at most {certificate.error:.1e}, with {len(certificate.seeds)} seeds",
     ]
     if certificate.sizes:
-        sizes = ", ".join(f"{size}: {small}" for size, small in certificate.sizes.items())
-        lines.append(f"evaluated with small sizes: {sizes}")
+        inputs = (
+            f"{name} {dict(own)}" for name, own in certificate.sizes[0].items()
+            if name in certificate.inputs
+        )  # fmt: skip
+        lines.append(f"evaluated with small sizes: {', '.join(inputs)}")
     if certificate.missing:
         lines.append(f"without a relation, and not needed: {', '.join(certificate.missing)}")
     return "\n".join([*lines, *(f"assumed: {each}" for each in certificate.assumed)])

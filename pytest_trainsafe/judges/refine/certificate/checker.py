@@ -76,7 +76,7 @@ def _check_graphs(certificate: Certificate, sequential: Graph, ranks: Sequence[G
 
 
 def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]) -> Problem:
-    small = _sizes(certificate)
+    small = _sizes(certificate, 1 + len(ranks))
     try:
         groups = {
             name: tuple(tuple(each) if isinstance(each, list) else each for each in group)
@@ -84,8 +84,8 @@ def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
         }
         mesh = RankMesh(certificate.mesh, groups)  # type: ignore[arg-type]
         return Problem(
-            _resized(sequential, small),
-            [_resized(graph, small) for graph in ranks],
+            _resized(sequential, small[0]),
+            [_resized(graph, own) for graph, own in zip(ranks, small[1:], strict=True)],
             mesh,
             _parsed(certificate.inputs, mesh),
             _parsed(certificate.outputs, mesh),
@@ -96,24 +96,37 @@ def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
         raise CertificateError(f"the certificate does not fit the graphs: {error}") from None
 
 
-def _sizes(certificate: Certificate) -> dict[int, int]:
-    """The small sizes; none may be 1, which would hide what happens along a dimension."""
-    small: dict[int, int] = {}
-    for size, value in certificate.sizes.items():
-        if not size.isdecimal() or len(size) > 18 or int(size) < 2 or value < 2:
-            raise CertificateError(f"the size {shown(size)} cannot become {value}")
-        small[int(size)] = value
-    return small
+def _sizes(certificate: Certificate, graphs: int) -> list[dict[str, dict[int, int]]]:
+    """The small sizes of each graph; none may be 1, which would hide what a dimension does."""
+    if not certificate.sizes:
+        return [{} for _ in range(graphs)]
+    if len(certificate.sizes) != graphs:
+        raise CertificateError(f"the certificate has sizes of {len(certificate.sizes)} graphs")
+    return [
+        {name: {_size(size, new): new for size, new in own.items()} for name, own in each.items()}
+        for each in certificate.sizes
+    ]
 
 
-def _resized(graph: Graph, small: Mapping[int, int]) -> Graph:
-    if not small:
-        return graph
+def _size(size: str, new: int) -> int:
+    if not size.isdecimal() or len(size) > 18 or int(size) < 2 or new < 2:
+        raise CertificateError(f"the size {shown(size)} cannot become {new}")
+    return int(size)
+
+
+def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
+    unknown = [name for name in small if name not in graph.by_name]
+    if unknown:
+        raise CertificateError(f"{graph.name} has no node {shown(unknown[0])}")
     nodes = tuple(
-        _distinct(graph, node, changed(graph, node, lambda size: small.get(size, size)))
+        _distinct(graph, node, _changed(graph, node, small.get(node.name, {})))
         for node in graph.nodes
     )
     return replace(graph, nodes=nodes)
+
+
+def _changed(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
+    return changed(graph, node, lambda size: small.get(size, size))
 
 
 def _distinct(graph: Graph, node: Node, resized: Node) -> Node:

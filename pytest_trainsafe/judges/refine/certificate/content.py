@@ -31,8 +31,9 @@ class Integers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What was proved of a sequential graph and the graphs of all ranks.
 
-    `sizes` has the small size of each size that was shrunk.  `inputs` and `outputs` are the
-    relations that were given and those that results have; `relations` has all that were found.
+    `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
+    first.  `inputs` and `outputs` are the relations that were given and those that results have;
+    `relations` has all that were found.
     `missing` are tensors without a relation.  `operators` says for each operator whose semantics
     were used, `assumed` what is not proved, and `error` is the largest probability that one of the
     relations is false.  `digest` is that of everything else.
@@ -43,7 +44,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     ranks: tuple[GraphPart, ...]
     mesh: dict[str, int]
     groups: dict[str, list[str | list[int]]]
-    sizes: dict[str, int]
+    sizes: list[dict[str, dict[str, int]]]
     inputs: dict[str, str]
     constants: dict[str, float]
     integers: dict[str, Integers]

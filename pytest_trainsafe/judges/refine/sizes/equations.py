@@ -4,146 +4,175 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node, Ref, leaves
 from pytest_trainsafe.judges.refine.problem import Problem
-from pytest_trainsafe.judges.refine.sizes.sites import bounds_of, changed, factor_of, is_size
+from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
+from pytest_trainsafe.judges.refine.sizes.closure import Equation, Term, closed
+from pytest_trainsafe.judges.refine.sizes.sites import bounds_of, factor_of
+from pytest_trainsafe.judges.refine.sizes.variables import Key, Variables
 
-#: A coefficient and sizes, which are multiplied.
-Term = tuple[int, tuple[int, ...]]
+#: The key of a size in the node at hand.
+At = Callable[[int], Key]
 
 #: Factors of numbers up to this one keep their value; larger ones shrink with the sizes they count.
 _KEPT_FACTOR = 64
-#: Reshapes and their like, whose results have the elements of their first argument.
+#: Operators whose results are parts of their first argument.
 _SPLITS = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
            "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
 
 
 @dataclass(frozen=True)
-class Equation:
-    """The sum of the terms on the left equals the term on the right."""
-
-    left: tuple[Term, ...]
-    right: Term
-
-    @property
-    def sizes(self) -> frozenset[int]:
-        return frozenset(size for _, sizes in (*self.left, self.right) for size in sizes)
-
-
-@dataclass(frozen=True)
 class Sizes:
-    """All sizes above one, the shapes in which they occur, and what holds between them.
+    """All sizes as variables, the shapes in which they occur, and what holds between them.
 
-    `fixed` keep their values.
+    A dimension of 1 is None in a shape.  `fixed` keep their values.
     """
 
-    values: frozenset[int]
-    shapes: frozenset[tuple[int, ...]]
+    variables: Variables
+    keys: frozenset[Key]
+    shapes: frozenset[tuple[Key | None, ...]]
     equations: frozenset[Equation]
-    fixed: frozenset[int]
+    fixed: frozenset[Key]
 
 
 def sizes_of(problem: Problem) -> Sizes:
     """The sizes of all graphs of a problem, with their equations."""
-    graphs = list({graph.digest: graph for graph in (problem.sequential, *problem.ranks)}.values())
-    values: set[int] = set()
-
-    def note(size: int) -> int:
-        values.add(size)
-        return size
-
-    for graph in graphs:
+    variables = Variables(problem)
+    equations = list(_of_relations(problem, variables))
+    fixed: set[Key] = set()
+    for number, graph in enumerate(variables.graphs):
         for node in graph.nodes:
-            changed(graph, node, note)
-    values |= {size for each in problem.inputs.values() for step in each.steps
-               for size, _ in step.parts if size > 1}  # fmt: skip
-    equations = set(_of_relations(problem))
-    for graph in graphs:
-        for node in graph.nodes:
-            equations |= set(_of_node(graph, node))
-    bounds = {each for graph in graphs for node in graph.nodes for each in bounds_of(graph, node)}
-    shapes = {node.shape for graph in graphs for node in graph.nodes if node.shape}
-    bounds -= {size for shape in shapes for size in shape}
-    equations |= set(_multiples(values, bounds, problem.mesh.size))
-    factors = {factor for graph in graphs for node in graph.nodes
-               if (factor := factor_of(graph, node)) is not None}  # fmt: skip
-    kept = [each for each in equations if _useful(each)]
-    values |= {size for each in kept for size in each.sizes}
-    fixed = frozenset(each for each in factors if 1 < each <= _KEPT_FACTOR and each in values)
-    return Sizes(frozenset(values), frozenset(shapes), frozenset(kept), fixed)
+            at = _at(number, node.name)
+            equations += _of_node(graph, node, at)
+            equations += _of_bounds(graph, node, at, number, problem.mesh.size)
+            factor = factor_of(graph, node)
+            if factor is not None and 1 < factor <= _KEPT_FACTOR:
+                fixed |= {
+                    (number, each.name, factor)
+                    for each in graph.nodes
+                    if factor in variables.local(number, each.name)
+                }
+    kept = closed(equations, variables)
+    shapes = {
+        tuple(variables.find((number, node.name, size)) if size > 1 else None for size in shape)
+        for number, graph in enumerate(variables.graphs)
+        for node in graph.nodes
+        if (shape := node.shape)
+    }
+    return Sizes(
+        variables,
+        frozenset(variables.all()),
+        frozenset(shapes),
+        kept,
+        frozenset(map(variables.find, fixed)),
+    )
 
 
-def _term(*sizes: int) -> Term:
+def _at(number: int, name: str) -> At:
+    return lambda size: (number, name, size)
+
+
+def _term(at: At, *sizes: int) -> Term:
     """The product of sizes; ones and zeros are coefficients."""
-    return math.prod(size for size in sizes if size < 2), tuple(s for s in sizes if s > 1)
+    return math.prod(size for size in sizes if size < 2), tuple(at(s) for s in sizes if s > 1)
 
 
-def _sum(parts: list[int], whole: int) -> Equation:
-    counted = Counter(part for part in parts if part > 1)
-    ones = sum(part for part in parts if part <= 1)
-    left: list[Term] = [(count, (part,)) for part, count in sorted(counted.items())]
-    if ones:
-        left.append((ones, ()))
-    return Equation(tuple(left), _term(whole))
+def _sum(at: At, parts: Sequence[int], whole: int) -> Equation:
+    return Equation(tuple(_term(at, part) for part in parts), _term(at, whole))
 
 
-def _ratio(small: int, factor: int, large: int) -> Equation:
-    return Equation(((factor * (small if small < 2 else 1), _term(small)[1]),), _term(large))
+def _ratio(small: Term, factor: int, large: Term) -> Equation:
+    return Equation(((factor * small[0], small[1]),), large)
 
 
-def _useful(equation: Equation) -> bool:
-    """Whether it holds for the sizes as they are, and says something."""
-    total = sum(count * math.prod(sizes) for count, sizes in equation.left)
-    count, sizes = equation.right
-    same = equation.left == (equation.right,)
-    return total == count * math.prod(sizes) and not same and bool(equation.sizes)
-
-
-def _of_relations(problem: Problem) -> Iterator[Equation]:
-    """The sequential size of a cut dimension is a multiple of that of a rank."""
-    nodes = problem.sequential.by_name
+def _of_relations(problem: Problem, variables: Variables) -> Iterator[Equation]:
+    """Dimensions of inputs that are not cut are the same on both sides; of others, the ratio."""
     for name, relation in problem.inputs.items():
-        shape = nodes[name].shape
-        for step in relation.steps:
-            if step.kind != "concat" or shape is None or step.dim >= len(shape):
-                continue
-            others = [graph.by_name[each].shape for graph in problem.ranks
-                      for each in relation.names if each in graph.by_name]  # fmt: skip
-            sizes = [other[step.dim] for other in others if other and step.dim < len(other)]
-            count = problem.mesh.axes[step.axis] if step.axis else len(relation.names)
+        shape = problem.sequential.by_name[name].shape
+        cuts = {step.dim: step for step in relation.steps if step.kind == "concat"}
+        for number, graph in enumerate(problem.ranks, 1):
+            for each in relation.names:
+                other = graph.by_name[each].shape if each in graph.by_name else None
+                if shape is None or other is None or len(other) != len(shape):
+                    continue
+                for dim, (whole, part) in enumerate(zip(shape, other, strict=True)):
+                    if dim not in cuts and whole == part > 1:
+                        variables.unite((0, name, whole), (number, each, part))
+        for dim, step in cuts.items():
+            if shape is not None and dim < len(shape):
+                yield from _of_cut(problem, variables, name, relation, step, shape[dim])
+
+
+def _of_cut(
+    problem: Problem,
+    variables: Variables,
+    name: str,
+    relation: Relation,
+    step: Step,
+    whole: int,
+) -> Iterator[Equation]:
+    right = _term(_at(0, name), whole)
+    count = problem.mesh.axes[step.axis] if step.axis else len(relation.names)
+    for number, graph in enumerate(problem.ranks, 1):
+        held = [(each, shape) for each in relation.names if each in graph.by_name
+                if (shape := graph.by_name[each].shape) and step.dim < len(shape)]  # fmt: skip
+        if not step.axis:
+            left = tuple(_term(_at(number, each), shape[step.dim]) for each, shape in held)
+            yield Equation(left, right)
+            continue
+        for each, shape in held:
+            at, part = _at(number, each), shape[step.dim]
             if step.parts:
-                lengths = [(size * count // copies, size, copies) for size, copies in step.parts]
-                left = tuple((count // copies, (size,)) for _, size, copies in lengths)
-                yield Equation(left, _term(shape[step.dim]))
-                yield _sum([size for _, size, _ in lengths], sizes[0])
-            elif step.axis:
-                yield from (_ratio(size, shape[step.dim] // size, shape[step.dim])
-                            for size in sizes if size and shape[step.dim] % size == 0)  # fmt: skip
-            else:
-                yield _sum(sizes[:count], shape[step.dim])
+                sizes = [size for size, _ in step.parts]
+                variables.note(number, each, sizes)
+                variables.note(0, name, sizes)
+                for size in sizes:
+                    variables.unite((number, each, size), (0, name, size))
+                yield _sum(at, sizes, part)
+                terms = ((count // copies, _term(at, size)) for size, copies in step.parts)
+                yield Equation(tuple((n * term[0], term[1]) for n, term in terms), right)
+            elif part and whole % part == 0:
+                yield _ratio(_term(at, part), whole // part, right)
 
 
-def _of_node(graph: Graph, node: Node) -> Iterator[Equation]:
+def _of_node(graph: Graph, node: Node, at: At) -> Iterator[Equation]:
     refs = [each for each in leaves((node.args, dict(node.kwargs))) if isinstance(each, Ref)]
     shapes = [shape for ref in refs if (shape := _shape(graph, ref.name)) is not None]
+    if not shapes:
+        return
     if collective(node) is not None:
-        yield from _of_collective(graph, node, shapes)
-        return
-    if node.shape is None or not shapes:
-        if node.short.endswith(("split_with_sizes",)) and shapes:
-            yield from _split(node, shapes[0])
-        return
-    source = graph.by_name[refs[0].name] if node.operator == GETITEM else node
-    if source.short == "aten.cat":
-        yield from _joined(node, shapes)
-    elif source.short in _SPLITS:
-        yield from _parted(source, node.shape, shapes[0])
-    else:
-        yield from _reshaped(node.shape, shapes)
+        yield from _of_collective(graph, node, shapes, at)
+    elif node.short.endswith("split_with_sizes"):
+        yield from _split(node, shapes[0], at)
+    elif node.shape is not None:
+        source = graph.by_name[refs[0].name] if node.operator == GETITEM else node
+        if source.short == "aten.cat":
+            yield from _joined(node, shapes, at)
+        elif source.short in _SPLITS:
+            yield from _parted(source, node.shape, shapes[0], at)
+        else:
+            yield from _reshaped(node.shape, shapes, at)
+
+
+def _of_bounds(graph: Graph, node: Node, at: At, number: int, ranks: int) -> Iterator[Equation]:
+    """The bounds of a rank's part of the vocabulary are multiples of an input's dimension.
+
+    They shrink alike, although no operator says so.
+    """
+    for bound in bounds_of(graph, node):
+        for factor in range(1, ranks + 1):
+            found = [
+                _ratio(_term(_at(number, each.name), bound // factor), factor, _term(at, bound))
+                for each in graph.inputs
+                if bound % factor == 0 and bound // factor in (each.shape or ())
+            ]
+            yield from found
+            if found:
+                break
 
 
 def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
@@ -157,46 +186,52 @@ def _shape(graph: Graph, name: str) -> tuple[int, ...] | None:
     return node.shape
 
 
-def _of_collective(graph: Graph, node: Node, shapes: list[tuple[int, ...]]) -> Iterator[Equation]:
+def _of_collective(
+    graph: Graph, node: Node, shapes: list[tuple[int, ...]], at: At
+) -> Iterator[Equation]:
     _, count = group_name(graph, node)
     if node.shape and shapes and shapes[0] and count:
         small, large = sorted((shapes[0][0], node.shape[0]))
         if large == small * count:
-            yield _ratio(small, count, large)
+            yield _ratio(_term(at, small), count, _term(at, large))
 
 
-def _split(node: Node, shape: tuple[int, ...]) -> Iterator[Equation]:
+def _split(node: Node, shape: tuple[int, ...], at: At) -> Iterator[Equation]:
     parts = node.args[1] if len(node.args) > 1 else ()
     dim = node.args[2] if len(node.args) > 2 else 0
     if isinstance(parts, tuple) and isinstance(dim, int):
-        yield _sum([each for each in parts if type(each) is int], shape[dim])
+        yield _sum(at, [each for each in parts if type(each) is int], shape[dim])
 
 
-def _joined(node: Node, shapes: list[tuple[int, ...]]) -> Iterator[Equation]:
+def _joined(node: Node, shapes: list[tuple[int, ...]], at: At) -> Iterator[Equation]:
     dim = node.args[1] if len(node.args) > 1 else node.kwargs.get("dim", 0)
     if node.shape and isinstance(dim, int):
-        yield _sum([shape[dim] for shape in shapes], node.shape[dim])
+        yield _sum(at, [shape[dim] for shape in shapes], node.shape[dim])
 
 
-def _parted(source: Node, result: tuple[int, ...], shape: tuple[int, ...]) -> Iterator[Equation]:
-    bounds = [each for each in source.args[2:4] if is_size(each)]
+def _parted(
+    source: Node, result: tuple[int, ...], shape: tuple[int, ...], at: At
+) -> Iterator[Equation]:
+    """A part ends where it starts plus its length; equal parts divide the whole."""
+    start, end = (*source.args[2:4], None, None)[:2]
     for part, whole in zip(result, shape, strict=False):
-        if source.short == "aten.slice" and part != whole:
-            for start in [each for each in source.args[2:3] if type(each) is int and each >= 0]:
-                end = min(start + part, whole)
-                yield _sum([start, part], end)
-                if end != whole and whole % part:
-                    yield _sum([end, whole - end], whole)
-        if part > 1 and whole != part and whole % part == 0 and len(bounds) < 3:
-            yield _ratio(part, whole // part, whole)
+        if part == whole:
+            continue
+        if source.short == "aten.slice" and type(start) is int and start >= 0:
+            last = min(start + part, whole)
+            yield _sum(at, [start, part], last)
+            if end != whole and last == whole:
+                continue
+        if whole % part == 0:
+            yield _ratio(_term(at, part), whole // part, _term(at, whole))
 
 
-def _reshaped(result: tuple[int, ...], shapes: list[tuple[int, ...]]) -> Iterator[Equation]:
+def _reshaped(result: tuple[int, ...], shapes: list[tuple[int, ...]], at: At) -> Iterator[Equation]:
     """The elements of a view stay as many, and a flattened dimension is a product."""
     first = shapes[0]
     if math.prod(first) == math.prod(result):
         if Counter(first) != Counter(result):
-            yield from _factors(first, result)
+            yield from _factors(first, result, at)
         return
     known = {size for shape in shapes for size in shape}
     for size in result:
@@ -205,10 +240,10 @@ def _reshaped(result: tuple[int, ...], shapes: list[tuple[int, ...]]) -> Iterato
         for shape in shapes:
             for end in range(2, len(shape) + 1):
                 if math.prod(shape[:end]) == size:
-                    yield Equation((_term(*shape[:end]),), _term(size))
+                    yield Equation((_term(at, *shape[:end]),), _term(at, size))
 
 
-def _factors(first: tuple[int, ...], result: tuple[int, ...]) -> Iterator[Equation]:
+def _factors(first: tuple[int, ...], result: tuple[int, ...], at: At) -> Iterator[Equation]:
     """An equation for each run of dimensions that a view joins or splits."""
     i = j = 0
     while i < len(first) and j < len(result):
@@ -222,16 +257,4 @@ def _factors(first: tuple[int, ...], result: tuple[int, ...]) -> Iterator[Equati
                 right.append(result[j])
                 j += 1
         if Counter(left) != Counter(right):
-            yield Equation((_term(*left),), _term(*right))
-
-
-def _multiples(values: set[int], bounds: set[int], ranks: int) -> Iterator[Equation]:
-    """The bounds of a rank's part of the vocabulary are multiples of its size.
-
-    They shrink alike, although no operator says so.
-    """
-    for bound in bounds:
-        for factor in range(2, ranks + 1):
-            if bound % factor == 0 and bound // factor in values:
-                yield _ratio(bound // factor, factor, bound)
-                break  # The largest size that it is a multiple of.
+            yield Equation((_term(at, *left),), _term(at, *right))

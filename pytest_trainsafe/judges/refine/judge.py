@@ -92,7 +92,7 @@ def _doubt(error: CannotSayError) -> Finding:
 
 
 def _finding(found: Refutation, graph: Graph) -> Finding:
-    node = found.node
+    node = found.operator
     place = node.source or f"{graph.name}:{node.line}"
     return Finding(
         verdict="fail",
@@ -101,7 +101,7 @@ def _finding(found: Refutation, graph: Graph) -> Finding:
         message=_message(found),
         subject=CallSubject(node.short, place),
         evidence=(
-            ("tensor", node.name),
+            ("tensor", found.node.name),
             *((f"input {name}", str(each)) for name, each in found.inputs.items()),
             ("wrong results", ", ".join(found.wrong)),
         ),

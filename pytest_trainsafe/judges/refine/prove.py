@@ -17,7 +17,7 @@ from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
 from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
 from pytest_trainsafe.judges.refine.expected import Expected, expectations
-from pytest_trainsafe.judges.refine.graphs.graph import Node
+from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
 from pytest_trainsafe.judges.refine.problem import Problem
 from pytest_trainsafe.judges.refine.relations.combine import combine
 from pytest_trainsafe.judges.refine.relations.relation import Relation
@@ -75,6 +75,17 @@ class Refutation:
     nearest: Nearest | None = None
     unreduced: tuple[str, Relation] | None = None
     small: Small = ()
+
+    @property
+    def operator(self) -> Node:
+        """The operator that makes the tensor: that of the tuple, for an item of one."""
+        return _maker(self.problem.sequential, self.node)
+
+
+def _maker(graph: Graph, node: Node) -> Node:
+    while node.operator == GETITEM:
+        node = graph.by_name[node.inputs()[0]]
+    return node
 
 
 def error_bound(relations: int, operators: int, elements: int, seeds: int) -> float:
@@ -260,7 +271,7 @@ def _refutation(
         next((each for each in wrong if each.output == node.name), None),
         own[0] if own else None,
         nearest(x, index, run.numbers) if not own and isinstance(x, torch.Tensor) else None,
-        _unreduced(problem, node, relations, list(inputs)),
+        _unreduced(problem, _maker(graph, node), relations, list(inputs)),
     )
 
 

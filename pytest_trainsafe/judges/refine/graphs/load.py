@@ -1,4 +1,4 @@
-"""A graph from whatever the user has: a Graph, a file, or a text."""
+"""A graph from whatever the user has: a Graph, a file, a text, or a graph module."""
 
 from __future__ import annotations
 
@@ -22,7 +22,17 @@ def graph_of(given: Any, name: str) -> Graph:
         return read_fx(given)
     if isinstance(given, str):
         return parse_fx(given, name) if "\n" in given else read_fx(given)
+    if _is_module(given):
+        from pytest_trainsafe.judges.refine.graphs.modules import graph_of_module
+
+        return graph_of_module(given, name)
     raise ArgumentTypeError(
-        f"the {name} graph is {described(given)}; pass a Graph, or the path or the text of a "
-        "torch.fx graph"
+        f"the {name} graph is {described(given)}; pass a Graph, a graph module, an "
+        "exported program, or the path or the text of a torch.fx graph"
     )
+
+
+def _is_module(given: Any) -> bool:
+    """Whether this is a graph module or an exported program, if torch has been imported at all."""
+    graph = getattr(getattr(given, "graph_module", given), "graph", None)
+    return hasattr(graph, "nodes")

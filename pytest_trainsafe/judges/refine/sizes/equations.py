@@ -222,7 +222,7 @@ def _parted(
             yield _sum(at, [start, part], last)
             if end != whole and last == whole:
                 continue
-        if whole % part == 0:
+        if whole % part == 0 and not source.short.endswith(("with_sizes", "scatter")):
             yield _ratio(_term(at, part), whole // part, _term(at, whole))
 
 

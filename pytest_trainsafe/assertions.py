@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, TrainsafeError
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from pytest_trainsafe.judges.contract import Judge, Judgement, JudgeOptions
     from pytest_trainsafe.judges.learn.instrument.observation import TableObservation as Observation
     from pytest_trainsafe.judges.metamorphic.relations import Relation
+    from pytest_trainsafe.judges.refine.certificate.content import Certificate
     from pytest_trainsafe.runs.traces import Traces
     from pytest_trainsafe.trace.reader import Trace
 
@@ -39,6 +40,7 @@ __all__ = [
     "assert_invariants",
     "assert_kept_relations",
     "assert_proved_equivalent",
+    "assert_refines",
     "assert_resumable",
     "assert_rng",
     "assert_same_by",
@@ -401,11 +403,41 @@ def _require_pass(judgement: Judgement, before: str = "") -> None:
     __tracebackhide__ = True
     if judgement.verdict == "pass":
         return
-    from pytest_trainsafe.judges.alone import report_alone
-    from pytest_trainsafe.judges.first_line import first_line
 
-    line = before + first_line(judgement)
-    raise TrainsafeFailure(report_alone(judgement), judgement.findings, line)
+
+def assert_refines(
+    sequential: Any,
+    distributed: Sequence[Any],
+    relation: Mapping[str, Any] | Path | str | None = None,
+    *,
+    outputs: Mapping[str, str] | None = None,
+) -> Certificate:
+    """Asserts that the graphs of all ranks compute what the sequential graph computes.
+
+    Takes graphs as `Graph`, as the path of a file, or as the text of a torch.fx graph;
+    `distributed` has one for each rank.  `relation` says how the ranks' inputs make those of the
+    sequential graph: a mapping with the keys of docs/refine.md, or the path of a YAML file; without
+    it, relations are proposed from names and shapes.  `outputs` has the relation that each result
+    must have; without it, results correspond by position and must be whole or cut.
+    Returns the certificate of the proof.
+    Raises TrainsafeFailure with the first operator that has no relation, or if nothing can be
+    said; GraphError for a graph that cannot be used; InputRelationError for a wrong relation.
+    """
+    __tracebackhide__ = True
+    from pytest_trainsafe.judges.first_line import first_line
+    from pytest_trainsafe.judges.refine.judge import judge
+    from pytest_trainsafe.judges.refine.text import message
+
+    if isinstance(distributed, str) or not isinstance(distributed, Sequence):
+        raise ArgumentTypeError(
+            f"assert_refines was given {described(distributed)} after the sequential graph; pass "
+            "the list of the ranks' graphs, in the order of ranks"
+        )
+    judgement = judge(sequential, distributed, relation, outputs)
+    if judgement.certificate is None:
+        findings = judgement.findings
+        raise TrainsafeFailure(message(judgement), findings, first_line(judgement))
+    return judgement.certificate
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

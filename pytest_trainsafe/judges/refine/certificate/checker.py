@@ -1,0 +1,189 @@
+"""Checks a certificate against graphs, on fresh random values, without the search.
+
+It shares with the prover how graphs are read, evaluated and combined, and nothing that finds a
+relation or a size: every relation of the certificate is computed from the ranks' tensors and
+compared with the sequential tensor.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import torch
+
+from pytest_trainsafe.core.untrusted import shown
+from pytest_trainsafe.judges.refine.certificate.content import Certificate
+from pytest_trainsafe.judges.refine.errors import (
+    CannotSayError,
+    CertificateError,
+    GraphError,
+    InputRelationError,
+)
+from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
+from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.relations.combine import combine, same
+from pytest_trainsafe.judges.refine.relations.parse import parse_relation
+from pytest_trainsafe.judges.refine.relations.relation import Relation
+from pytest_trainsafe.judges.refine.sizes.sites import changed
+
+#: The largest error that a certificate may admit, and the number of seeds that are checked.
+LARGEST_ERROR = 1e-9
+SEEDS = 2
+
+
+def check(
+    certificate: Certificate, sequential: Graph, ranks: Sequence[Graph], seed: int | None = None
+) -> int:
+    """Checks all that a certificate says, and returns the number of relations.
+
+    `seed` is the first seed of the random values; None draws one.
+    Raises CertificateError with what does not hold.
+    """
+    _check_graphs(certificate, sequential, ranks)
+    problem = _problem(certificate, sequential, ranks)
+    relations = _relations(certificate, problem.mesh)
+    fresh = secrets.randbelow(1 << 40) if seed is None else seed
+    if not 0 <= certificate.error <= LARGEST_ERROR:
+        raise CertificateError(f"the certificate admits an error of {certificate.error}")
+    try:
+        with one_thread():
+            runs = evaluated(problem, fresh, range(fresh + 1, fresh + 1 + SEEDS))
+            next(runs)  # The doubles, which take decisions.
+            for run in runs:
+                _check_complete(certificate, problem, run)
+                _check_relations(certificate, relations, problem, run)
+                _check_operators(certificate, run)
+    except (CannotSayError, GraphError, InputRelationError) as error:
+        raise CertificateError(f"the graphs cannot be evaluated: {error}") from None
+    return sum(map(len, relations.values()))
+
+
+def _check_graphs(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]) -> None:
+    if len(ranks) != len(certificate.ranks):
+        raise CertificateError(
+            f"the certificate is of {len(certificate.ranks)} ranks, not of {len(ranks)}"
+        )
+    parts = zip((certificate.sequential, *certificate.ranks), (sequential, *ranks), strict=True)
+    for part, graph in parts:
+        if part.digest != graph.digest:
+            raise CertificateError(
+                f"{graph.name} is not the graph {shown(part.name)} that was proved"
+            )
+
+
+def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]) -> Problem:
+    small = _sizes(certificate, 1 + len(ranks))
+    try:
+        groups = {
+            name: tuple(tuple(each) if isinstance(each, list) else each for each in group)
+            for name, group in certificate.groups.items()
+        }
+        mesh = RankMesh(certificate.mesh, groups)  # type: ignore[arg-type]
+        return Problem(
+            _resized(sequential, small[0]),
+            [_resized(graph, own) for graph, own in zip(ranks, small[1:], strict=True)],
+            mesh,
+            _parsed(certificate.inputs, mesh),
+            _parsed(certificate.outputs, mesh),
+            certificate.constants,
+            {name: each.below for name, each in certificate.integers.items()},
+        )
+    except (InputRelationError, GraphError) as error:
+        raise CertificateError(f"the certificate does not fit the graphs: {error}") from None
+
+
+def _sizes(certificate: Certificate, graphs: int) -> list[dict[str, dict[int, int]]]:
+    """The small sizes of each graph; none may be 1, which would hide what a dimension does."""
+    if not certificate.sizes:
+        return [{} for _ in range(graphs)]
+    if len(certificate.sizes) != graphs:
+        raise CertificateError(f"the certificate has sizes of {len(certificate.sizes)} graphs")
+    return [
+        {name: {_size(size, new): new for size, new in own.items()} for name, own in each.items()}
+        for each in certificate.sizes
+    ]
+
+
+def _size(size: str, new: int) -> int:
+    if not size.isdecimal() or len(size) > 18 or int(size) < 2 or new < 2:
+        raise CertificateError(f"the size {shown(size)} cannot become {new}")
+    return int(size)
+
+
+def _resized(graph: Graph, small: Mapping[str, Mapping[int, int]]) -> Graph:
+    unknown = [name for name in small if name not in graph.by_name]
+    if unknown:
+        raise CertificateError(f"{graph.name} has no node {shown(unknown[0])}")
+    nodes = tuple(
+        _distinct(graph, node, _changed(graph, node, small.get(node.name, {})))
+        for node in graph.nodes
+    )
+    return replace(graph, nodes=nodes)
+
+
+def _changed(graph: Graph, node: Node, small: Mapping[int, int]) -> Node:
+    return changed(graph, node, lambda size: small.get(size, size))
+
+
+def _distinct(graph: Graph, node: Node, resized: Node) -> Node:
+    """The resized node; sizes that differ in one shape must still differ."""
+    if len(set(node.shape or ())) != len(set(resized.shape or ())):
+        raise CertificateError(
+            f"{graph.at(node)}: unequal dimensions of {shown(node.name)} became equal"
+        )
+    return resized
+
+
+def _parsed(texts: Mapping[str, str], mesh: RankMesh) -> dict[str, Relation]:
+    return {name: parse_relation(text, name, mesh.axes) for name, text in texts.items()}
+
+
+def _relations(certificate: Certificate, mesh: RankMesh) -> dict[str, list[Relation]]:
+    try:
+        return {
+            name: [parse_relation(text, name, mesh.axes) for text in texts]
+            for name, texts in certificate.relations.items()
+        }
+    except InputRelationError as error:
+        raise CertificateError(f"a relation cannot be read: {error}") from None
+
+
+def _check_complete(certificate: Certificate, problem: Problem, run: Evaluated) -> None:
+    """Every sequential tensor has a relation or is named as one without; results have one."""
+    tensors = {name for name, value in run.sequential.items() if isinstance(value, torch.Tensor)}
+    said = {name for name, found in certificate.relations.items() if found}
+    if said & set(certificate.missing) or said | set(certificate.missing) != tensors:
+        wrong = sorted((said | set(certificate.missing)) ^ tensors) or sorted(said)
+        raise CertificateError(f"the certificate says nothing, or twice, of {shown(wrong[0])}")
+    if not certificate.outputs:
+        raise CertificateError("the certificate says nothing of the results")
+    results = {name for name in problem.sequential.outputs if name is not None}
+    if not results & set(certificate.outputs) and not set(certificate.outputs) <= tensors:
+        raise CertificateError("the certificate's results are none of the sequential graph")
+
+
+def _check_relations(
+    certificate: Certificate,
+    relations: Mapping[str, Sequence[Relation]],
+    problem: Problem,
+    run: Evaluated,
+) -> None:
+    for name, found in (*relations.items(), *((n, [r]) for n, r in problem.outputs.items())):
+        value = run.sequential[name]
+        for relation in found:
+            try:
+                made = combine(relation, run.ranks, problem.mesh, run.numbers)
+            except InputRelationError as error:
+                raise CertificateError(f"{shown(name)} is no {relation}: {error}") from None
+            if made.numel() != value.numel() or not same(made.reshape(value.shape), value):
+                raise CertificateError(f"{shown(name)} is not the {relation}")
+
+
+def _check_operators(certificate: Certificate, run: Evaluated) -> None:
+    unsaid = sorted(set(run.met) - set(certificate.operators))
+    if unsaid:
+        raise CertificateError(f"the certificate does not say that it rests on {unsaid[0]}")

@@ -1,0 +1,95 @@
+"""What a certificate says, and the file that holds it: JSON that is read strictly."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import msgspec
+
+from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, read_file, shown
+from pytest_trainsafe.judges.refine.errors import CertificateError
+
+FORMAT = 1
+MAX_BYTES = 64 << 20
+
+
+class GraphPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A graph by its name and the digest of its content."""
+
+    name: str
+    digest: str
+
+
+class Integers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The integers of an input that the proof rests on: drawn from 0 up to a bound, by a seed."""
+
+    below: int
+    seed: int
+
+
+class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What was proved of a sequential graph and the graphs of all ranks.
+
+    `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
+    first.  `inputs` and `outputs` are the relations that were given and those that results have;
+    `relations` has all that were found.
+    `missing` are tensors without a relation.  `operators` says for each operator whose semantics
+    were used, `assumed` what is not proved, and `error` is the largest probability that one of the
+    relations is false.  `digest` is that of everything else.
+    """
+
+    format: int
+    sequential: GraphPart
+    ranks: tuple[GraphPart, ...]
+    mesh: dict[str, int]
+    groups: dict[str, list[str | list[int]]]
+    sizes: list[dict[str, dict[str, int]]]
+    inputs: dict[str, str]
+    constants: dict[str, float]
+    integers: dict[str, Integers]
+    outputs: dict[str, str]
+    relations: dict[str, list[str]]
+    missing: list[str]
+    seeds: list[int]
+    operators: dict[str, str]
+    assumed: list[str]
+    error: float
+    digest: str = ""
+
+    def whole(self) -> Certificate:
+        """This certificate with the digest of its content."""
+        return msgspec.structs.replace(self, digest=_digest(self))
+
+    def text(self) -> str:
+        """The content of its file."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+    def save(self, path: Path | str) -> None:
+        Path(path).write_text(self.text())
+
+
+def read_certificate(path: Path | str) -> Certificate:
+    """The certificate in a file.  Raises CertificateError if it is damaged."""
+    try:
+        return parse_certificate(read_file(Path(path), max_bytes=MAX_BYTES))
+    except (BadFileError, OSError) as error:
+        raise CertificateError(f"{path} cannot be read: {error.strerror}") from None
+
+
+def parse_certificate(text: bytes | str) -> Certificate:
+    """The certificate that a text holds.  Raises CertificateError if it is damaged."""
+    try:
+        found = msgspec.json.decode(text, type=Certificate)
+    except (*MALFORMED, msgspec.ValidationError) as error:
+        raise CertificateError(f"this is no certificate: {shown(str(error))}") from None
+    if found.format != FORMAT:
+        raise CertificateError(f"the certificate has the format {found.format}, not {FORMAT}")
+    if found.digest != _digest(found):
+        raise CertificateError("the certificate's content does not have its digest: it was edited")
+    return found
+
+
+def _digest(certificate: Certificate) -> str:
+    content = msgspec.structs.replace(certificate, digest="")
+    return hashlib.sha256(msgspec.json.encode(content, order="sorted")).hexdigest()

@@ -1,0 +1,146 @@
+"""Judges whether graphs refine a sequential one: a certificate, or a Judgement with a Finding.
+
+Called by `assert_refines` and by the command line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pytest_trainsafe.core.finding import CallSubject, Finding, Pattern, Verdict
+from pytest_trainsafe.judges.refine.certificate.content import Certificate
+from pytest_trainsafe.judges.refine.certificate.write import certificate_of
+from pytest_trainsafe.judges.refine.errors import CannotSayError
+from pytest_trainsafe.judges.refine.graphs.graph import Graph
+from pytest_trainsafe.judges.refine.graphs.load import graph_of
+from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.relations.declared import (
+    Declaration,
+    read_declaration,
+    stated_problem,
+)
+
+JUDGE = "refine"
+#: The checks of this judge, and what each means.
+CHECKS = {
+    "refine:relation": "an operator of the sequential graph has no clean relation to the ranks",
+    "refine:semantics": "an operator, a size or a group is not known, so nothing can be said",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RefinementJudgement:
+    """The judgement of graphs; `certificate` is that of a proof, None if there is none."""
+
+    findings: Sequence[Finding]
+    certificate: Certificate | None = None
+    judge: str = JUDGE
+    not_compared: Sequence[str] = ()
+    text: str = "pytest_trainsafe.judges.refine.text"
+
+    @property
+    def verdict(self) -> Verdict:
+        return self.findings[0].verdict if self.findings else "pass"
+
+
+def judge(
+    sequential: Any,
+    distributed: Sequence[Any],
+    relation: Declaration | Path | str | None = None,
+    outputs: Mapping[str, str] | None = None,
+    data_seed: int = 0,
+) -> RefinementJudgement:
+    """The judgement of graphs, which may be files, texts or graph modules.
+
+    Raises GraphError or InputRelationError for graphs or relations that cannot be used.
+    """
+    declared = read_declaration(relation) if isinstance(relation, Path | str) else relation
+    if outputs is not None:
+        declared = {**(declared or {"propose": True}), "outputs": outputs}
+    problem = stated_problem(
+        graph_of(sequential, "sequential"),
+        [graph_of(each, f"rank {number}") for number, each in enumerate(distributed)],
+        declared,
+    )
+    return judged(problem, data_seed)
+
+
+def judged(problem: Problem, data_seed: int = 0) -> RefinementJudgement:
+    """The judgement of a problem."""
+    try:
+        found = prove(problem, data_seed)
+    except CannotSayError as error:
+        return RefinementJudgement([_doubt(error)])
+    if isinstance(found, Proof):
+        return RefinementJudgement([], certificate_of(found, problem, data_seed))
+    return RefinementJudgement([_finding(found, problem.sequential)])
+
+
+def _doubt(error: CannotSayError) -> Finding:
+    subject = CallSubject(error.operator) if error.operator else None
+    return Finding(
+        verdict="inconclusive",
+        judge=JUDGE,
+        check="refine:semantics",
+        message=str(error),
+        subject=subject,
+    )
+
+
+def _finding(found: Refutation, graph: Graph) -> Finding:
+    node = found.operator
+    place = node.source or f"{graph.name}:{node.line}"
+    return Finding(
+        verdict="fail",
+        judge=JUDGE,
+        check="refine:relation",
+        message=_message(found),
+        subject=CallSubject(node.short, place),
+        evidence=(
+            ("tensor", found.node.name),
+            *((f"input {name}", str(each)) for name, each in found.inputs.items()),
+            ("wrong results", ", ".join(found.wrong)),
+        ),
+        order=graph.nodes.index(graph.by_name[node.name]),
+        pattern=_pattern(found),
+        module_class=node.module,
+        source=node.source,
+    )
+
+
+def _message(found: Refutation) -> str:
+    name = found.node.name
+    if found.relation is not None:
+        wanted = f", not {found.expected}" if found.expected is not None else ""
+        return f"{name} is {found.relation}{wanted}"
+    return f"{name} has no clean relation to tensors of the ranks"
+
+
+def _pattern(found: Refutation) -> Pattern | None:
+    """How the wrong value follows from the right one, in the terms of the compare judge."""
+    unreduced = found.unreduced
+    if unreduced is None and found.relation is not None and found.relation.partial:
+        unreduced = found.node.name, found.relation
+    if unreduced is not None:
+        name, relation = unreduced
+        axis = next(step.axis for step in relation.steps if step.kind == "sum")
+        over = axis or "the micro-batches"
+        return Pattern(
+            "partial sum",
+            f"{name} equals the {relation}",
+            axis,
+            f"an all-reduce over {over} is missing",
+            short=f"partial sums over {over}, all-reduce missing",
+        )
+    if found.nearest is not None:
+        return Pattern(
+            "scaled",
+            f"{found.node.name} equals {found.nearest}",
+            cause="a factor is wrong, missing, or applied twice",
+            factor=float(1 / found.nearest.factor),
+        )
+    return None

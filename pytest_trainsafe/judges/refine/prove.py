@@ -1,0 +1,293 @@
+"""Proves or refutes that the ranks' graphs refine the sequential one.
+
+Called by the judge's front ends.  The result is a Proof, which becomes a certificate, or a
+Refutation, which becomes a Finding; CannotSayError is raised if neither can be said.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from pytest_trainsafe.arithmetic import Numbers
+from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
+from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
+from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
+from pytest_trainsafe.judges.refine.expected import Expected, expectations
+from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
+from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.relations.combine import combine
+from pytest_trainsafe.judges.refine.relations.relation import Relation
+from pytest_trainsafe.judges.refine.search.content import content
+from pytest_trainsafe.judges.refine.search.find import Finder
+from pytest_trainsafe.judges.refine.search.frontier import frontier, tensors_of
+from pytest_trainsafe.judges.refine.search.index import Index
+from pytest_trainsafe.judges.refine.search.nearest import Nearest, nearest
+from pytest_trainsafe.judges.refine.sizes.shrink import Small, affordable, shrunk
+
+#: The largest probability that any relation of a certificate is false.
+ERROR = 1e-9
+#: Multiplications in a row that one operator's semantics add to a number's degree, at most.
+_DEGREE = 16
+_CLOSE = 1e-9
+
+Relations = Mapping[str, tuple[Relation, ...]]
+
+
+@dataclass(frozen=True)
+class Proof:
+    """Every result has the relation that it must have, but with the probability `error`.
+
+    `relations` has all relations that were found, of all sequential tensors, preferred ones first.
+    `missing` are intermediate tensors without one.  `met` counts the operators by name.
+    `problem` has small sizes if `small` is not empty, which has the small sizes of
+    each graph's nodes.
+    """
+
+    problem: Problem
+    relations: Relations
+    outputs: Mapping[str, Relation]
+    missing: tuple[str, ...]
+    seeds: tuple[int, ...]
+    error: float
+    met: Mapping[str, int]
+    small: Small = ()
+
+
+@dataclass(frozen=True)
+class Refutation:
+    """The operator at which the graphs part.
+
+    `inputs` has the preferred relation of each of its tensor inputs.  `relation` is the relation
+    of its own result, if it has one that is not `expected`, and `nearest` what it resembles.
+    `unreduced` is an input, and the sum that it is, of which the ranks take a term in its place.
+    """
+
+    problem: Problem
+    node: Node
+    inputs: Mapping[str, Relation]
+    wrong: tuple[str, ...]
+    expected: Expected | None = None
+    relation: Relation | None = None
+    nearest: Nearest | None = None
+    unreduced: tuple[str, Relation] | None = None
+    small: Small = ()
+
+    @property
+    def operator(self) -> Node:
+        """The operator that makes the tensor: that of the tuple, for an item of one."""
+        return _maker(self.problem.sequential, self.node)
+
+
+def _maker(graph: Graph, node: Node) -> Node:
+    while node.operator == GETITEM:
+        node = graph.by_name[node.inputs()[0]]
+    return node
+
+
+def error_bound(relations: int, operators: int, elements: int, seeds: int) -> float:
+    """The probability that one of the relations is false, by `arithmetic.packing`."""
+    degree = _DEGREE * operators
+    each = (degree**2 + elements**2 / 2) / 2**61
+    return float(relations * min(each, 1.0) ** seeds)
+
+
+def seeds_for(relations: int, operators: int, elements: int) -> int:
+    """How many seeds make the bound small enough; at least two."""
+    for count in range(2, 8):
+        if error_bound(relations, operators, elements, count) <= ERROR:
+            return count
+    raise CannotSayError("the graphs are too large for a useful bound; shrink their shapes")
+
+
+def prove(problem: Problem, data_seed: int = 0, first_seed: int = 1) -> Proof | Refutation:
+    """Finds relations of all sequential tensors, and judges those of the results.
+
+    Graphs that are too large to be evaluated are shrunk first.
+    Raises CannotSayError, GraphError or InputRelationError if nothing can be said.
+    """
+    small: Small = ()
+    if not affordable(problem):
+        problem, small = shrunk(problem)
+    with one_thread():
+        found = _found(problem, data_seed, first_seed)
+    return replace(found, small=small)
+
+
+def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutation:
+    runs = evaluated(problem, data_seed, [first_seed, first_seed + 1, first_seed + 2])
+    doubles, first = next(runs), next(runs)
+    index = Index(first.ranks, problem.mesh, first.numbers)
+    fused = {step.parts for each in problem.inputs.values() for step in each.steps if step.parts}
+    finder = Finder(index, fused)
+    found = {
+        node.name: finder.relations(node.name, value)
+        for node in problem.sequential.nodes
+        if isinstance(value := first.sequential[node.name], torch.Tensor)
+    }
+    operators = len(problem.sequential.nodes) + max(len(each.nodes) for each in problem.ranks)
+    count = sum(map(len, found.values())) + len(problem.outputs)
+    size = (count, operators, first.elements + doubles.elements)
+    seeds = tuple(range(first_seed, first_seed + seeds_for(*size)))
+    others = [next(runs) for _ in seeds[1:]]
+    relations = {
+        name: tuple(
+            each
+            for each in candidates
+            if all(holds(each, run.sequential[name], run.ranks, problem.mesh, run.numbers)
+                   for run in (first, *others))
+        )
+        for name, candidates in found.items()
+    }  # fmt: skip
+    return _judged(problem, relations, doubles, [first, *others], index, seeds, size)
+
+
+def holds(
+    relation: Relation, x: object, ranks: Sequence[Tensors], mesh: RankMesh, numbers: Numbers
+) -> bool:
+    """Whether a relation makes exactly a sequential tensor's numbers of the ranks' tensors."""
+    if not isinstance(x, torch.Tensor):
+        return False
+    try:
+        made = combine(relation, ranks, mesh, numbers)
+    except InputRelationError:
+        return False
+    return content(made) == content(x)
+
+
+def _judged(
+    problem: Problem,
+    relations: Relations,
+    doubles: Evaluated,
+    runs: Sequence[Evaluated],
+    index: Index,
+    seeds: tuple[int, ...],
+    size: tuple[int, int, int],
+) -> Proof | Refutation:
+    outputs: dict[str, Relation] = {}
+    wrong: list[Expected] = []
+    for expected in expectations(problem):
+        met = _met(expected, problem, relations, runs)
+        if met is None:
+            wrong.append(expected)
+        else:
+            outputs[expected.output] = met
+    if wrong:
+        _require_difference(wrong, problem, doubles)
+        return _refutation(problem, relations, runs[0], wrong, index)
+    missing = tuple(
+        name
+        for name, found in relations.items()
+        if not found and problem.sequential.by_name[name].inputs()
+    )
+    return Proof(
+        problem,
+        relations,
+        outputs,
+        missing,
+        seeds,
+        error_bound(*size, len(seeds)),
+        dict(runs[0].met),
+    )
+
+
+def _met(
+    expected: Expected, problem: Problem, relations: Relations, runs: Sequence[Evaluated]
+) -> Relation | None:
+    if expected.relation is None:
+        return expected.met_by(relations.get(expected.output, ()))
+    right = all(
+        holds(expected.relation, run.sequential[expected.output], run.ranks, problem.mesh,
+              run.numbers)
+        for run in runs
+    )  # fmt: skip
+    return expected.relation if right else None
+
+
+def _require_difference(wrong: Sequence[Expected], problem: Problem, doubles: Evaluated) -> None:
+    """Raises CannotSayError if all wrong results are right in float64.
+
+    Then the graphs differ by an identity that exact numbers do not know, and that is no bug.
+    """
+    for expected in wrong:
+        relation = expected.relation
+        if relation is None:
+            if not expected.name:
+                return
+            relation = Relation((), (expected.name,))
+        x = doubles.sequential[expected.output]
+        try:
+            made = combine(relation, _rounded(doubles.ranks), problem.mesh, doubles.numbers)
+        except InputRelationError:
+            return
+        if made.shape != x.shape or not torch.allclose(
+            made.double(), _rounded([{"x": x}])[0]["x"].double(), rtol=_CLOSE, atol=0
+        ):
+            return
+    names = ", ".join(each.output for each in wrong)
+    raise CannotSayError(
+        f"{names} of the ranks equals that of {problem.sequential.name} in float64, but not by "
+        "the identities that exact numbers know; nothing can be said"
+    )
+
+
+def _rounded(ranks: Sequence[Tensors]) -> list[Tensors]:
+    """Doubles without their last bits, so that replicas that differ by rounding are equal."""
+    return [
+        {
+            name: (value.float().double() if value.is_floating_point() else value)
+            for name, value in values.items()
+            if isinstance(value, torch.Tensor)
+        }
+        for values in ranks
+    ]
+
+
+def _refutation(
+    problem: Problem,
+    relations: Relations,
+    run: Evaluated,
+    wrong: Sequence[Expected],
+    index: Index,
+) -> Refutation:
+    graph, values = problem.sequential, run.sequential
+    related = {name for name, found in relations.items() if found}
+    node = frontier(graph, values, related, [each.output for each in wrong])
+    inputs = {
+        name: relations[name][0]
+        for name in tensors_of(graph, values, node.name)
+        if relations.get(name)
+    }
+    own = relations.get(node.name, ())
+    x = values[node.name]
+    return Refutation(
+        problem,
+        node,
+        inputs,
+        tuple(each.output for each in wrong),
+        next((each for each in wrong if each.output == node.name), None),
+        own[0] if own else None,
+        nearest(x, index, run.numbers) if not own and isinstance(x, torch.Tensor) else None,
+        _unreduced(problem, _maker(graph, node), relations, list(inputs)),
+    )
+
+
+def _unreduced(
+    problem: Problem, node: Node, relations: Relations, inputs: Sequence[str]
+) -> tuple[str, Relation] | None:
+    """An input that is a sum of terms, if an operator of a rank like `node` takes a term of it."""
+    taken = {
+        name
+        for graph in problem.ranks
+        for each in graph.nodes
+        if each.short == node.short
+        for name in each.inputs()
+    }
+    for name in inputs:
+        for relation in relations[name]:
+            if relation.partial and set(relation.names) <= taken:
+                return name, relation
+    return None

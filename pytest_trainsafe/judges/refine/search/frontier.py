@@ -1,0 +1,51 @@
+"""The first operator without a relation: the fault is there, and what follows are its victims."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping
+
+import torch
+
+from pytest_trainsafe.judges.refine.graphs.graph import CONSTANT, INPUT, Graph, Node
+
+
+def frontier(
+    graph: Graph, values: Mapping[str, object], related: Collection[str], wrong: Iterable[str]
+) -> Node:
+    """The first operator, in order of execution, that makes one of the tensors `wrong` wrong.
+
+    From each wrong tensor it goes back through tensors without a relation.  It ends at an operator
+    whose inputs all have one.  A wrong tensor that has a relation, only not the one it should
+    have, is its own operator's.
+    """
+    ends: set[str] = set()
+    seen: set[str] = set()
+    waiting = list(wrong)
+    while waiting:
+        name = waiting.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        without = [each for each in tensors_of(graph, values, name) if each not in related]
+        if name in related or not without:
+            ends.add(name)
+        else:
+            waiting += without
+    return next(node for node in graph.nodes if node.name in ends)
+
+
+def tensors_of(graph: Graph, values: Mapping[str, object], name: str) -> list[str]:
+    """The tensors that a node computes from: of a tuple's item, those that the tuple is made of.
+
+    Not those that are made of nothing, such as memory that nobody has written.
+    """
+    found: list[str] = []
+    for each in graph.by_name[name].inputs():
+        node = graph.by_name[each]
+        if not isinstance(values.get(each), torch.Tensor):
+            found += tensors_of(graph, values, each)
+        elif node.inputs() or node.operator == INPUT:
+            found.append(each)
+        elif node.operator == CONSTANT:
+            continue
+    return list(dict.fromkeys(found))

@@ -1,0 +1,94 @@
+"""Shapes shrink so that products, sums and ratios stay, and verdicts do too."""
+
+import pytest
+from refine_graphs import RANK, SEQUENTIAL
+
+from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
+from pytest_trainsafe.judges.refine.relations.declared import stated_problem
+from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+
+HEADS = """
+    def forward(self, x: "f32[64, 2, {width}]", table: "f32[{rows}, 32]", ids: "i64[64]"):
+        view: "f32[64, {both}, 32]" = torch.ops.aten.view.default(x, [64, {both}, 32])
+        split = torch.ops.aten.split_with_sizes.default(view, [24, 8], 2)
+        left: "f32[64, {both}, 24]" = split[0]
+        right: "f32[64, {both}, 8]" = split[1]
+        cat: "f32[64, {both}, 32]" = torch.ops.aten.cat.default([right, left], 2)
+        flat: "f32[{all}, 32]" = torch.ops.aten.view.default(cat, [-1, 32])
+        sub: "i64[64]" = torch.ops.aten.sub.Tensor(ids, {offset})
+        mean: "f32[{all}]" = torch.ops.aten.mean.dim(flat, [1])
+        back: "f32[64, 2, {heads}]" = torch.ops.aten.view.default(mean, [64, 2, {heads}])
+        return (back,)
+"""
+
+
+def heads(share, offset):
+    return parse_fx(HEADS.format(
+        width=32 * 10 // share, rows=4096 // share, both=2 * 10 // share, heads=10 // share,
+        all=64 * 2 * 10 // share, offset=offset,
+    ))  # fmt: skip
+
+
+def problem():
+    relation = {"inputs": {"x": "concat 2", "table": "concat 0", "ids": "replica"}}
+    return stated_problem(heads(1, 0), [heads(2, 0), heads(2, 2048)], relation)
+
+
+def test_products_sums_ratios_and_differences_stay():
+    given = problem()
+    small_problem, small = shrunk(given)
+    assert small[0]["table"][4096] == 2 * small[1]["table"][2048] < 100
+    assert small[2]["sub"][2048] == small[2]["table"][2048]
+    split = small[0]["split"]
+    assert split[24] + split[8] == split[32]
+    assert small[0]["flat"][64 * 20] == small[0]["flat"][64] * small[0]["flat"][20]
+    for graph, shrunken in zip(
+        [given.sequential, *given.ranks],
+        [small_problem.sequential, *small_problem.ranks],
+        strict=True,
+    ):
+        for node, other in zip(graph.nodes, shrunken.nodes, strict=True):
+            for a, b in zip(node.shape or (), other.shape or (), strict=True):
+                assert (a == 1) == (b == 1)
+            pairs = list(zip(node.shape or (), other.shape or (), strict=True))
+            assert all((a == c) == (b == d) for a, b in pairs for c, d in pairs)
+
+
+def test_shrunk_graphs_compute_and_are_proved():
+    proof = prove(shrunk(problem())[0])
+    assert isinstance(proof, Proof)
+    assert str(proof.outputs["back"]) == "concat 2 over ranks of back"
+
+
+def scaled(text, factor):
+    """The text of the MLP with all its sizes multiplied."""
+    for size in (24, 8, 6, 4):
+        text = text.replace(f"[{size}", f"[{size * factor}").replace(
+            f", {size}]", f", {size * factor}]"
+        )
+    return text.replace(f"[{24 * factor}", f"[{24 * factor**2}")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "verdict"),
+    [
+        ("", "", Proof),
+        ("add.Tensor(x, wait)", "add.Tensor(x, mm_1)", Refutation),
+        ("'sum'", "'avg'", Refutation),
+    ],
+)
+def test_verdicts_are_the_same_in_both_sizes(old, new, verdict):
+    relation = {
+        "inputs": {"x, ids": "replica", "up": "concat 1", "down": "concat 0"},
+        "outputs": {"index": "replica"},
+    }
+    found = []
+    for factor in (1, 1024):
+        rank = scaled(RANK.replace(old, new) if old else RANK, factor)
+        given = stated_problem(parse_fx(scaled(SEQUENTIAL, factor)), [parse_fx(rank)] * 2, relation)
+        assert affordable(given) == (factor == 1)
+        found.append(prove(given))
+    assert [type(each) for each in found] == [verdict, verdict]
+    if verdict is Refutation:
+        assert len({each.node.name for each in found if isinstance(each, Refutation)}) == 1

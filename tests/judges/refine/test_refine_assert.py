@@ -1,0 +1,110 @@
+"""`assert_refines` returns a certificate or raises; the command exits accordingly."""
+
+import pytest
+import yaml
+from refine_graphs import RANK, RELATION, SEQUENTIAL
+
+import pytest_trainsafe
+from pytest_trainsafe import ArgumentError, TrainsafeFailure, assert_refines
+from pytest_trainsafe.__main__ import main
+from pytest_trainsafe.judges.refine.certificate.content import read_certificate
+from pytest_trainsafe.judges.refine.errors import GraphError, InputRelationError
+
+UNREDUCED = RANK.replace("add.Tensor(x, wait)", "add.Tensor(x, mm_1)")
+
+
+def test_a_correct_graph_gives_a_certificate():
+    assert "assert_refines" in pytest_trainsafe.__all__
+    certificate = assert_refines(SEQUENTIAL, [RANK, RANK], RELATION)
+    assert certificate.outputs == {"index": "replica of index"}
+    proposed = assert_refines(SEQUENTIAL, [RANK, RANK])
+    assert proposed.inputs["down"] == "concat 0 over ranks of down"
+
+
+def test_a_missing_all_reduce_is_a_finding_with_the_pattern_of_the_compare_judge():
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_refines(SEQUENTIAL, [UNREDUCED, UNREDUCED], RELATION)
+    (finding,) = raised.value.findings
+    assert (finding.verdict, finding.judge, finding.check) == ("fail", "refine", "refine:relation")
+    assert str(finding.subject) == "aten.add at mlp.py:5"
+    assert finding.source == "mlp.py:5"
+    assert finding.pattern is not None
+    assert (finding.pattern.name, finding.pattern.axis) == ("partial sum", "tp")
+    report = str(raised.value)
+    assert "mm_1 equals the sum over tp of mm_1" in report
+    assert "an all-reduce over tp is missing" in report
+    assert "gelu" not in report
+    assert raised.value.line.startswith("aten.add at mlp.py:5")
+
+
+def test_a_wrong_scale_is_a_finding_with_its_factor():
+    sequential = SEQUENTIAL.replace("return (index,)", "return (mm_1,)")
+    rank = RANK.replace("'sum'", "'avg'").replace("return (index,)", "return (wait,)")
+    relation = RELATION | {"outputs": {"mm_1": "replica of wait"}}
+    with pytest.raises(TrainsafeFailure) as raised:
+        assert_refines(sequential, [rank, rank], relation)
+    (finding,) = raised.value.findings
+    assert "mm_1 is sum over tp of mm_1, not replica of wait" in finding.message
+
+
+def test_an_operator_without_semantics_is_inconclusive():
+    unknown = RANK.replace("aten.gelu", "mylib.gelu")
+    with pytest.raises(TrainsafeFailure, match=r"mylib\.gelu") as raised:
+        assert_refines(SEQUENTIAL, [unknown, unknown], RELATION)
+    (finding,) = raised.value.findings
+    assert finding.verdict == "inconclusive"
+    assert str(finding.subject) == "mylib.gelu"
+
+
+def test_wrong_arguments_are_named():
+    with pytest.raises(ArgumentError, match="list of the ranks' graphs"):
+        assert_refines(SEQUENTIAL, RANK)
+    with pytest.raises(ArgumentError, match="the sequential graph is 5"):
+        assert_refines(5, [RANK])
+    with pytest.raises(InputRelationError, match="has 2 ranks"):
+        assert_refines(SEQUENTIAL, [RANK], RELATION)
+    with pytest.raises(InputRelationError, match="no key size"):
+        assert_refines(SEQUENTIAL, [RANK, RANK], RELATION | {"size": 2})
+    inputs = {"x": "replica", "up": "concat 1", "down": "concat 0"}
+    with pytest.raises(InputRelationError, match="says nothing of the input ids"):
+        assert_refines(SEQUENTIAL, [RANK, RANK], RELATION | {"inputs": inputs})
+    with pytest.raises(GraphError, match="cannot be read"):
+        assert_refines("missing.txt", [RANK])
+
+
+@pytest.fixture
+def files(tmp_path):
+    (tmp_path / "sequential.txt").write_text(SEQUENTIAL)
+    (tmp_path / "rank.txt").write_text(RANK)
+    (tmp_path / "wrong.txt").write_text(UNREDUCED)
+    (tmp_path / "unknown.txt").write_text(RANK.replace("aten.gelu", "mylib.gelu"))
+    (tmp_path / "relation.yaml").write_text(yaml.safe_dump(RELATION))
+    return tmp_path
+
+
+def run(files, rank, *options):
+    graphs = [str(files / name) for name in ("sequential.txt", rank, rank)]
+    return main(["refine", *graphs, "--relation", str(files / "relation.yaml"), *options])
+
+
+def test_the_command_proves_and_checks(files, capsys):
+    certificate = files / "certificate.json"
+    assert run(files, "rank.txt", "--certificate", str(certificate)) == 0
+    assert "index: replica of index" in capsys.readouterr().out
+    assert read_certificate(certificate).error < 1e-9
+    assert run(files, "rank.txt", "--check", str(certificate)) == 0
+    assert "the certificate holds" in capsys.readouterr().out
+    assert run(files, "wrong.txt", "--check", str(certificate)) == 2
+    certificate.write_text(certificate.read_text().replace("gelu", "relu"))
+    assert run(files, "rank.txt", "--check", str(certificate)) == 2
+
+
+@pytest.mark.parametrize(("rank", "status"), [("wrong.txt", 1), ("unknown.txt", 2), ("no.txt", 2)])
+def test_the_command_exits_with_the_verdict(files, rank, status, capsys):
+    assert run(files, rank) == status
+
+
+def test_an_unknown_command_is_refused(capsys):
+    assert main(["prove"]) == 2
+    assert main([]) == 2
+    assert "refine" in capsys.readouterr().err

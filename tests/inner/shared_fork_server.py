@@ -22,4 +22,4 @@ def pytest_configure(config: pytest.Config) -> None:
     patch = pytest.MonkeyPatch()
     config.add_cleanup(patch.undo)
     patch.setattr(early, "start", lambda: False)
-    patch.setattr(launcher, "_serve", lambda setup, stop: (address, None))
+    patch.setattr(launcher, "fork_server", lambda setup, stop: (address, None))

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from pytest_trainsafe.errors import DeclarationError
-from pytest_trainsafe.launch.forkserver.launcher import Forked, WarmLauncher, fork_server
+from pytest_trainsafe.launch.forkserver import launcher as warm
+from pytest_trainsafe.launch.forkserver.launcher import Forked, WarmLauncher
 from pytest_trainsafe.launch.protocol import LaunchSetup
 from pytest_trainsafe.launch.result import GroupResult
 from pytest_trainsafe.launch.task import Task
@@ -69,7 +70,7 @@ class ThreadsLauncher(WarmLauncher):
 
 def make(setup: LaunchSetup, stop: threading.Event) -> ThreadsLauncher:
     """The launcher `threads` of this pytest process, which uses the run's fork server."""
-    address, server = fork_server(setup, stop)
+    address, server = warm.fork_server(setup, stop)
     made = ThreadsLauncher(address, network=setup.network, warn=setup.tell, server=server)
     made.most = setup.max_threads
     return made

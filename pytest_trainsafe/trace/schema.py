@@ -82,6 +82,8 @@ class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True)
 
     `forward` is the "file:line" of the function that runs instead of the class's own `forward`,
     because other code has assigned it to the instance or to the class; "" if there is none.
+    `functions` has the other functions that the instance has as attributes and that are defined in
+    other files than the class: the name of the attribute and the "file:line".
     """
 
     module: str
@@ -89,6 +91,7 @@ class ModuleEvent(msgspec.Struct, frozen=True, tag="module", omit_defaults=True)
     source: str
     parameters: tuple[str, ...] = ()
     forward: str = ""
+    functions: tuple[tuple[str, str], ...] = ()
 
 
 class InputEvent(msgspec.Struct, frozen=True, tag="input", omit_defaults=True):

@@ -1,4 +1,4 @@
-"""Finds the source line of a module's class, and of a function that replaces its `forward`.
+"""Finds the source lines of a module's class, and of the functions that an instance has.
 
 Called by the recorder.
 """
@@ -10,7 +10,7 @@ import functools
 import inspect
 import linecache
 import re
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 from torch import nn
@@ -88,6 +88,25 @@ def _replaced_in_class(cls: type) -> str:
     return _line(code)
 
 
+def held_functions(module: nn.Module) -> tuple[tuple[str, str], ...]:
+    """The functions that a module has as attributes, besides `forward`: their names and lines.
+
+    Functions of torch, and those in the file of the module's class, are left out.
+    """
+    own = source_of(described_class(type(module))).rpartition(":")[0]
+    codes = (
+        (name, _code(value))
+        for name, value in vars(module).items()
+        if name != "forward" and isinstance(value, FunctionType | MethodType | functools.partial)
+    )
+    return tuple(
+        (name, _line(code))
+        for name, code in codes
+        if code is not None
+        if code.co_filename != own and not code.co_filename.startswith((TORCH, "<"))
+    )
+
+
 def _line(code: CodeType) -> str:
     return f"{code.co_filename}:{code.co_firstlineno}"
 
@@ -103,4 +122,11 @@ def described(module: nn.Module, name: str) -> ModuleEvent:
     """The event that describes a module: its class and parameters, and where they are defined."""
     cls = described_class(type(module))
     parameters = tuple(each for each, _ in module.named_parameters(recurse=False))
-    return ModuleEvent(name, cls.__qualname__, source_of(cls), parameters, replaced_forward(module))
+    return ModuleEvent(
+        name,
+        cls.__qualname__,
+        source_of(cls),
+        parameters,
+        replaced_forward(module),
+        held_functions(module),
+    )

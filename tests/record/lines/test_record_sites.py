@@ -19,7 +19,7 @@ from torch.distributed._composable_state import _State
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
-from pytest_trainsafe.record.lines.source import described_class
+from pytest_trainsafe.record.lines.source import described_class, held_functions
 from pytest_trainsafe.record.lines.source import replaced_forward as found_forward
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.facts import Reduction, Site
@@ -174,6 +174,21 @@ def test_a_checkpoint_around_a_forward_is_not_a_replaced_forward() -> None:
     linear = nn.Linear(2, 2)
     linear.forward = functools.partial(checkpoint, linear.forward, use_reentrant=False)  # type: ignore[method-assign]
     assert found_forward(linear) == ""
+
+
+def test_the_lines_of_functions_of_other_files_that_a_module_has_are_found() -> None:
+    class Layers(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.here = sites
+            self.torchs = nn.functional.gelu
+            self.checkpointed = checkpoint
+
+    layers = Layers()
+    assert held_functions(layers) == ()
+    vars(layers)["run"] = functools.partial(replaced_forward.doubled, layers)
+    vars(layers)["forward"] = replaced_forward.doubled
+    assert held_functions(layers) == (("run", f"{replaced_forward.__file__}:18"),)
 
 
 def test_a_class_derived_by_a_parametrization_is_described_by_its_base_class() -> None:

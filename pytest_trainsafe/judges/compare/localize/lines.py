@@ -22,7 +22,7 @@ NOWHERE: Place = ("", "")
 _MOST_OF_LOSS = 2
 #: Of the collectives that the loss is computed with, at most so many are named.
 _MOST_OF_LOSS_CALLS = 4
-#: Of the functions that an optimizer's step calls, at most so many are named.
+#: Of the functions that an optimizer's step calls, or that a module has, at most so many are named.
 _MOST_CALLED = 4
 
 
@@ -51,13 +51,25 @@ def made(candidate: Trace, what: MadeWhat, name: str) -> str:
 
 
 def calls(candidate: Trace, module: str, source: str) -> str:
-    """A clause on a line that calls a module for `module`, whose code is at `source`."""
+    """A clause on a line that calls a module for `module`, whose code is at `source`.
+
+    If there is none, it is on the functions that `module` has as attributes, which may call one.
+    """
     found = (each for rank in candidate.ranks for each in rank.events_of(Caller))
     for call in found:
         clause = apart(f"; {call.module} is called at {relative(call.at)}", call.at, source)
         if call.by == module and clause:
             return clause
-    return ""
+    return _held(candidate, module, source)
+
+
+def _held(candidate: Trace, module: str, source: str) -> str:
+    """A clause on the functions of other files that a module has as attributes."""
+    events = (rank.modules[module] for rank in candidate.ranks if module in rank.modules)
+    return "".join(
+        apart(f"; its {name} is defined at {relative(line)}", line, source)
+        for name, line in next((event.functions for event in events), ())[:_MOST_CALLED]
+    )
 
 
 def of_loss(candidate: Trace, start: Place, agreed: str = "") -> Place:

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from blamed_traces import PROGRAM, calling, located_faults, noting
+from blamed_traces import PROGRAM, calling, described, located_faults, noting
 from call_traces import Flow, flow, values
 from call_traces import rung as called
 from clipped_traces import rung
@@ -18,6 +18,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
+from pytest_trainsafe.trace.schema import ModuleEvent
 
 TP = Point.of(tp=2)
 MODEL = Site("model", "/me/fit.py:30")
@@ -64,16 +65,40 @@ def test_lines_in_an_installed_package_and_the_line_of_the_class_itself_are_not_
         assert look_at(of_norm, *facts) == "module class Norm"
 
 
-def test_an_uncalled_module_is_reported_with_the_line_that_calls_its_sibling(
-    tmp_path: Path,
-) -> None:
-    def uncalled(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
+@pytest.fixture(scope="module")
+def uncalled(tmp_path_factory: pytest.TempPathFactory) -> RungTraces:
+    """The root never calls one of its modules."""
+
+    def without(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor | None:
         flows = record.id.kind in ("activation", "activation_grad", "param_grad")
         return None if record.id.module == "fc1" and flows else part
 
-    wrong = calling(rung(tmp_path, TP, uncalled), fc1="", fc2="", norm="")
+    made = rung(tmp_path_factory.mktemp("uncalled"), TP, without)
+    return calling(made, fc1="", fc2="", norm="")
+
+
+def test_an_uncalled_module_is_reported_with_the_line_that_calls_its_sibling(
+    uncalled: RungTraces,
+) -> None:
     calls = Caller("norm", "fc2", "/me/other.py:1"), Caller("fc2", "", "/me/chunks.py:9")
-    assert look_at(wrong, *calls) == "module class Model; fc2 is called at /me/chunks.py:9"
+    assert look_at(uncalled, *calls) == "module class Model; fc2 is called at /me/chunks.py:9"
+
+
+def test_an_uncalled_module_is_reported_with_the_functions_that_its_caller_has(
+    uncalled: RungTraces,
+) -> None:
+    def having(*lines: str) -> str:
+        functions = tuple((f"run_{number}", line) for number, line in enumerate(lines))
+        model = ModuleEvent("", "Model", "/me/model.py:3", functions=functions)
+        return look_at(described(uncalled, model))
+
+    assert having("/me/chunks.py:5", "/me/act.py:2") == (
+        "module class Model; its run_0 is defined at /me/chunks.py:5; its run_1 is defined at "
+        "/me/act.py:2"
+    )
+    assert having("/env/site-packages/framework/loop.py:5", "/me/model.py:9") == (
+        "module class Model"
+    )
 
 
 def test_a_wrong_input_is_named_with_the_line_that_makes_it(tmp_path: Path) -> None:

@@ -381,30 +381,6 @@ def assert_kept_relations(
     assert_or_find(candidate, os.fspath(file), given, assert_same_by)
 
 
-def _judgement_of(
-    judge: Judge,
-    traces: Traces,
-    options: JudgeOptions | None = None,
-    reference: Traces | None = None,
-) -> Judgement:
-    """The judgement of a judge that is asked alone about the Runs of one fixture or of two."""
-    __tracebackhide__ = True
-    from pytest_trainsafe.judges.alone import judge_alone
-    from pytest_trainsafe.launch import GroupFailure
-
-    try:
-        return judge_alone(judge, traces, options, reference)
-    except GroupFailure as failure:
-        raise failure.with_traceback(None) from None
-
-
-def _require_pass(judgement: Judgement, before: str = "") -> None:
-    """Raises the report of a judgement unless it is a pass; `before` begins its line."""
-    __tracebackhide__ = True
-    if judgement.verdict == "pass":
-        return
-
-
 def assert_refines(
     sequential: Any,
     distributed: Sequence[Any],
@@ -438,6 +414,35 @@ def assert_refines(
         findings = judgement.findings
         raise TrainsafeFailure(message(judgement), findings, first_line(judgement))
     return judgement.certificate
+
+
+def _judgement_of(
+    judge: Judge,
+    traces: Traces,
+    options: JudgeOptions | None = None,
+    reference: Traces | None = None,
+) -> Judgement:
+    """The judgement of a judge that is asked alone about the Runs of one fixture or of two."""
+    __tracebackhide__ = True
+    from pytest_trainsafe.judges.alone import judge_alone
+    from pytest_trainsafe.launch import GroupFailure
+
+    try:
+        return judge_alone(judge, traces, options, reference)
+    except GroupFailure as failure:
+        raise failure.with_traceback(None) from None
+
+
+def _require_pass(judgement: Judgement, before: str = "") -> None:
+    """Raises the report of a judgement unless it is a pass; `before` begins its line."""
+    __tracebackhide__ = True
+    if judgement.verdict == "pass":
+        return
+    from pytest_trainsafe.judges.alone import report_alone
+    from pytest_trainsafe.judges.first_line import first_line
+
+    line = before + first_line(judgement)
+    raise TrainsafeFailure(report_alone(judgement), judgement.findings, line)
 
 
 def _first_rung(given: Traces | Trace | Path | str) -> Trace:

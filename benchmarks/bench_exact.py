@@ -1,0 +1,120 @@
+"""Proves clean Points of the reference models on exact numbers, and refutes the planted bugs.
+
+Prints for each Point whether it is proved, refuted or not covered, and with which operator or
+tensor; for each bug of TTrace's catalogue, the first wrong tensor.  A clean Point that is refuted,
+and a bug that is proved, are errors of the judge.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from _measure import finish, machine, show
+from _points import CLEAN, triggering
+
+from pytest_trainsafe.config.settings import Settings
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.judges.alone import judge_alone
+from pytest_trainsafe.judges.exact.judge import ProofJudge
+from pytest_trainsafe.launch import GroupFailure
+from pytest_trainsafe.reference_models.bugs import BUGS
+from pytest_trainsafe.runs.session import Session
+from pytest_trainsafe.sweep.case import Case
+from pytest_trainsafe.sweep.program import resolve
+
+#: Sizes at which a Point takes seconds; no two of them are equal.
+SMALL = {"hidden": 16, "heads": 4, "seq_len": 8, "vocabulary": 32}
+WORDS = {"pass": "proved", "fail": "refuted", "inconclusive": "not covered"}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One judged Point: a clean program, or one with the bug of this name."""
+
+    program: str
+    point: str
+    bug: str
+    verdict: str
+    why: str
+    seconds: float
+
+
+def main() -> None:
+    asked = _arguments()
+    facts = machine()
+    rows = []
+    with tempfile.TemporaryDirectory(prefix="trainsafe-exact-") as temporary:
+        session = Session(Settings(localize=0.0, max_world_size=4), Path(temporary))
+        try:
+            for program, name, point, given, bug in wanted(asked):
+                rows.append(judged(session, program, name, point, given, bug))
+                print(rows[-1], file=sys.stderr, flush=True)
+        finally:
+            session.close()
+    clean, planted = ([row for row in rows if bool(row.bug) == wanted] for wanted in (False, True))
+    columns = ["", "Point", "bug", "", "", "s"]
+    shown = [[r.program, r.point, r.bug, r.verdict, r.why[:70], f"{r.seconds:.1f}"] for r in rows]
+    show("On exact numbers", columns, shown)
+    counts = {
+        "clean": Counter(row.verdict for row in clean),
+        "planted": Counter(row.verdict for row in planted),
+    }
+    print("\n" + "\n".join(f"{what}: {dict(count)}" for what, count in counts.items()))
+    finish("exact", facts, {what: dict(count) for what, count in counts.items()})
+    sys.exit(bool(counts["clean"]["refuted"] or counts["planted"]["proved"]))
+
+
+def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, str, Point, Mapping[str, Any], str]]:
+    """Module, name, Point, arguments and bug of each program to judge."""
+    for each in CLEAN:
+        if asked.only and each.name not in asked.only:
+            continue
+        for point in each.points[: 1 if asked.quick else None]:
+            yield each.program, each.name, point, each.arguments, ""
+    for bug in BUGS:
+        if not asked.only or bug.name in asked.only:
+            given = {**bug.arguments, "bug": bug.name}
+            yield bug.program, bug.program, triggering(bug), given, bug.name
+
+
+def judged(
+    session: Session, module: str, name: str, point: Point, given: Mapping[str, Any], bug: str
+) -> Row:
+    """The judgement of one Point."""
+    program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
+    known = program.complete({})
+    small = {key: value for key, value in SMALL.items() if key in known and key not in given}
+    arguments = program.complete({**small, **given})
+    plain = {**arguments, "bug": ""} if "bug" in arguments else arguments
+    case = Case(point, program, session.settings, plain, arguments)
+    began = time.perf_counter()
+    candidate, reference = session.candidate(case), session.reference(case)
+    try:
+        judgement = judge_alone(ProofJudge(), candidate, None, reference)
+        first = next(iter(judgement.findings), None)
+        why = "" if first is None else f"{first.about or ''} {first.message}".strip()
+        verdict = WORDS[judgement.verdict]
+    except GroupFailure as failure:
+        verdict, why = "error", str(failure).partition("\n")[0]
+    session.discard(candidate)
+    return Row(name, str(point), bug, verdict, why, time.perf_counter() - began)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="One Point of each clean program")
+    parser.add_argument("--only", nargs="*", metavar="NAME", help="Only these programs and bugs")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

@@ -58,7 +58,7 @@ def test_an_operator_without_semantics_is_inconclusive():
 
 def test_wrong_arguments_are_named():
     with pytest.raises(ArgumentError, match="list of the ranks' graphs"):
-        assert_refines(SEQUENTIAL, RANK)  # type: ignore[arg-type]
+        assert_refines(SEQUENTIAL, RANK)
     with pytest.raises(ArgumentError, match="the sequential graph is 5"):
         assert_refines(5, [RANK])
     with pytest.raises(InputRelationError, match="has 2 ranks"):

@@ -40,6 +40,9 @@ _ARANGE = "aten.arange"
 #: Factors of numbers, such as the count of a mean.
 _FACTORS = ("aten.div", "aten.mul")
 _END = 1 << 62
+#: Operators whose results are parts of their first argument, or that write such a part.
+PARTING = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
+           "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
 
 
 def is_size(value: object) -> bool:

@@ -93,7 +93,7 @@ class _Search:
 
     def _allowed(self, key: Key, known: Mapping[Key, int]) -> bool:
         small = known[key]
-        if not 2 <= small <= max(key[2], _GROWN):
+        if not 2 <= small <= max(key[2], _GROWN) or (small % 2 and key in self.sizes.even):
             return False
         return all(
             other is None or other[2] == key[2] or known.get(other) != small

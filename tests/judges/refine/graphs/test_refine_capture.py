@@ -18,7 +18,8 @@ TOKENS, WIDTH, WORDS = 6, 4, 10
 
 
 def reduced(x):
-    return collectives.wait_tensor(collectives.all_reduce(x, "sum", torch.distributed.group.WORLD))
+    group = torch.distributed.distributed_c10d._get_default_group()
+    return collectives.wait_tensor(collectives.all_reduce(x, "sum", group))
 
 
 class Copy(torch.autograd.Function):

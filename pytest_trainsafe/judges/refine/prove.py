@@ -126,7 +126,7 @@ def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutat
     found = {
         node.name: finder.relations(node.name, value)
         for node in problem.sequential.nodes
-        if isinstance(value := first.sequential[node.name], torch.Tensor)
+        if isinstance(value := first.sequential.get(node.name), torch.Tensor)
     }
     operators = len(problem.sequential.nodes) + max(len(each.nodes) for each in problem.ranks)
     count = sum(map(len, found.values())) + len(problem.outputs)
@@ -169,7 +169,7 @@ def _judged(
 ) -> Proof | Refutation:
     outputs: dict[str, Relation] = {}
     wrong: list[Expected] = []
-    for expected in expectations(problem):
+    for expected in _known(problem, runs[0]):
         met = _met(expected, problem, relations, runs)
         if met is None:
             wrong.append(expected)
@@ -192,6 +192,16 @@ def _judged(
         error_bound(*size, len(seeds)),
         dict(runs[0].met),
     )
+
+
+def _known(problem: Problem, run: Evaluated) -> list[Expected]:
+    """The expectations of all results that are known."""
+    found = expectations(problem)
+    known = [each for each in found if each.output in run.sequential]
+    if not known or (problem.outputs and len(known) < len(found)):
+        missing = next((each.output for each in found if each not in known), "every result")
+        raise CannotSayError(f"{missing} depends on inputs without a relation")
+    return known
 
 
 def _met(

@@ -34,7 +34,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
     first.  `inputs` and `outputs` are the relations that were given and those that results have;
     `relations` has all that were found.
-    `missing` are tensors without a relation.  `operators` says for each operator whose semantics
+    `missing` are tensors without a relation; in a `partial` one, what depends on
+    inputs without a relation is neither.  `operators` says for each operator whose semantics
     were used, `assumed` what is not proved, and `error` is the largest probability that one of the
     relations is false.  `digest` is that of everything else.
     """
@@ -51,6 +52,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     outputs: dict[str, str]
     relations: dict[str, list[str]]
     missing: list[str]
+    partial: bool
     seeds: list[int]
     operators: dict[str, str]
     assumed: list[str]

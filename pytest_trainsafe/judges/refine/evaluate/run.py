@@ -73,8 +73,8 @@ def _once(problem: Problem, seed: int, numbers: Numbers) -> Evaluated:
     held = _held(problem, entered, seed, mode)
     own = constants(problem.sequential, entered, problem.constants, numbers)
     mode.note(*(each for each in own.values() if each.is_floating_point()))
-    (sequential,) = evaluate([problem.sequential], [own | entered], _ALONE, mode)
-    ranks = evaluate(list(problem.ranks), held, problem.mesh, mode)
+    (sequential,) = evaluate([problem.sequential], [own | entered], _ALONE, mode, problem.partial)
+    ranks = evaluate(list(problem.ranks), held, problem.mesh, mode, problem.partial)
     return Evaluated(sequential, ranks, numbers, mode.met)
 
 

@@ -33,7 +33,7 @@ from pytest_trainsafe.judges.refine.relations.propose import proposed
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 
 MAX_BYTES = 4 << 20
-_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose")
+_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose", "partial")
 _RANGE = re.compile(r"(.*?)(\d{1,6}) ?\.\. ?(.*?)(\d{1,6})")
 
 Declaration = Mapping[str, Any]
@@ -76,6 +76,7 @@ def stated_problem(
         _relations(declared, "outputs", mesh),
         {name: _number(name, value) for name, value in _mapping(declared, "constants").items()},
         {name: _bound(name, value) for name, value in _mapping(declared, "below").items()},
+        declared.get("partial") is True,
     )
 
 

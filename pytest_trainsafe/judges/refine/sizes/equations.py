@@ -88,10 +88,19 @@ def _is_kernel(node: Node) -> bool:
 
 
 def _of_kernel(graph: Graph, node: Node, at: At, sizes: Collection[int]) -> Iterator[Equation]:
-    """A kernel may halve a size, as silu_and_mul does."""
-    for size in sizes if _is_kernel(node) and collective(node) is None else ():
+    """A kernel may halve a size, as silu_and_mul does, or take one that others make by flattening.
+
+    So the statistics of a layer norm have as many elements as there are rows.
+    """
+    if not _is_kernel(node) or collective(node) is not None:
+        return
+    for size in sizes:
         if 2 * size in sizes:
             yield _ratio(_term(at, size), 2, _term(at, 2 * size))
+    for shape in (graph.by_name[name].shape or () for name in node.inputs()):
+        for end in range(2, len(shape) + 1):
+            if math.prod(shape[:end]) in sizes:
+                yield Equation((_term(at, *shape[:end]),), _term(at, math.prod(shape[:end])))
 
 
 def _at(number: int, name: str) -> At:

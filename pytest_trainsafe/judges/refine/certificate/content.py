@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, read_file, shown
 from pytest_trainsafe.judges.refine.errors import CertificateError
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1
 MAX_BYTES = 64 << 20
@@ -66,6 +71,12 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def text(self) -> str:
         """The content of its file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+    def translate(self, ranks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The sequential results that the tensors of all ranks, by name, make (`translate.py`)."""
+        from pytest_trainsafe.judges.refine.certificate.translate import translate
+
+        return translate(self, ranks)
 
     def save(self, path: Path | str) -> None:
         Path(path).write_text(self.text())

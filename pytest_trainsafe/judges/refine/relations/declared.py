@@ -36,6 +36,9 @@ MAX_BYTES = 4 << 20
 _KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose", "partial")
 _RANGE = re.compile(r"(.*?)(\d{1,6}) ?\.\. ?(.*?)(\d{1,6})")
 
+#: The most names of one range.
+_LONGEST = 10_000
+
 Declaration = Mapping[str, Any]
 
 
@@ -132,7 +135,7 @@ def _names(text: str) -> list[str]:
             found.append(part)
             continue
         first, low, last, high = match.groups()
-        if first != last or int(high) < int(low):
+        if first != last or not 0 <= int(high) - int(low) < _LONGEST:
             raise InputRelationError(f"{shown(part)} is no range of names, such as x_3 .. x_7")
         found += [f"{first}{number}" for number in range(int(low), int(high) + 1)]
     return found

@@ -7,6 +7,7 @@ from pytest_trainsafe.judges.refine.errors import InputRelationError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.relations.declared import read_declaration, stated_problem
 
+INPUTS: dict[str, str] = {"x, ids": "replica", "up": "concat 1", "down": "concat 0"}
 GRAPHS = (parse_fx(SEQUENTIAL), [parse_fx(RANK), parse_fx(RANK)])
 
 
@@ -41,7 +42,7 @@ def test_lists_and_ranges_of_names_and_defaults_are_read(tmp_path):
         ({"inputs": {"x": 5}}, "not a relation's text"),
         ({"inputs": ["x"]}, "give a mapping"),
         ({"inputs": {"z": "replica"}}, "has no tensor z"),
-        ({"inputs": RELATION["inputs"] | {"up": "concat 1 of z, up"}}, "no graph of a rank has"),
+        ({"inputs": INPUTS | {"up": "concat 1 of z, up"}}, "no graph of a rank has"),
         ({"mesh": {"tp": 0}}, "has the size 0"),
         ({"mesh": {"tp": 3}}, "has 3 ranks"),
         ({"groups": {"0": "dp"}}, "no axis of the mesh"),
@@ -49,9 +50,9 @@ def test_lists_and_ranges_of_names_and_defaults_are_read(tmp_path):
         ({"groups": {"0": 5}}, "give an axis"),
         ({"constants": {"c": "x"}}, "give a number"),
         ({"below": {"ids": 0}}, "give an integer > 0"),
-        ({"inputs": RELATION["inputs"] | {"up": "concat 1 order 0 0"}}, "not one of 2 ranks"),
-        ({"inputs": RELATION["inputs"] | {"up": "sum over tp, concat 1 over tp"}}, "twice"),
-        ({"inputs": RELATION["inputs"] | {"up": "at tp=5"}}, "no 5"),
+        ({"inputs": INPUTS | {"up": "concat 1 order 0 0"}}, "not one of 2 ranks"),
+        ({"inputs": INPUTS | {"up": "sum over tp, concat 1 over tp"}}, "twice"),
+        ({"inputs": INPUTS | {"up": "at tp=5"}}, "no 5"),
     ],
 )
 def test_a_mistake_is_named(changes, said):

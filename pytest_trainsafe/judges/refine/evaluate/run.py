@@ -47,13 +47,15 @@ class Evaluated:
 
     @property
     def elements(self) -> int:
-        """How many numbers were computed."""
-        return sum(
-            each.numel()
+        """How many numbers were computed; views of a tensor count once."""
+        sizes = {
+            storage.data_ptr(): storage.nbytes() // each.element_size()
             for values in (self.sequential, *self.ranks)
             for each in values.values()
             if isinstance(each, torch.Tensor)
-        )
+            for storage in [each.untyped_storage()]
+        }
+        return sum(sizes.values())
 
 
 def evaluated(problem: Problem, data_seed: int, seeds: Sequence[int]) -> Iterator[Evaluated]:

@@ -60,7 +60,8 @@ class _Search:
             self.best, self.cost = complete, self._cost(complete)
             return
         key = min(free, key=lambda each: (-len(self.equations.get(each, ())), each[2], each))
-        for small in range(2, min(max(key[2], _GROWN), _TRIED) + 1):
+        tried = range(2, min(max(key[2], _GROWN), _TRIED) + 1)
+        for small in (*tried, *(() if key[2] in tried else (key[2],))):
             self.extend(complete, {key: small})
 
     def _propagated(

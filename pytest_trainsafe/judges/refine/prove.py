@@ -119,8 +119,7 @@ def prove(problem: Problem, data_seed: int = 0, first_seed: int = 1) -> Proof | 
 
 
 def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutation:
-    runs = evaluated(problem, data_seed, range(first_seed, first_seed + _MOST_SEEDS))
-    doubles, first = next(runs), next(runs)
+    doubles, first = evaluated(problem, data_seed, [first_seed])
     index = Index(first.ranks, problem.mesh, first.numbers)
     fused = {step.parts for each in problem.inputs.values() for step in each.steps if step.parts}
     finder = Finder(index, fused)
@@ -133,7 +132,12 @@ def _found(problem: Problem, data_seed: int, first_seed: int) -> Proof | Refutat
     count = sum(map(len, found.values())) + len(problem.outputs)
     size = (count, operators, first.elements)
     seeds = tuple(range(first_seed, first_seed + seeds_for(*size)))
-    others = [next(runs) for _ in seeds[1:]]
+    # Each seed has inputs of its own: what holds only for the decisions of one is no relation.
+    others = [
+        run
+        for number, seed in enumerate(seeds[1:], 1)
+        for run in list(evaluated(problem, data_seed + number, [seed]))[1:]
+    ]
     relations = {
         name: tuple(
             each

@@ -27,7 +27,10 @@ class GraphPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Integers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The integers of an input that the proof rests on: drawn from 0 up to a bound, by a seed."""
+    """The integers of an input that the proof rests on: drawn from 0 up to a bound.
+
+    The first of the certificate's seeds uses `seed`, the second the next one, and so on.
+    """
 
     below: int
     seed: int

@@ -404,11 +404,6 @@ def assert_refines(
     from pytest_trainsafe.judges.refine.judge import judge
     from pytest_trainsafe.judges.refine.text import message
 
-    if isinstance(distributed, str) or not isinstance(distributed, Sequence):
-        raise ArgumentTypeError(
-            f"assert_refines was given {described(distributed)} after the sequential graph; pass "
-            "the list of the ranks' graphs, in the order of ranks"
-        )
     judgement = judge(sequential, distributed, relation, outputs)
     if judgement.certificate is None:
         findings = judgement.findings

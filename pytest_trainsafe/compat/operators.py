@@ -10,6 +10,9 @@ Needs `_VariableFunctions` of torch._C, and torch._VF, from which torch.nn.funct
 functions in C.  Without the first, a function of torch that the program replaces is not recognised
 any more; without the second, functions of torch.nn.functional are not replaced.
 
+Needs `_dispatch_has_kernel_for_dispatch_key` of torch._C.  Without it, no operator is known to be
+defined by others.
+
 torch 2.10 to 2.14 have all of these names.
 """
 
@@ -28,6 +31,7 @@ from pytest_trainsafe.core.rank.state import replacing
 SCHEMAS = Capability("what an operator writes is not known")
 TREES = Capability("tensors in lists, tuples and dicts are not found")
 IN_C = Capability("functions of torch that the program replaces are not recognised")
+COMPOSITES = Capability("operators that torch defines by others are not told from others")
 FUNCTIONAL = Capability("functions in C that torch.nn.functional calls are not replaced")
 
 
@@ -48,6 +52,16 @@ else:
 schema_of: Callable[[Any], Any] = (
     operator.attrgetter("_schema") if SCHEMAS.available else lambda operator: _NoSchema
 )
+
+_has_kernel = COMPOSITES.of("torch._C", "_dispatch_has_kernel_for_dispatch_key")
+
+
+def is_composite(operator: Any) -> bool:
+    """Whether torch defines an operator by other operators; False if that is not known."""
+    if _has_kernel is None:
+        return False
+    return bool(_has_kernel(operator.name(), "CompositeImplicitAutograd"))
+
 
 _PYTREE = "torch.utils._pytree"
 

@@ -92,3 +92,9 @@ def test_without_torch_vf_functions_are_not_replaced(without: Any) -> None:
         torch.nn.functional.dropout(torch.ones(2), 0.5)
     assert copy.functions_in_c is torch
     assert len(lacking()) == 2
+
+
+def test_an_operator_that_torch_defines_by_others_is_told_from_others(without: Any) -> None:
+    assert operators.is_composite(torch.ops.aten.linear.default)
+    assert not operators.is_composite(torch.ops.aten.mm.default)
+    assert not without("operators").is_composite(torch.ops.aten.linear.default)

@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from pytest_trainsafe.core.finding import CallSubject, Finding, Pattern, Verdict
+from pytest_trainsafe.core.usage import shown as described
+from pytest_trainsafe.errors import ArgumentTypeError
 from pytest_trainsafe.judges.refine.certificate.content import Certificate
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError
@@ -56,8 +58,14 @@ def judge(
 ) -> RefinementJudgement:
     """The judgement of graphs, which may be files, texts or graph modules.
 
-    Raises GraphError or InputRelationError for graphs or relations that cannot be used.
+    Raises GraphError or InputRelationError for graphs or relations that cannot be used, and
+    ArgumentError unless `distributed` is a list.
     """
+    if isinstance(distributed, str) or not isinstance(distributed, Sequence):
+        raise ArgumentTypeError(
+            f"assert_refines was given {described(distributed)} after the sequential graph; pass "
+            "the list of the ranks' graphs, in the order of ranks"
+        )
     declared = read_declaration(relation) if isinstance(relation, Path | str) else relation
     if outputs is not None:
         declared = {**(declared or {"propose": True}), "outputs": outputs}

@@ -20,6 +20,7 @@ class Problem:
     for results of operators, which are then taken as given.  `outputs` has the relations that
     results must have.  `constants` has the values of scalars that a graph's text does not hold,
     and `below` the bounds of integer inputs, which are drawn from 0 up.
+    If it is `partial`, inputs without a relation are not known, nor is what is computed from them.
     Raises InputRelationError where these do not fit the graphs.
     """
 
@@ -30,6 +31,7 @@ class Problem:
     outputs: Mapping[str, Relation] = field(default_factory=dict)
     constants: Mapping[str, float] = field(default_factory=dict)
     below: Mapping[str, int] = field(default_factory=dict)
+    partial: bool = False
 
     def __post_init__(self) -> None:
         if len(self.ranks) != self.mesh.size:
@@ -41,7 +43,7 @@ class Problem:
         for name in (*self.inputs, *self.outputs, *self.below):
             if name not in known:
                 raise InputRelationError(f"{self.sequential.name} has no tensor {shown(name)}")
-        for node in self.sequential.inputs:
+        for node in () if self.partial else self.sequential.inputs:
             if node.name not in self.inputs:
                 raise InputRelationError(
                     f"the relation says nothing of the input {shown(node.name)} of "
@@ -51,7 +53,7 @@ class Problem:
 
     def _check_ranks(self) -> None:
         said = {name for relation in self.inputs.values() for name in relation.names}
-        for graph in self.ranks:
+        for graph in () if self.partial else self.ranks:
             for node in graph.nodes:
                 if node.operator == INPUT and node.name not in said:
                     raise InputRelationError(

@@ -3,6 +3,8 @@
 import pytest
 from refine_graphs import RANK, SEQUENTIAL, mlp
 
+from pytest_trainsafe.judges.refine.certificate.checker import check
+from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
@@ -122,3 +124,36 @@ def test_relations_of_inputs_are_proposed_from_names_and_shapes():
     proof = prove(mlp(inputs={}, propose=True))
     assert isinstance(proof, Proof)
     assert str(proof.problem.inputs["up"]) == "concat 1 over tp of up"
+
+
+PART = {
+    "mesh": {"tp": 2},
+    "partial": True,
+    "inputs": {"x": "replica", "gelu": "concat 1", "down": "concat 0"},
+    "outputs": {"add": "replica"},
+}
+
+
+def part(rank, **changes):
+    graphs = [parse_fx(rank, f"rank{number}.txt") for number in (0, 1)]
+    return stated_problem(parse_fx(SEQUENTIAL), graphs, PART | changes)
+
+
+def test_a_part_of_a_graph_is_judged_from_the_tensors_that_are_given():
+    given = part(RANK)
+    proof = prove(given)
+    assert isinstance(proof, Proof)
+    assert set(proof.relations) == {
+        "x", "down", "gelu", "mm_1", "add", "_softmax", "view"
+    }  # fmt: skip
+    certificate = certificate_of(proof, given, 0)
+    assert any("taken as given" in each for each in certificate.assumed)
+    assert check(certificate, given.sequential, given.ranks, seed=4) > 7
+    found = prove(part(UNREDUCED))
+    assert isinstance(found, Refutation)
+    assert found.node.name == "add"
+
+
+def test_a_result_that_depends_on_unknown_inputs_is_no_proof():
+    with pytest.raises(CannotSayError, match="index depends on inputs without a relation"):
+        prove(part(RANK, outputs={"index": "replica"}))

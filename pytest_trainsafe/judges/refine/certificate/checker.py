@@ -91,6 +91,7 @@ def _problem(certificate: Certificate, sequential: Graph, ranks: Sequence[Graph]
             _parsed(certificate.outputs, mesh),
             certificate.constants,
             {name: each.below for name, each in certificate.integers.items()},
+            certificate.partial,
         )
     except (InputRelationError, GraphError) as error:
         raise CertificateError(f"the certificate does not fit the graphs: {error}") from None
@@ -173,7 +174,9 @@ def _check_relations(
     run: Evaluated,
 ) -> None:
     for name, found in (*relations.items(), *((n, [r]) for n, r in problem.outputs.items())):
-        value = run.sequential[name]
+        value = run.sequential.get(name)
+        if not isinstance(value, torch.Tensor):
+            raise CertificateError(f"{shown(name)} is no tensor of the sequential graph")
         for relation in found:
             try:
                 made = combine(relation, run.ranks, problem.mesh, run.numbers)

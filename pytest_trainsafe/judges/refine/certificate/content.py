@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from pytest_trainsafe.core.untrusted import MALFORMED, BadFileError, read_file, shown
 from pytest_trainsafe.judges.refine.errors import CertificateError
+
+if TYPE_CHECKING:
+    import torch
 
 FORMAT = 1
 MAX_BYTES = 64 << 20
@@ -22,7 +27,10 @@ class GraphPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Integers(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The integers of an input that the proof rests on: drawn from 0 up to a bound, by a seed."""
+    """The integers of an input that the proof rests on: drawn from 0 up to a bound.
+
+    The first of the certificate's seeds uses `seed`, the second the next one, and so on.
+    """
 
     below: int
     seed: int
@@ -34,7 +42,8 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     `sizes` has the small sizes that replace those of each graph's nodes, the sequential one's
     first.  `inputs` and `outputs` are the relations that were given and those that results have;
     `relations` has all that were found.
-    `missing` are tensors without a relation.  `operators` says for each operator whose semantics
+    `missing` are tensors without a relation; in a `partial` one, what depends on
+    inputs without a relation is neither.  `operators` says for each operator whose semantics
     were used, `assumed` what is not proved, and `error` is the largest probability that one of the
     relations is false.  `digest` is that of everything else.
     """
@@ -51,6 +60,7 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     outputs: dict[str, str]
     relations: dict[str, list[str]]
     missing: list[str]
+    partial: bool
     seeds: list[int]
     operators: dict[str, str]
     assumed: list[str]
@@ -64,6 +74,12 @@ class Certificate(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     def text(self) -> str:
         """The content of its file."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode() + "\n"
+
+    def translate(self, ranks: Sequence[Mapping[str, torch.Tensor]]) -> dict[str, torch.Tensor]:
+        """The sequential results that the tensors of all ranks, by name, make (`translate.py`)."""
+        from pytest_trainsafe.judges.refine.certificate.translate import translate
+
+        return translate(self.outputs, self.mesh, bool(self.sizes), ranks)
 
     def save(self, path: Path | str) -> None:
         Path(path).write_text(self.text())

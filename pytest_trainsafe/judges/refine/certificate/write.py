@@ -55,6 +55,7 @@ def certificate_of(proof: Proof, given: Problem, data_seed: int) -> Certificate:
             name: [str(each) for each in found] for name, found in proof.relations.items() if found
         },
         missing=[name for name, found in proof.relations.items() if not found],
+        partial=problem.partial,
         seeds=list(proof.seeds),
         operators=modules,
         assumed=list(_assumed(proof)),
@@ -79,5 +80,7 @@ def _assumed(proof: Proof) -> Iterable[str]:
         }
         if names:
             yield f"{', '.join(sorted(names))} of {graph}, which the text does not hold, are 0"
+    if problem.partial:
+        yield "nothing is said of what depends on inputs without a relation"
     for name in problem.given:
         yield f"{name} of the sequential graph, and what it is made of, are taken as given"

@@ -142,7 +142,7 @@ def unified_attention(
     kept = torch.ones(scores.shape[-2:], dtype=torch.bool).tril()
     weights = n.exp(n.bounded(n.where(kept, scores, -math.inf), -1))
     weights = n.divide(weights, n.sum(weights, -1, True))
-    return (n.matmul(weights, v).transpose(0, 1),)
+    return (n.matmul(weights, v).transpose(0, 1).contiguous(),)
 
 
 def _dropout(

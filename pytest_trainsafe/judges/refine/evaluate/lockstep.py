@@ -31,16 +31,18 @@ def evaluate(
     given: Sequence[Mapping[str, torch.Tensor]],
     mesh: RankMesh,
     mode: ExactMode,
+    partial: bool = False,
 ) -> list[Tensors]:
     """The results of all nodes of each rank, by name.
 
-    `given` has the values of inputs, of constants, and of nodes that are taken as given.
+    `given` has the values of inputs, of constants, and of nodes that are taken as given.  If it is
+    `partial`, an input without a value is not known, and what is computed from it is left out.
     Raises GraphError where collectives do not match or a rank waits for ever, and CannotSayError.
     """
     assert len(graphs) == len(given) == mesh.size
     values: list[Tensors] = [{} for _ in graphs]
     steps = [
-        _rank(rank, graph, given[rank], mesh, mode, values[rank])
+        _rank(rank, graph, given[rank], mesh, mode, values[rank], partial)
         for rank, graph in enumerate(graphs)
     ]
     waiting: dict[int, Meeting] = {}
@@ -106,6 +108,7 @@ def _rank(
     mesh: RankMesh,
     mode: ExactMode,
     values: Tensors,
+    partial: bool,
 ) -> Steps:
     """Fills `values` node by node, and yields at each collective, whose result it is sent."""
     changing = any(node.short.endswith("_") for node in graph.nodes)
@@ -113,6 +116,10 @@ def _rank(
     for node in graph.nodes:
         if node.name in given:
             current[node.name] = given[node.name]
+        elif partial and (
+            node.operator == INPUT or not all(name in current for name in node.inputs())
+        ):
+            continue
         elif node.operator == INPUT:
             raise GraphError(f"{graph.at(node)}: the input {shown(node.name)} has no value")
         elif waits(node):

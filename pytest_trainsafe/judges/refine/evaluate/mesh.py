@@ -61,6 +61,9 @@ class RankMesh:
         if self.size == 1:
             return (rank,)
         group = self.groups.get(name)
+        if group is None and name.startswith("{{"):
+            group = _replica_groups(name)
+            self._check(name, group)
         if group is None:
             if len(self.axes) != 1:
                 return None
@@ -75,3 +78,11 @@ class RankMesh:
             for other, place in enumerate(self.coordinates)
             if all(place[n] == own[n] for n in range(len(place)) if n not in spanned)
         )
+
+
+def _replica_groups(text: str) -> tuple[tuple[int, ...], ...]:
+    """The lists of ranks in the replica_groups of HLO, such as {{0,1},{2,3}}."""
+    lists = text.strip("{}").split("},{")
+    return tuple(
+        tuple(int(rank) for rank in each.split(",") if rank.strip().isdecimal()) for each in lists
+    )

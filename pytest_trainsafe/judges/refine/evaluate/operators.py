@@ -8,10 +8,10 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 import torch
-from torch.utils._pytree import tree_leaves
 
 from pytest_trainsafe.arithmetic import ExactError, ExactMode
 from pytest_trainsafe.arithmetic.variants import find
+from pytest_trainsafe.compat.operators import OpOverload, is_composite, tree_leaves, tree_map
 from pytest_trainsafe.core.untrusted import shown
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Argument, Graph, Node, Ref, Word
@@ -121,13 +121,9 @@ def _torch_operator(name: str) -> Callable[..., Any] | None:
 
 def _composite(operator: Any) -> bool:
     """Whether torch defines an operator by others, each of which is looked up then."""
-    overloads = [operator] if hasattr(operator, "_schema") else [
-        getattr(operator, each) for each in operator.overloads()
-    ]  # fmt: skip
-    return all(
-        torch._C._dispatch_has_kernel_for_dispatch_key(each.name(), "CompositeImplicitAutograd")
-        for each in overloads
-    )
+    if isinstance(operator, OpOverload):
+        return is_composite(operator)
+    return all(is_composite(getattr(operator, each)) for each in operator.overloads())
 
 
 def _functionalized(graph: Graph, node: Node, mode: ExactMode) -> Callable[..., Any]:
@@ -179,9 +175,7 @@ def _meta_bounded(graph: Graph, node: Node, args: Any, kwargs: dict[str, Any]) -
     if not node.operator.startswith("aten."):
         return
     operator = _torch_operator(node.operator)
-    to_meta = torch.utils._pytree.tree_map_only(
-        torch.Tensor, lambda x: x.to("meta"), (args, kwargs)
-    )
+    to_meta = tree_map(lambda x: x.to("meta") if isinstance(x, torch.Tensor) else x, (args, kwargs))
     try:
         assert operator is not None
         if not any(isinstance(each, torch.Tensor) for each in tree_leaves(to_meta)):

@@ -47,13 +47,15 @@ class Evaluated:
 
     @property
     def elements(self) -> int:
-        """How many numbers were computed."""
-        return sum(
-            each.numel()
+        """How many numbers were computed; views of a tensor count once."""
+        sizes = {
+            storage.data_ptr(): storage.nbytes() // each.element_size()
             for values in (self.sequential, *self.ranks)
             for each in values.values()
             if isinstance(each, torch.Tensor)
-        )
+            for storage in [each.untyped_storage()]
+        }
+        return sum(sizes.values())
 
 
 def evaluated(problem: Problem, data_seed: int, seeds: Sequence[int]) -> Iterator[Evaluated]:
@@ -73,8 +75,8 @@ def _once(problem: Problem, seed: int, numbers: Numbers) -> Evaluated:
     held = _held(problem, entered, seed, mode)
     own = constants(problem.sequential, entered, problem.constants, numbers)
     mode.note(*(each for each in own.values() if each.is_floating_point()))
-    (sequential,) = evaluate([problem.sequential], [own | entered], _ALONE, mode)
-    ranks = evaluate(list(problem.ranks), held, problem.mesh, mode)
+    (sequential,) = evaluate([problem.sequential], [own | entered], _ALONE, mode, problem.partial)
+    ranks = evaluate(list(problem.ranks), held, problem.mesh, mode, problem.partial)
     return Evaluated(sequential, ranks, numbers, mode.met)
 
 

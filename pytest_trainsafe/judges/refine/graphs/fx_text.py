@@ -44,16 +44,19 @@ _OPERATOR = re.compile(r"torch\.ops\.(\w+\.\w+(\.\w+)?)")
 _TREE = ("fx_pytree.tree_flatten_spec", "pytree.tree_unflatten")
 
 
-def read_fx(path: Path | str) -> Graph:
-    """The graph in a file.  Raises GraphError if it cannot be read or has anything unknown."""
-    path = Path(path)
+def read_text(path: Path | str) -> str:
+    """The text in a file.  Raises GraphError if it cannot be read."""
     try:
-        text = read_file(path, max_bytes=MAX_BYTES).decode()
+        return read_file(Path(path), max_bytes=MAX_BYTES).decode()
     except (BadFileError, OSError) as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
         raise GraphError(f"{path} is not a text") from None
-    return parse_fx(text, path.name)
+
+
+def read_fx(path: Path | str) -> Graph:
+    """The graph in a file.  Raises GraphError if it cannot be read or has anything unknown."""
+    return parse_fx(read_text(path), Path(path).name)
 
 
 def parse_fx(text: str, name: str = "graph") -> Graph:

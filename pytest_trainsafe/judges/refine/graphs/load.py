@@ -7,8 +7,9 @@ from typing import Any
 
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentTypeError
-from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx, read_fx
+from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx, read_text
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
+from pytest_trainsafe.judges.refine.graphs.hlo_text import is_hlo, parse_hlo
 
 
 def graph_of(given: Any, name: str) -> Graph:
@@ -18,18 +19,22 @@ def graph_of(given: Any, name: str) -> Graph:
     """
     if isinstance(given, Graph):
         return given
-    if isinstance(given, Path):
-        return read_fx(given)
-    if isinstance(given, str):
-        return parse_fx(given, name) if "\n" in given else read_fx(given)
+    if isinstance(given, str) and "\n" in given:
+        return _parsed(given, name)
+    if isinstance(given, Path | str):
+        return _parsed(read_text(given), Path(given).name)
     if _is_module(given):
         from pytest_trainsafe.judges.refine.graphs.modules import graph_of_module
 
         return graph_of_module(given, name)
     raise ArgumentTypeError(
         f"the {name} graph is {described(given)}; pass a Graph, a graph module, an "
-        "exported program, or the path or the text of a torch.fx graph"
+        "exported program, or the path or the text of a torch.fx graph or an HLO module"
     )
+
+
+def _parsed(text: str, name: str) -> Graph:
+    return parse_hlo(text, name) if is_hlo(text) else parse_fx(text, name)
 
 
 def _is_module(given: Any) -> bool:

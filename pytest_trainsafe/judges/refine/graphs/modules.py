@@ -9,7 +9,9 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.dispatch_modes import without_modes
 from pytest_trainsafe.compat.fake_group import fake_group
+from pytest_trainsafe.compat.operators import OpOverload, schema_of
 from pytest_trainsafe.core.usage import shown as described
 from pytest_trainsafe.errors import ArgumentError
 from pytest_trainsafe.judges.refine.errors import GraphError
@@ -90,11 +92,12 @@ def _node(module: torch.fx.GraphModule, node: torch.fx.Node, name: str, number: 
     if node.op == "call_function" and node.target is operator.getitem:
         args = tuple(_argument(each) for each in node.args)
         return Node(node.name, GETITEM, args, {}, dtype, shape, source, path, number)
-    if node.op == "call_function" and isinstance(node.target, torch._ops.OpOverload):
-        target = str(node.target._schema.name).replace("::", ".") + "." + node.target._overloadname
+    if node.op == "call_function" and isinstance(node.target, OpOverload):
+        schema = schema_of(node.target)
+        target = f"{schema.name.replace('::', '.')}.{schema.overload_name or 'default'}"
         return Node(
             node.name,
-            target if node.target._overloadname else target + "default",
+            target,
             tuple(_argument(each) for each in node.args),
             {key: _argument(each) for key, each in node.kwargs.items()},
             dtype,
@@ -119,7 +122,7 @@ def _attribute(module: torch.fx.GraphModule, node: torch.fx.Node, number: int) -
     small = value.numel() <= _CONSTANT and (not value.is_floating_point() or value.ndim == 0)
     if not small or isinstance(value, torch.nn.Parameter):
         return Node(node.name, INPUT, (), {}, dtype, shape, line=number)
-    with torch.utils._python_dispatch._disable_current_modes():
+    with without_modes():
         values = _frozen(value.tolist())
     return Node(node.name, CONSTANT, (str(node.target), values), {}, dtype, shape, line=number)
 

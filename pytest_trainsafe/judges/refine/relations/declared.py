@@ -33,8 +33,11 @@ from pytest_trainsafe.judges.refine.relations.propose import proposed
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 
 MAX_BYTES = 4 << 20
-_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose")
+_KEYS = ("mesh", "groups", "inputs", "outputs", "constants", "below", "propose", "partial")
 _RANGE = re.compile(r"(.*?)(\d{1,6}) ?\.\. ?(.*?)(\d{1,6})")
+
+#: The most names of one range.
+_LONGEST = 10_000
 
 Declaration = Mapping[str, Any]
 
@@ -76,6 +79,7 @@ def stated_problem(
         _relations(declared, "outputs", mesh),
         {name: _number(name, value) for name, value in _mapping(declared, "constants").items()},
         {name: _bound(name, value) for name, value in _mapping(declared, "below").items()},
+        declared.get("partial") is True,
     )
 
 
@@ -131,7 +135,7 @@ def _names(text: str) -> list[str]:
             found.append(part)
             continue
         first, low, last, high = match.groups()
-        if first != last or int(high) < int(low):
+        if first != last or not 0 <= int(high) - int(low) < _LONGEST:
             raise InputRelationError(f"{shown(part)} is no range of names, such as x_3 .. x_7")
         found += [f"{first}{number}" for number in range(int(low), int(high) + 1)]
     return found

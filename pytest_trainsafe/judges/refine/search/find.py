@@ -37,7 +37,10 @@ class Finder:
         found = self._known[key]
         if constant(x):  # Any part of it is equal to any other: a cut of another says nothing.
             found = [each for each in found if not each.steps or each.names == (name,)]
-        return sorted(found, key=lambda each: preference(each, name))[:MAX_KEPT]
+        # That one rank holds it says nothing of a tensor that the ranks hold otherwise: the rank of
+        # a vocabulary's largest logit may be the same for all inputs that were drawn.
+        whole = [each for each in found if all(step.kind != "at" for step in each.steps)]
+        return sorted(whole or found, key=lambda each: preference(each, name))[:MAX_KEPT]
 
     def _found(self, x: torch.Tensor) -> list[Relation]:
         if not x.numel():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name
@@ -12,7 +12,7 @@ from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node, Re
 from pytest_trainsafe.judges.refine.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.sizes.closure import Equation, Term, closed
-from pytest_trainsafe.judges.refine.sizes.sites import bounds_of, factor_of
+from pytest_trainsafe.judges.refine.sizes.sites import PARTING, bounds_of, factor_of
 from pytest_trainsafe.judges.refine.sizes.variables import Key, Variables
 
 #: The key of a size in the node at hand.
@@ -20,16 +20,13 @@ At = Callable[[int], Key]
 
 #: Factors of numbers up to this one keep their value; larger ones shrink with the sizes they count.
 _KEPT_FACTOR = 64
-#: Operators whose results are parts of their first argument.
-_SPLITS = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
-           "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Sizes:
     """All sizes as variables, the shapes in which they occur, and what holds between them.
 
-    A dimension of 1 is None in a shape.  `fixed` keep their values.
+    A dimension of 1 is None in a shape.  `fixed` keep their values, and `even` stay even.
     """
 
     variables: Variables
@@ -37,6 +34,7 @@ class Sizes:
     shapes: frozenset[tuple[Key | None, ...]]
     equations: frozenset[Equation]
     fixed: frozenset[Key]
+    even: frozenset[Key]
 
 
 def sizes_of(problem: Problem) -> Sizes:
@@ -48,6 +46,7 @@ def sizes_of(problem: Problem) -> Sizes:
         for node in graph.nodes:
             at = _at(number, node.name)
             equations += _of_node(graph, node, at)
+            equations += _of_kernel(graph, node, at, variables.local(number, node.name))
             equations += _of_bounds(graph, node, at, number, problem.mesh.size)
             factor = factor_of(graph, node)
             if factor is not None and 1 < factor <= _KEPT_FACTOR:
@@ -69,7 +68,39 @@ def sizes_of(problem: Problem) -> Sizes:
         frozenset(shapes),
         kept,
         frozenset(map(variables.find, fixed)),
+        frozenset(map(variables.find, _halved(variables))),
     )
+
+
+def _halved(variables: Variables) -> Iterator[Key]:
+    """Even sizes of kernels outside of torch, which may halve them, as rotary embeddings do."""
+    for number, graph in enumerate(variables.graphs):
+        for node in filter(_is_kernel, graph.nodes):
+            for size in variables.local(number, node.name):
+                if size % 2 == 0:
+                    yield number, node.name, size
+
+
+def _is_kernel(node: Node) -> bool:
+    """Whether a node calls a kernel outside of torch, whose schema is not known."""
+    computes = bool(node.inputs()) and node.operator != GETITEM
+    return computes and not node.operator.startswith("aten.") and "c10d" not in node.operator
+
+
+def _of_kernel(graph: Graph, node: Node, at: At, sizes: Collection[int]) -> Iterator[Equation]:
+    """A kernel may halve a size, as silu_and_mul does, or take one that others make by flattening.
+
+    So the statistics of a layer norm have as many elements as there are rows.
+    """
+    if not _is_kernel(node) or collective(node) is not None:
+        return
+    for size in sizes:
+        if 2 * size in sizes:
+            yield _ratio(_term(at, size), 2, _term(at, 2 * size))
+    for shape in (graph.by_name[name].shape or () for name in node.inputs()):
+        for end in range(2, len(shape) + 1):
+            if math.prod(shape[:end]) in sizes:
+                yield Equation((_term(at, *shape[:end]),), _term(at, math.prod(shape[:end])))
 
 
 def _at(number: int, name: str) -> At:
@@ -133,10 +164,24 @@ def _of_cut(
                 for size in sizes:
                     variables.unite((number, each, size), (0, name, size))
                 yield _sum(at, sizes, part)
+                yield from _of_fused(problem, variables, step, at, number)
                 terms = ((count // copies, _term(at, size)) for size, copies in step.parts)
                 yield Equation(tuple((n * term[0], term[1]) for n, term in terms), right)
             elif part and whole % part == 0:
                 yield _ratio(_term(at, part), whole // part, right)
+
+
+def _of_fused(
+    problem: Problem, variables: Variables, step: Step, at: At, number: int
+) -> Iterator[Equation]:
+    """Operators that take a fused tensor apart take the parts that its relation says."""
+    count = problem.mesh.axes[step.axis]
+    for size, copies in step.parts:
+        for name in variables.parting(number, size):
+            variables.unite(at(size), (number, name, size))
+        whole = size * count // copies
+        for name in variables.parting(0, whole):
+            yield _ratio(_term(at, size), count // copies, _term(_at(0, name), whole))
 
 
 def _of_node(graph: Graph, node: Node, at: At) -> Iterator[Equation]:
@@ -150,9 +195,11 @@ def _of_node(graph: Graph, node: Node, at: At) -> Iterator[Equation]:
         yield from _split(node, shapes[0], at)
     elif node.shape is not None:
         source = graph.by_name[refs[0].name] if node.operator == GETITEM else node
-        if source.short == "aten.cat":
+        if source.short == "aten.slice_scatter" and len(shapes) > 1:
+            yield from _written(source, shapes[0], shapes[1], at)
+        elif source.short == "aten.cat":
             yield from _joined(node, shapes, at)
-        elif source.short in _SPLITS:
+        elif source.short in PARTING:
             yield from _parted(source, node.shape, shapes[0], at)
         else:
             yield from _reshaped(node.shape, shapes, at)
@@ -209,6 +256,15 @@ def _joined(node: Node, shapes: list[tuple[int, ...]], at: At) -> Iterator[Equat
         yield _sum(at, [shape[dim] for shape in shapes], node.shape[dim])
 
 
+def _written(
+    source: Node, whole: tuple[int, ...], part: tuple[int, ...], at: At
+) -> Iterator[Equation]:
+    """A part that is written ends where it starts plus its length."""
+    dim, start, end = (*source.args[2:5], 0, 0, 0)[:3]
+    if type(dim) is int and type(start) is int and type(end) is int and start + part[dim] == end:
+        yield _sum(at, [start, part[dim]], end)
+
+
 def _parted(
     source: Node, result: tuple[int, ...], shape: tuple[int, ...], at: At
 ) -> Iterator[Equation]:
@@ -222,7 +278,7 @@ def _parted(
             yield _sum(at, [start, part], last)
             if end != whole and last == whole:
                 continue
-        if whole % part == 0 and not source.short.endswith(("with_sizes", "scatter")):
+        if whole % part == 0 and not source.short.endswith("with_sizes"):
             yield _ratio(_term(at, part), whole // part, _term(at, whole))
 
 

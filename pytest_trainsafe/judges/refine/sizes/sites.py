@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pytest_trainsafe.compat.operators import OpOverload, schema_of
 from pytest_trainsafe.judges.refine.evaluate.constants import is_float
 from pytest_trainsafe.judges.refine.graphs.graph import (
     CONSTANT,
@@ -40,6 +41,9 @@ _ARANGE = "aten.arange"
 #: Factors of numbers, such as the count of a mean.
 _FACTORS = ("aten.div", "aten.mul")
 _END = 1 << 62
+#: Operators whose results are parts of their first argument, or that write such a part.
+PARTING = ("aten.split_with_sizes", "aten.split", "aten.chunk", "aten.unbind", "aten.slice",
+           "aten.unsafe_split", "aten.unsafe_split_with_sizes", "aten.slice_scatter")  # fmt: skip
 
 
 def is_size(value: object) -> bool:
@@ -126,7 +130,7 @@ def _schema(operator: str) -> Any:
     found: Any = torch.ops
     for part in operator.split("."):
         found = getattr(found, part, None)
-    return getattr(found, "_schema", None)
+    return schema_of(found) if isinstance(found, OpOverload) else None
 
 
 def _size_names(operator: str) -> Collection[str] | None:

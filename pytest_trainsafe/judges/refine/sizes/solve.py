@@ -60,7 +60,8 @@ class _Search:
             self.best, self.cost = complete, self._cost(complete)
             return
         key = min(free, key=lambda each: (-len(self.equations.get(each, ())), each[2], each))
-        for small in range(2, min(max(key[2], _GROWN), _TRIED) + 1):
+        tried = range(2, min(max(key[2], _GROWN), _TRIED) + 1)
+        for small in (*tried, *(() if key[2] in tried else (key[2],))):
             self.extend(complete, {key: small})
 
     def _propagated(
@@ -93,7 +94,7 @@ class _Search:
 
     def _allowed(self, key: Key, known: Mapping[Key, int]) -> bool:
         small = known[key]
-        if not 2 <= small <= max(key[2], _GROWN):
+        if not 2 <= small <= max(key[2], _GROWN) or (small % 2 and key in self.sizes.even):
             return False
         return all(
             other is None or other[2] == key[2] or known.get(other) != small

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
 from pytest_trainsafe.judges.refine.problem import Problem
-from pytest_trainsafe.judges.refine.sizes.sites import changed
+from pytest_trainsafe.judges.refine.sizes.sites import PARTING, changed
 
 #: The number of a graph (0 is the sequential one), the name of a node, and a size in it.
 Key = tuple[int, str, int]
@@ -22,6 +22,7 @@ class Variables:
         self.graphs = [problem.sequential, *problem.ranks]
         self._parents: dict[Key, Key] = {}
         self._local: dict[tuple[int, str], frozenset[int]] = {}
+        self._parting: dict[int, list[str]] = {}
         for number, graph in enumerate(self.graphs):
             for node in graph.nodes:
                 self._enter(number, graph, node)
@@ -47,6 +48,15 @@ class Variables:
         for name, sizes in inputs.items():
             for size in sizes:
                 self.unite((number, node.name, size), (number, name, size))
+        if node.short in PARTING and inputs:
+            self._parting.setdefault(number, []).append(node.name)
+            for size in own:  # The same parts, whoever takes the tensor apart.
+                self.unite((number, node.name, size), (number, next(iter(inputs)), size))
+
+    def parting(self, number: int, size: int) -> list[str]:
+        """The nodes of a graph that take a tensor apart into parts of which one has this size."""
+        names = self._parting.get(number, [])
+        return [name for name in names if size in self._local[number, name]]
 
     def of_result(self, number: int, name: str) -> frozenset[int]:
         """The sizes of a node's result; all that occur in it, if it is a tuple."""

@@ -90,5 +90,5 @@ def test_verdicts_are_the_same_in_both_sizes(old, new, verdict):
         assert affordable(given) == (factor == 1)
         found.append(prove(given))
     assert [type(each) for each in found] == [verdict, verdict]
-    if verdict is Refutation:
-        assert len({each.node.name for each in found if isinstance(each, Refutation)}) == 1
+    nodes = [each.node.name for each in found if isinstance(each, Refutation)]
+    assert len(set(nodes)) <= 1

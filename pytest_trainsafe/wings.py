@@ -47,10 +47,10 @@ INSTRUMENTS = (
 )
 
 #: The rungs that judges bring with them, by name.
-RUNGS = {
-    "exact": "pytest_trainsafe.judges.exact.instrument.rungs:EXACT",
-    "real": "pytest_trainsafe.judges.exact.instrument.rungs:REAL",
-}
+RUNGS = {"exact": "pytest_trainsafe.judges.exact.instrument.rungs:EXACT"}
+
+#: Those that other rungs follow, and that nobody selects.
+FOLLOWED_RUNGS = {"real": "pytest_trainsafe.judges.exact.instrument.rungs:REAL"}
 
 #: The functions that write a section at the end of a run, by the setting that asks for it.  They
 #: get the terminal reporter, the settings, and the reports of the marked tests.

@@ -10,7 +10,7 @@ from pathlib import Path
 from msgspec import structs
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.rungs.table import rung_named, rung_names
+from pytest_trainsafe.core.rungs.table import rung_choices, rung_named
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.core.usage import listing, shown
 from pytest_trainsafe.errors import ArgumentError
@@ -48,14 +48,14 @@ class Traces:
         return f"<{self.role} of {self.case.program.name} at {self.case.point}>"
 
     def at(self, dtype: str) -> Trace:
-        """The Trace of the Run in `dtype`, one of `rung_names`.
+        """The Trace of the Run in `dtype`, one of `rung_choices`.
 
         Waits for the Run.  Raises GroupFailure if its ranks did not finish.
         """
         __tracebackhide__ = True
-        if dtype not in rung_names():
+        if dtype not in rung_choices():
             raise ArgumentError(
-                f"{self.role}_trace.at takes one of {listing(rung_names())}, not {shown(dtype)}"
+                f"{self.role}_trace.at takes one of {listing(rung_choices())}, not {shown(dtype)}"
             )
         return self.runs.get(self.spec(dtype), timed=True).trace
 

@@ -58,7 +58,11 @@ def test_an_option_has_an_ini_key_and_overrides_it(
     ("option", "word", "message"),
     [
         ("max-world-size", "0", "takes an integer >= 1, not '0'"),
-        ("dtype", "float8", "takes one of float64, float32, bfloat16, float16, not 'float8'*"),
+        (
+            "dtype",
+            "float8",
+            "takes one of float64, float32, bfloat16, float16, exact, not 'float8'*",
+        ),
         ("dtype", "float64,,float32", "takes a comma-separated list, and *has an empty entry"),
         ("dtype", "float64,float64", "lists an entry twice: float64,float64"),
         ("launcher", "mpirun", "takes one of auto, warm, torchrun, threads, not 'mpirun'*"),

@@ -6,8 +6,6 @@ and partial sums are recognised because they add up to the reference exactly.
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 RUNG = '''
@@ -122,7 +120,7 @@ class Mode(TorchDispatchMode):
 
 class Modulo(Rung):
     @contextlib.contextmanager
-    def around(self, seed):
+    def around(self, run):
         def enter(values):
             with _disable_current_modes():
                 found = [residue(each) for each in values.flatten().tolist()]
@@ -137,27 +135,9 @@ MODULO = Modulo(
 )
 '''
 
-#: The exact numbers of the package, without decisions.
-EXACT = """
-import contextlib
-
-from pytest_trainsafe.arithmetic import Decisions, ExactMode, Residues
-from pytest_trainsafe.core.rungs.rung import Rung
-
-
-class Exact(Rung):
-    @contextlib.contextmanager
-    def around(self, seed):
-        with ExactMode(Residues(seed, Decisions())) as mode:
-            yield mode.enter
-
-
-EXACT = Exact("exact", "float64", arithmetic_path="packed_numbers:PACKED")
-"""
-
 CONFTEST = """
 def pytest_trainsafe_rungs(config):
-    return {"modulo": "residues:MODULO", "exact": "exact:EXACT"}
+    return {"modulo": "residues:MODULO"}
 """
 
 PROGRAM = '''
@@ -311,8 +291,7 @@ def test_bug(candidate_trace, reference_trace):
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makeconftest(CONFTEST)
-    packed = (Path(__file__).parents[1] / "packed_numbers.py").read_text()
-    pytester.makepyfile(residues=RUNG, exact=EXACT, packed_numbers=packed, program=PROGRAM)
+    pytester.makepyfile(residues=RUNG, program=PROGRAM)
     return pytester
 
 
@@ -324,10 +303,10 @@ def test_a_program_is_judged_modulo_a_prime_without_tolerance(
     result = project.runpytest_subprocess("--trainsafe-dtype", "modulo")
 
     result.assert_outcomes(passed=4)
-    result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo,exact"])
+    result.stdout.fnmatch_lines(["trainsafe: dtype modulo, rungs modulo"])
 
 
-def test_the_exact_numbers_of_the_package_are_such_a_rung(
+def test_the_same_program_is_judged_on_the_exact_numbers_of_the_package(
     project: pytest.Pytester, without_hypothesis: None, shared_fork_server: None
 ) -> None:
     project.makepyfile(test_bug=f"DTYPE = 'exact'\n{BOTH}")

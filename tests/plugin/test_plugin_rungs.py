@@ -44,7 +44,7 @@ def test_a_rung_of_the_hook_is_a_dtype_of_the_setting(project: pytest.Pytester) 
 def test_an_unknown_rung_is_refused_with_a_list_of_the_known_ones(project: pytest.Pytester) -> None:
     write_hook(project, {"mine": "rungs:MINE"})
 
-    with pytest.raises(pytest.UsageError, match=r"float16, mine, not 'other'"):
+    with pytest.raises(pytest.UsageError, match=r"float16, exact, mine, not 'other'"):
         project.parseconfigure("-q", "--trainsafe-dtype", "other")
 
 

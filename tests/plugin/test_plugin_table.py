@@ -44,6 +44,7 @@ CHANGED: dict[str, tuple[Any, str]] = {
     "relations": (("our:Relation",), "trainsafe: relations our:Relation"),
     "launchers": ((("mine", "our:Mine"),), "trainsafe: launchers mine"),
     "rungs": (("mine",), "trainsafe: rungs mine"),
+    "max_threads": (8, "trainsafe: max-threads 8"),
     "rng": (False, "trainsafe: rng off"),
     "packs": (("pytorch", "our/own.pack"), "trainsafe: packs pytorch,our/own.pack"),
     "learn": ("learned", "trainsafe: learn learned"),

@@ -93,7 +93,7 @@ _BUILT_IN = {
 }
 
 #: The import paths of the rungs of wings, by name.
-_OF_WINGS = wings.present(wings.RUNGS)
+_OF_WINGS = wings.present(wings.RUNGS | wings.FOLLOWED_RUNGS)
 
 #: The names that no rung of a project can have.
 BUILT_IN_RUNGS = (*_BUILT_IN, *_OF_WINGS)
@@ -114,6 +114,11 @@ def add_rungs(paths: Mapping[str, str]) -> None:
 def rung_names() -> tuple[str, ...]:
     """The names of all rungs that a program can run in, those that are added last."""
     return (*DTYPES, *_added)
+
+
+def rung_choices() -> tuple[str, ...]:
+    """The names of the rungs that a user may select."""
+    return tuple(name for name in rung_names() if name not in wings.FOLLOWED_RUNGS)
 
 
 def path_of(name: str) -> str:

@@ -86,7 +86,7 @@ CASES: list[tuple[Callable[[], object], type[Exception], str]] = [
     (
         lambda: Traces(SimpleNamespace(), "candidate", SimpleNamespace(), "full").at("float23"),  # type: ignore[arg-type]
         ValueError,
-        "candidate_trace.at takes one of float64, float32, bfloat16, float16, not 'float23'",
+        "candidate_trace.at takes one of float64, float32, bfloat16, float16, exact, not 'float23'",
     ),
     (
         lambda: consistent_tensor("w", (2,), dtype="float32"),  # type: ignore[arg-type]

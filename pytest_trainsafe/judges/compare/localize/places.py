@@ -282,7 +282,7 @@ class Places:
         axes = {p.axis for p in patterns if p.name != "partial sum"} - {""}
         fitting, ignored = self._fitting(targets), self._ignored(targets)
         ranked = sorted(
-            fitting or self._possible(targets, self.reductions),
+            fitting or self._possible(targets, self.reductions) or self.reductions,
             key=lambda made: (adds_up(made), not axes & {*made.axes}),
         )
         wrapper = next((site for site in self.sites if site.what == "wrapper"), None)

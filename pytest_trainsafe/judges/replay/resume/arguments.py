@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.core.axes import mesh_axis, parallel_axes
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.rungs.table import rung_names
+from pytest_trainsafe.core.rungs.table import rung_choices
 from pytest_trainsafe.core.usage import listing, nearest, shown
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, SweepError
 from pytest_trainsafe.launch.task import Function, Task
@@ -79,10 +79,10 @@ def _dtypes(traces: Traces, given: object) -> tuple[str, ...]:
             'such as ["float64", "bfloat16"]'
         )
     for each in given:
-        if each not in rung_names():
+        if each not in rung_choices():
             raise ArgumentError(
                 f"assert_resumable was given the dtype {shown(each)}; dtypes takes some of "
-                f"{listing(rung_names())}{nearest(str(each), rung_names())}"
+                f"{listing(rung_choices())}{nearest(str(each), rung_choices())}"
             )
     return tuple(dict.fromkeys(given)) or traces.case.rungs[:1]
 

@@ -108,6 +108,9 @@ class Scheduler:
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
         self.executor.groups.launchers.load(script=as_script(spec))
+        if spec.replay is not None and spec.replay not in self.scheduled:
+            # This Run waits for the other, so the other must not queue up behind it.
+            self._schedule(spec.replay, around, behind)
         order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:

@@ -233,13 +233,13 @@ class Group:
         for message in self._read_control():
             self._take(message)
         for rank in self.state.ranks:
+            ended = rank.exit_code is not None
             if rank.pid == 0 and (pid := rank.files.read_pid()) is not None:
                 rank.pid = pid
                 try:
                     rank.pidfd = os.pidfd_open(pid)
-                except OSError:  # it has ended, or the file has another number
-                    rank.exited_at = time.monotonic()
-            ended = rank.exit_code is not None
+                except OSError:
+                    ended = True  # or the file has another number
             if rank.exited_at is None and rank.pidfd is not None:
                 ended = ended or _has_ended(rank.pidfd)
             # In this order: a rank writes its outcome before its process ends.

@@ -92,7 +92,9 @@ def judged(
     """The judgement of one Point."""
     program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
     known = program.complete({})
-    small = {key: value for key, value in SMALL.items() if key in known and key not in given}
+    # The size of a bucket is that of the sizes by default.
+    own = {} if "bucket" in given else SMALL
+    small = {key: value for key, value in own.items() if key in known and key not in given}
     arguments = program.complete({**small, **given})
     plain = {**arguments, "bug": ""} if "bug" in arguments else arguments
     case = Case(point, program, session.settings, plain, arguments)

@@ -46,12 +46,12 @@ DEGREE = 2**20
 _LOW = (1 << BITS) - 1
 
 
-def error_bound(hashed: int, seeds: int = 1) -> float:
+def error_bound(hashed: int, seeds: int = 1, degree: int = DEGREE) -> float:
     """How probable it is that different tensors are found equal in `seeds` Runs.
 
-    `hashed` is the number of values that each Run hashed.
+    `hashed` is the number of values that each Run hashed, and `degree` that of the functions.
     """
-    one = (DEGREE**2 + hashed**2 / 2) / 2**61
+    one = (degree**2 + hashed**2 / 2) / 2**61
     return float(min(one, 1.0) ** seeds)
 
 

@@ -17,10 +17,9 @@ from typing import ClassVar
 import xxhash
 
 from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.arithmetic import table
+from pytest_trainsafe.arithmetic import ExactError, table
 from pytest_trainsafe.arithmetic.packing import error_bound
 from pytest_trainsafe.arithmetic.variants import find
-from pytest_trainsafe.config.checks import is_accepted
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -31,7 +30,7 @@ from pytest_trainsafe.judges.exact import JUDGE
 from pytest_trainsafe.judges.exact.certificate import Certificate, Side, write
 from pytest_trainsafe.judges.exact.events import OperatorsMet
 from pytest_trainsafe.launch import GroupFailure
-from pytest_trainsafe.runs.traces import Runs, Traces
+from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.trace.reader import Trace
@@ -52,9 +51,7 @@ _ASSUMES = (
 )
 
 #: What a program may do that exact numbers cannot: the errors of `arithmetic/errors.py`.
-_NOT_COVERED = frozenset(
-    {"MissingSemanticsError", "UnseenNumberError", "UndecidedError", "NarrowCastError"}
-)
+_NOT_COVERED = frozenset(each.__name__ for each in ExactError.__subclasses__())
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,11 +95,7 @@ class ProofJudge:
             compared = proof.compared(RUNG)
         except GroupFailure as failure:
             return proof.not_covered(failure)
-        if compared.verdict == "fail":
-            return proof.refuted(compared)
-        if compared.verdict == "inconclusive":
-            return proof.judgement(compared.findings, compared)
-        return proof.proved(compared)
+        return proof.not_equal(compared) or proof.proved(compared)
 
 
 @dataclass(slots=True)
@@ -131,8 +124,8 @@ class _Proof:
         self, findings: Sequence[Finding], compared: LadderJudgement | None = None
     ) -> ProofJudgement:
         notes = compared.not_compared if compared is not None else ()
-        kept = [f for f in findings if not is_accepted(f.check, self.options.accept)]
-        return ProofJudgement(JUDGE, kept, notes, compared, what=self.what)
+        made = ProofJudgement(JUDGE, findings, notes, compared, what=self.what)
+        return made.accepting(self.options.accept)
 
     def not_covered(self, failure: GroupFailure) -> ProofJudgement:
         """The judgement if ranks ended, inconclusive where exact numbers are why."""
@@ -140,6 +133,14 @@ class _Proof:
         if first is None:
             raise failure
         return self.judgement([_doubt("exact:semantics", first.error)])
+
+    def not_equal(self, compared: LadderJudgement) -> ProofJudgement | None:
+        """The judgement if a comparison on exact numbers does not pass; None if it does."""
+        if compared.verdict == "fail":
+            return self.refuted(compared)
+        if compared.verdict == "inconclusive":
+            return self.judgement(compared.findings, compared)
+        return None
 
     def refuted(self, compared: LadderJudgement) -> ProofJudgement:
         """The judgement if exact numbers differ: a failure if float64 confirms it."""
@@ -161,24 +162,20 @@ class _Proof:
 
     def proved(self, compared: LadderJudgement) -> ProofJudgement:
         """The judgement if exact numbers agree, once enough seeds agree, with its certificate."""
-        first = [traces.at(RUNG) for traces in self._sides(0)]
+        first = [traces.at(RUNG) for traces in (self.runs.candidate, self.runs.reference)]
         hashed = sum(_met(trace).hashed for trace in first)
-        seeds = next((k for k in range(1, _MOST_SEEDS + 1) if error_bound(hashed, k) <= MOST), 0)
+        counts = range(1, _MOST_SEEDS + 1)
+        seeds = next((count for count in counts if error_bound(hashed, count) <= MOST), 0)
         if not seeds:
             text = f"the Runs hash {hashed} values, too many for a bound of {MOST:.0e}"
             return self.judgement([_doubt("exact:error", text)], compared)
         for sample in range(1, seeds):
-            again = self.compared(RUNG, sample)
-            if again.verdict != "pass":
-                return self.refuted(again)
+            found = self.not_equal(self.compared(RUNG, sample))
+            if found is not None:
+                return found
         error = error_bound(hashed, seeds)
         made = self._certificate(compared, first, hashed, seeds, error)
-        found = self.judgement([], compared)
-        return replace(found, error=error, artefacts={"certificate": made})
-
-    def _sides(self, sample: int) -> list[Traces]:
-        sides = self.runs.candidate, self.runs.reference
-        return [replace(each, sample=sample) for each in sides]
+        return replace(self.judgement([], compared), error=error, artefacts={"certificate": made})
 
     def _certificate(
         self,

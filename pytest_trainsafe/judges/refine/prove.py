@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from pytest_trainsafe.arithmetic import Numbers
+from pytest_trainsafe.arithmetic import Numbers, packing
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
 from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
@@ -90,10 +90,8 @@ def _maker(graph: Graph, node: Node) -> Node:
 
 
 def error_bound(relations: int, operators: int, elements: int, seeds: int) -> float:
-    """The probability that one of the relations is false, by `arithmetic.packing`."""
-    degree = _DEGREE * operators
-    each = (degree**2 + elements**2 / 2) / 2**61
-    return float(relations * min(each, 1.0) ** seeds)
+    """The probability that one of the relations is false."""
+    return relations * packing.error_bound(elements, seeds, _DEGREE * operators)
 
 
 def seeds_for(relations: int, operators: int, elements: int) -> int:

@@ -123,12 +123,10 @@ class Traces:
         rung = rung_named(dtype)
         # If casts matter, the size of the noise is known after the reference has run.
         noisy = self.role == "reference" and not rung.exact and not rung.casts
-        before = self.spec(dtype).replay if rung.follows else None
         if rung.awaits_decisions and self.replay is None and not self.foreseen():
             # A Run that replays decisions is requested once the decisions are recorded.
             return [self.spec(rung.decided_by or dtype)] if self.role == "reference" else []
-        specs = [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
-        return specs if before is None else [before, *specs]
+        return [self.spec(dtype), *([self._with_noise(dtype, dtype)] if noisy else [])]
 
     def foreseen(self) -> bool:
         """Whether `needed` can return the specs of all Runs before any of them is recorded.

@@ -64,10 +64,12 @@ class Scheduler:
     def run_ahead(
         self, spec: RunSpec, around: LaunchEnvironment, behind: Sequence[threading.Event]
     ) -> None:
-        """Launches a Run of the next test, unless it has been launched.
+        """Launches a Run of the next test, and first the Run that it follows, unless launched.
 
-        It joins the queue for slots after the Runs whose events `behind` has.
+        They join the queue for slots after the Runs whose events `behind` has.
         """
+        if spec.replay is not None:
+            self.run_ahead(spec.replay, around, behind)
         with self.lock:
             if spec not in self.scheduled:
                 self.ahead.add(spec)
@@ -108,9 +110,8 @@ class Scheduler:
             self._parsed.add(code)
             sources(Path(code[0]), code[1], code[2])
         self.executor.groups.launchers.load(script=as_script(spec))
-        if spec.replay is not None and spec.replay not in self.scheduled:
-            # This Run waits for the other, so the other must not queue up behind it.
-            self._schedule(spec.replay, around, behind)
+        # This Run waits for the other, so the other must not queue up behind it.
+        assert spec.replay is None or spec.replay in self.scheduled, spec
         order = self.scheduled[spec] = ScheduledRun(spec, around, self._trace_of)
         # A reference waits for no other Run, because other processes may wait for the reference.
         if not spec.trusted:

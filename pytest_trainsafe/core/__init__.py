@@ -1,4 +1,4 @@
-"""The types that every stage shares.  Imports nothing else of this package.
+"""The types that every stage shares.  Of this package, imports `errors` and `wings` alone.
 
 axes, point      the axes of a sweep, and one value for each
 mesh             the axes that multiply into the world size, and the positions of ranks

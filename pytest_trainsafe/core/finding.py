@@ -1,4 +1,4 @@
-"""A Finding: one judged fact.  Every judge returns Findings; report renders them as text."""
+"""A Finding: one judged fact.  Every judge returns Findings; its wing renders them as text."""
 
 from __future__ import annotations
 

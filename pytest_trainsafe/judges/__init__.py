@@ -11,7 +11,9 @@ first_line  the line that pytest's short summary shows; `first_of` has its data
 own_text    the sentences of a judge
 
 compare     compares candidate and reference up to rounding, and finds the faulty code
+exact       proves that both compute the same function, on numbers without rounding
 learn       checks rules that were learned from healthy runs
 replay      judges random numbers, determinism, resume, and replays Runs from checkpoints
 metamorphic compares a program with itself
+refine      proves that the graphs of all ranks compute a sequential graph
 """

@@ -1,7 +1,8 @@
 """Launches a task in a group of ranks and returns every rank's outcome.
 
-This package does not depend on training, models or traces.  Public names are imported on first
-use, and none of their modules imports torch.
+This package imports nothing that trains, records or judges; the fork server loads such modules
+before it forks, by their names.  Public names are imported on first use, and none of their modules
+imports torch.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from pytest_trainsafe.record.clock import ProgramError
 
 if TYPE_CHECKING:
     from pytest_trainsafe.annotations.declared import Annotations
-    from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+    from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
     from pytest_trainsafe.trace.writer import RankWriter
 
 Parts = Sequence[tuple[str, nn.Module]]

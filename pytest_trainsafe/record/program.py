@@ -27,8 +27,8 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.record.current import set_context
 from pytest_trainsafe.record.hooks.casts import CastWatch
-from pytest_trainsafe.record.hooks.compiled import eager
 from pytest_trainsafe.record.hooks.consequences import consequences
+from pytest_trainsafe.record.hooks.module_hooks import eager
 from pytest_trainsafe.record.program_dtype.random_operators import drawn_through
 from pytest_trainsafe.record.reads.noting import Noting
 from pytest_trainsafe.record.recorder import Recorder

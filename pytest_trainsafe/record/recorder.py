@@ -21,7 +21,7 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, ProgramError
 from pytest_trainsafe.record.hooks.activations import ActivationRecorder
 from pytest_trainsafe.record.hooks.buffers import BufferRecorder, buffer_names
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.instrument import Instrument, WatchedModel
 from pytest_trainsafe.record.instruments import Instruments
 from pytest_trainsafe.record.lines.origins import origins

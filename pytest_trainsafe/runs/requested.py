@@ -41,7 +41,8 @@ class RequestedRuns:
     def start(self, spec: RunSpec) -> Future[Run]:
         """Launches a Run unless it has finished or is in progress; returns a Future of it.
 
-        The Run whose decisions it replays is launched before it.  Raises InvalidProgramError if the ranks would import another file than the tests have.
+        The Run whose decisions it replays is launched before it.  Raises InvalidProgramError if
+        the ranks would import another file than the tests have.
         """
         __tracebackhide__ = True
         if spec not in self.specs and not spec.script:

@@ -27,7 +27,7 @@ def spec_of(case: Case, role: Role, dtype: str) -> RunSpec:
         point, arguments = case.point.without("dtype"), case.candidate_arguments
     else:
         point, arguments = case.reference_point, case.arguments
-    # A candidate on a single device equals the reference, so both share one Run.
+    # A candidate whose Point names no parallel axis equals the reference, so both share one Run.
     alike = not program.traits.candidate and point == point.without(*parallel_axes(point.mesh))
     trusted = role == "reference" or alike
     script = program.script

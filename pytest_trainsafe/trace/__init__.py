@@ -3,8 +3,7 @@
 run_spec         the complete description of a Run
 schema           the manifest, and the events of tensors, modules, inputs and steps
 facts            the events of other facts, such as casts and collectives
-rng              the events of random draws and replay checkpoints
-observed         the observed API calls and changes of state
+rng              the events of random draws
 operators        the events of single operators
 events           the list of all event types, to which judges add their own
 writer           writes one rank's part of a trace

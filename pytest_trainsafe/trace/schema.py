@@ -8,7 +8,7 @@ A trace is a directory:
                                   tensors whose values were not kept; complete before the events
                                   that refer to it
     rank0/observed.bin            calls and changes of state, if the Run observes any
-                                  (`observed/file.py`)
+                                  (`judges/learn/events/file.py`)
 
 Events are readable after a crash: a payload is complete before its events are appended, and
 the last event of a complete rank is an `End`.

@@ -30,7 +30,7 @@ from pytest_trainsafe.compat.distributed.parallel import (
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.frameworks.torch_native.fsdp import is_flat_fsdp, is_fsdp_module
 from pytest_trainsafe.record.clock import ProgramError
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.layouts.dtensor import is_dtensor
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter

@@ -1,4 +1,4 @@
-"""The compare judge: compares a candidate's Trace with its reference's, tensor by tensor.
+"""Compares a candidate's Trace with its reference's at one rung, tensor by tensor.
 
 It streams the reference's tensors in dataflow order.  Memory holds one logical tensor with its
 counterparts at a time, and the bounded caches of `values` and `tolerances`.  Called by
@@ -65,7 +65,7 @@ def compare(
     mismatch = _different_steps(rung)
     if mismatch is not None:
         return Comparison(rung.dtype, [mismatch])
-    judge = _Judge(rung, loosen)
+    judge = _Comparing(rung, loosen)
     if screened is None:
         judge.annotations()
         numbering = misnumbered(rung.candidate, rung.reference, rung.dtype)
@@ -101,8 +101,8 @@ def _different_steps(rung: RungTraces) -> Finding | None:
     )
 
 
-class _Judge(Parameters):
-    """The state of one comparison."""
+class _Comparing(Parameters):
+    """One comparison in progress."""
 
     def __init__(self, rung: RungTraces, loosen: Sequence[Loosen]) -> None:
         super().__init__(rung, loosen)

@@ -1,6 +1,6 @@
 """The results of judging a test: each rung, and all rungs together.
 
-Made by the ladder.  These are data only; `report` formats them.
+Made by the ladder.  These are data only; `text` formats them.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ A learned rule is an invariant.  Its form, such as "an argument is constant", is
 instrument  observes API calls and changes of state in the ranks
 events      the tables in which they are recorded
 judge       the registered judge, which checks a test's packs
-text        the sentences of its findings, and the section on learned packs
+text        the report of `assert_invariants`, and the section on learned packs
 run         an observed run of a program
 relation    the interface of relations
 relations   the relations of the package
@@ -20,7 +20,7 @@ fields      converts an invariant to and from plain data
 inference   learns invariants from runs
 packs       reads and writes files of reviewed invariants
 use         finds packs by name, checks them in assertions, and learns them from healthy tests
-check       finds violations, after a run or while it trains
+check       finds violations, after a run or while it trains, and says each in a sentence
 watch       judges the examples of one invariant
 quote       describes a call or a change in one line
 """

@@ -25,8 +25,8 @@ from pytest_trainsafe.record.assignment import Assignment
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.changes import Changes, OutputNoise
 from pytest_trainsafe.record.hooks.choices import Chooser, Decide
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
 from pytest_trainsafe.record.hooks.decisions import Replayed, require_decision
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.hooks.not_recorded import not_recorded
 from pytest_trainsafe.record.hooks.outputs import arguments, has_values, tensors_in, with_aliases
 from pytest_trainsafe.record.lines.sites import Sites

@@ -11,7 +11,7 @@ from torch import nn
 
 from pytest_trainsafe.core.layout import Layout
 from pytest_trainsafe.core.tensor_id import TensorId
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 
 
 class OutputNoise(Protocol):

@@ -20,7 +20,7 @@ from torch import nn
 from pytest_trainsafe.compat.modules import is_batch_norm
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.activations import dropout_of
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.lines.sites import Sites
 from pytest_trainsafe.record.tensors import local_values, tensor_hash
 from pytest_trainsafe.record.training.written import Writes

@@ -33,7 +33,7 @@ class Retirement:
         """
         with self._scheduler.lock:
             self._retired |= self._scheduler.ahead
-            # A candidate on a single device may be the reference of other tests.
+            # A candidate whose Point names no parallel axis may be the reference of other tests.
             shared = {spec for spec in self._retired if spec.trusted and spec.resume is None}
             drop = self._retired - keep - shared
             self._retired &= keep

@@ -36,7 +36,7 @@ from pytest_trainsafe.judges.compare.events import (
 )
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.record.clock import Clock, in_backward
-from pytest_trainsafe.record.hooks.compiled import ModuleHooks
+from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
 from pytest_trainsafe.record.hooks.outputs import (
     arguments,
     replace_tensors,

@@ -76,7 +76,7 @@ def climb(
         rung = rung_named(dtype)
         shadowed = bool(rung.measured_by) and shadow
         try:
-            failed = ladder.fails(dtype, shadowed, last=dtype == rungs[-1])
+            failed = ladder.judge_rung(dtype, shadowed, last=dtype == rungs[-1])
         except GroupFailure as failure:
             may_lack = rung.optional and dtype != case.dtype and not case.settings.dtypes
             may_lack = may_lack and candidate.ended_in(dtype, failure)
@@ -113,8 +113,8 @@ class _Ladder:
         self.seconds = {"compare": 0.0}
         self._rung: RungTraces | None = None
 
-    def fails(self, dtype: str, shadowed: bool, last: bool) -> bool:
-        """Judge the rung `dtype`; `last` says that no rung follows.  Returns whether it fails.
+    def judge_rung(self, dtype: str, shadowed: bool, last: bool) -> bool:
+        """Record and compare at `dtype`; `last` says that no rung follows.  Whether it fails.
 
         Reference runs with noise measure rounding; if `shadowed`, one at a wider rung does so too.
         """

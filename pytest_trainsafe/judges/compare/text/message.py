@@ -1,7 +1,7 @@
 """The failure message: what differs and where it starts, the likely cause, how to rerun.
 
 Plain text of at most 100 columns, for terminals and CI logs; longer names and commands are not
-broken.  Called by the assertions.
+broken.  The judgement names this package, and the assertions call it (`judges/own_text.py`).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks the events of one process as they happen."""
+"""Checks the events of one process one by one: as they happen, or from a recorded table."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def _line(finding: Any) -> str:
 @contextmanager
 def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
     """Notes the worst ratio of error to allowance of each kind of tensor judged in this context."""
-    original = comparing._Judge.note
+    original = comparing._Comparing.note
 
     def note(self: Any, id: Any, *arguments: Any, **named: Any) -> Any:
         for each in (*arguments, *named.values()):
@@ -100,11 +100,11 @@ def _ratios(worst: dict[str, tuple[float, str]]) -> Iterator[None]:
                 worst[id.kind] = ratio, str(id)
         return original(self, id, *arguments, **named)
 
-    comparing._Judge.note = note  # type: ignore[method-assign]
+    comparing._Comparing.note = note  # type: ignore[method-assign]
     try:
         yield
     finally:
-        comparing._Judge.note = original  # type: ignore[method-assign]
+        comparing._Comparing.note = original  # type: ignore[method-assign]
 
 
 def worst_of(row: Row) -> tuple[float, str]:

@@ -10,11 +10,11 @@ from _mutants import Mutation
 
 #: A place in a report ("path.py:12"), and the beginning of the rows that name places.
 _PLACE = re.compile(r"([\w./-]+\.py):(\d+)")
-_ROW = re.compile(r"^  (look at|reduced by) +")
+_ROW = re.compile(r"^  (look at|reduced by|annotate) +")
 
 
 def places(report: str) -> list[tuple[str, int]]:
-    """The file and line of every place that the rows `look at` and `reduced by` name."""
+    """The file and line of every place in the rows `look at`, `reduced by` and `annotate`."""
     found: list[tuple[str, int]] = []
     inside = False
     for line in report.splitlines():

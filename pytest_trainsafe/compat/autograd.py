@@ -8,6 +8,9 @@ Needs `peek_interpreter_stack` and `is_functorch_wrapped_tensor` of torch._C._fu
 `temporarily_clear_interpreter_stack` of torch._functorch.pyfunctorch.  Without them, the tensors
 inside a transform (vmap, grad, jvp...) are taken for plain ones, whose values cannot be read.
 
+Needs `_forward_cls` of a node that a function in Python makes.  Without it, reports name no such
+functions.
+
 torch 2.10 to 2.14 have all of these names.
 """
 
@@ -15,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from typing import Any
 
 import torch
 
@@ -38,6 +42,11 @@ is_transformed: Callable[[torch.Tensor], bool] = TRANSFORMS.of(
 
 _innermost = TRANSFORMS.of("torch._C._functorch", "peek_interpreter_stack")
 _leave = TRANSFORMS.of("torch._functorch.pyfunctorch", "temporarily_clear_interpreter_stack")
+
+
+def function_of(node: Any) -> type[torch.autograd.Function] | None:
+    """The function in Python whose derivative a node computes; None for torch's own functions."""
+    return getattr(node, "_forward_cls", None)
 
 
 def running_node() -> int | None:

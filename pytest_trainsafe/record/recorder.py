@@ -84,7 +84,7 @@ class Recorder:
         self.left = Left(self.spec, writer)
         self.buffers: BufferRecorder | None = None
         self.reductions: Reductions | None = None
-        self.collectives = CollectiveRecorder(self.clock, writer)
+        self.collectives = CollectiveRecorder(self.clock, writer, callers=bool(self.spec.rewrite))
         #: Called when a model in the Run's dtype is watched, to forget the casts before it.
         self.initialised: list[Callable[[], None]] = []
         self.written: Writes | None = None

@@ -31,6 +31,7 @@ from pytest_trainsafe.core.prepared import decoder_of
 from pytest_trainsafe.trace.facts import (
     Altered,
     Annotations,
+    Applied,
     Caller,
     Cast,
     Changed,
@@ -94,6 +95,7 @@ for _built_in in (
     *(
         Altered,
         Annotations,
+        Applied,
         Caller,
         Cast,
         Changed,

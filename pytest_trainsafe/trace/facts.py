@@ -142,6 +142,22 @@ class Caller(msgspec.Struct, frozen=True, tag="caller", omit_defaults=True):
         return _fault_of_lines(self.at)
 
 
+class Applied(msgspec.Struct, frozen=True, tag="applied", omit_defaults=True):
+    """The forward of `module` applies the autograd function `name` of the program.
+
+    `forward` and `backward` are the lines at which these methods of it begin.
+    """
+
+    module: Text
+    name: Text
+    forward: Text
+    backward: Text
+
+    def fault(self) -> str:
+        """What is wrong with this event; "" for a valid one."""
+        return _fault_of_lines(self.forward, self.backward)
+
+
 class SetUp(msgspec.Struct, frozen=True, tag="set_up", omit_defaults=True):
     """The line `at` of the program put a module into its place in the model.
 
@@ -308,7 +324,8 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
     `step` is None outside of steps, and `microbatch` outside of micro-batches.  `backward` says
     that the call was made while autograd ran.
     `site` is the caller's file:line outside of torch, and `user` the line of the user's code that
-    led to it if the caller is in an installed package.
+    led to it if the caller is in an installed package.  `caller` is the nearest line of another
+    file that led to `site`, in Runs of a localisation.
     Collectives that C++ issues itself, such as the gradient buckets of DistributedDataParallel,
     have no event.
     """
@@ -326,10 +343,11 @@ class CollectiveEvent(msgspec.Struct, frozen=True, tag="collective_call", omit_d
     shape: _Shape | None = None
     name: Text = ""
     user: Text = ""
+    caller: Text = ""
 
     def fault(self) -> str:
         """What is wrong with this event; "" for a valid one."""
-        return _fault_of_lines(self.site, self.user)
+        return _fault_of_lines(self.site, self.user, self.caller)
 
 
 class Site(msgspec.Struct, frozen=True, tag="site", omit_defaults=True):

@@ -83,7 +83,7 @@ class Reductions:
         if not axes or (inside and (of_norm or roles != {"dp"})):
             return
         how = f"({call.reduce})" if call.reduce else ""
-        name, caller = f"{call.op}{how}", _called_at(call.site)
+        name, caller = f"{call.op}{how}", called_at(call.site)
         of: Of = "norm" if of_norm else "gradients"
         in_step = self._clock.stepping and not inside
         made = Reduction(name, tuple(axes), call.site, caller, call.numel, of, in_step)
@@ -126,7 +126,7 @@ def _floating(call: Collective) -> bool:
     return call.dtype.startswith(("float", "bfloat"))
 
 
-def _called_at(site: str) -> str:
+def called_at(site: str) -> str:
     """file:line of the nearest caller of `site` (a file:line on the stack) in another file."""
     file, _, line = site.rpartition(":")
     at_site = (file, int(line))

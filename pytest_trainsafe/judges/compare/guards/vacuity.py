@@ -280,7 +280,7 @@ def _in_effect(candidate: Trace) -> Guard:
             )
             yield "in-effect", text
     zero = candidate.point.get("zero", 0)
-    if zero and _keep_all_states(candidate):
+    if is_unsharded(candidate):
         text = f"zero={zero} had no effect: every rank of dp keeps all of the optimizer's state"
         yield "in-effect", text
 
@@ -294,6 +294,11 @@ def _consequences(rung: RungTraces) -> Guard:
         why = why_without_effect(rung, axis)
         if why is not None:
             yield "in-effect", f"{axis}={value} had no effect: {why}"
+
+
+def is_unsharded(candidate: Trace) -> bool:
+    """Whether all dp ranks hold whole optimizer states, at a Point that should cut them."""
+    return bool(candidate.point.get("zero", 0)) and _keep_all_states(candidate)
 
 
 def _keep_all_states(candidate: Trace) -> bool:

@@ -34,6 +34,7 @@ from pytest_trainsafe.judges.compare.events import (
     replacement,
     rewrite_key,
 )
+from pytest_trainsafe.judges.compare.instrument.functions import applied
 from pytest_trainsafe.judges.compare.instrument.perturb import Noise
 from pytest_trainsafe.record.clock import Clock, in_backward
 from pytest_trainsafe.record.hooks.module_hooks import ModuleHooks
@@ -77,7 +78,9 @@ class Origin:
 class _Call:
     """A call of a module.
 
-    `inputs` has the key path, the values and the Origin of each input, until they are written.
+    `inputs` has the key path, the values and the Origin of each input, until they are written, and
+    `nodes` the nodes of autograd at which the call's own graph begins.  `handed` has the nodes of
+    the tensors that it hands to modules.
     `base` identifies the call in the trace; it is None until the module returns.  The gradients of
     the inputs are recorded under TensorIds that are made from it.
     """
@@ -85,6 +88,8 @@ class _Call:
     module: nn.Module
     name: str
     inputs: list[tuple[str, torch.Tensor, Origin | None]] = field(default_factory=list)
+    nodes: list[Any] = field(default_factory=list)
+    handed: list[Any] = field(default_factory=list)
     base: TensorId | None = None
 
 
@@ -114,6 +119,7 @@ class Rewriter:
         self._held: dict[TensorId, tuple[torch.Tensor, Layout, str]] = {}
         self._written: set[TensorId] = set()
         self._callers: set[str] = set()
+        self._applied: set[str] = set()
         self._calls: Counter[tuple[int, int | None, str]] = Counter()
 
     def attach(self, names: Mapping[nn.Module, str], hooks: ModuleHooks) -> None:
@@ -142,6 +148,7 @@ class Rewriter:
         else:
             self._calls[_once(base)] += 1
             if self._running and self._running[-1].name == base.module:
+                self._note_functions(self._running[-1], output)
                 self._running[-1].base = base
                 self._write_inputs(self._running[-1], base)
 
@@ -274,6 +281,15 @@ class Rewriter:
             at, user = calling_lines()
             self.writer.add(Caller(name, self._running[-1].name, user or at))
 
+    def _note_functions(self, call: _Call, output: object) -> None:
+        """Writes the autograd functions that a module applies, at its first call."""
+        if call.name in self._applied:
+            return
+        self._applied.add(call.name)
+        ends = [tensor.grad_fn for _, tensor in tensors_in(output)] + call.handed
+        for event in applied(call.name, ends, call.nodes, _Rewritten):
+            self.writer.add(event)
+
     def _inputs(self, call: _Call, args: Any, kwargs: Any) -> tuple[Any, Any]:
         """Keeps the inputs' values, and replaces each input by an alias to observe its gradient."""
         aliases: dict[int, torch.Tensor] = {}
@@ -289,6 +305,9 @@ class Rewriter:
             origin = getattr(tensor, _ORIGIN, None)
             if id(tensor) not in aliases:
                 aliases[id(tensor)] = alias = alias_for_gradient(tensor)
+                call.nodes.append(alias.grad_fn)
+                if len(self._running) > 1:
+                    self._running[-2].handed.append(tensor.grad_fn)
                 if origin is not None:
                     setattr(alias, _ORIGIN, origin)
                 if alias is not tensor:

@@ -16,6 +16,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
+from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
 from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
 from pytest_trainsafe.judges.compare.localize.gradients import (
@@ -38,6 +39,7 @@ from pytest_trainsafe.judges.compare.localize.lines import (
     of_loss,
     set_up,
 )
+from pytest_trainsafe.judges.compare.localize.owners import other_class, taking_part
 from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
 from pytest_trainsafe.judges.compare.rung import RungTraces
@@ -338,7 +340,15 @@ class _Description:
     def place(self, group: Sequence[Fault]) -> Place:
         """The source line at fault and a phrase that describes it; "" for both if none is known."""
         source, what = self.code_at_fault(group)
-        return source, f"{what}{self.leading_to(group, source)}" if source else ""
+        if not source:
+            return NOWHERE
+        belongs = taking_part(
+            self.rung.candidate, self.modules, group, source, self.compared.parameters
+        )
+        if group[0].phase == "reduction" and is_unsharded(self.rung.candidate):
+            step = self.places.of_phase("clearing", self.comparison)[0]
+            belongs += f"; zero has no effect on the optimizer's step at {relative(step)}"
+        return source, f"{what}{self.leading_to(group, source)}{belongs}"
 
     def leading_to(self, group: Sequence[Fault], source: str) -> str:
         """A clause on another line that takes part in a fault whose code is at `source`; else "".
@@ -355,7 +365,7 @@ class _Description:
             if own:
                 return set_up(self.rung.candidate, own[0].module, source)
             module = fault.target.rpartition(".")[0]
-            others = source == self.code(module)[0] and self.other_class(group, source)
+            others = source == self.code(module)[0] and other_class(self.modules, group, source)
             return others or set_up(self.rung.candidate, module, source)
         if fault.condition or fault.phase not in ("forward", "backward", "buffer"):
             return ""
@@ -391,14 +401,6 @@ class _Description:
         wrong = any(each.where is not None and each.where.kind == "loss" for each in self.found())
         sites = self.places.sites
         return "" if wrong else next((s.user or s.at for s in sites if s.what == "loss"), "")
-
-    def other_class(self, group: Sequence[Fault], source: str) -> str:
-        """The clause of `leading_to` on another class that has parameters of the group."""
-        for fault in group:
-            cls, line = module_code(self.modules, fault.target.rpartition(".")[0])
-            if line and line != source:
-                return f"; also module class {cls} at {relative(line)}"
-        return ""
 
     def code_at_fault(self, group: Sequence[Fault]) -> Place:
         """The source line at fault and a phrase that describes it; "" for both if none is known."""

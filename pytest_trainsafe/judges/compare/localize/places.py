@@ -34,14 +34,10 @@ from pytest_trainsafe.judges.compare.localize.lines import (
     through,
     writes_of,
 )
+from pytest_trainsafe.judges.compare.localize.owners import copies
 from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
 from pytest_trainsafe.sweep.program import Program
-from pytest_trainsafe.trace.facts import (
-    Annotations,
-    Reduction,
-    Site,
-    What,
-)
+from pytest_trainsafe.trace.facts import Annotations, Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace
 
 #: For each kind of tensor that no module produces: the phase that produces it.
@@ -268,9 +264,9 @@ class Places:
         """The source line that reduces the gradients of `targets`, or applies a wrapper that does.
 
         A missing reduction has no line of its own.  If one is missing, the result is the line that
-        reduces the same gradients over another axis, or else a line that reduces, writes or uses
-        any gradients.  A line that changes the gradients after their reduction comes before all
-        of these.
+        reduces the same gradients over another axis, or else one that sets up a copy of the
+        parameters on another stage, or a line that reduces, writes or uses any gradients.  A line
+        that changes the gradients after their reduction comes before all of these.
         """
         targets = [*targets]
         changed = self.changed(comparison, targets)
@@ -297,7 +293,8 @@ class Places:
             )
         if ranked:
             return self._of(ranked)
-        written = self._writes()
+        copied = copies(self.candidate, targets)
+        written = copied if copied[0] else self._writes()
         return written if written[0] else self._uncalled(unsummed(comparison, targets), targets)
 
     def _accumulation(self) -> Place:

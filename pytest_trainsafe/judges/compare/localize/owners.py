@@ -1,0 +1,137 @@
+"""Clauses on what belongs to a module or parameter at fault: its class, functions, calls, copies.
+
+They stand beside the line at fault.  Called by `judges.compare.localize.description` and
+`judges.compare.localize.places`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+
+from pytest_trainsafe.core.code_files import relative
+from pytest_trainsafe.judges.compare.explain.module_code import module_code
+from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
+from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, Place, apart, own
+from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp
+from pytest_trainsafe.trace.reader import Trace
+from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent
+
+#: At most so many functions, and so many calls, are named.
+_MOST = 2
+
+
+def taking_part(
+    candidate: Trace,
+    modules: Mapping[str, ModuleEvent],
+    group: Sequence[Fault],
+    source: str,
+    parameters: int,
+) -> str:
+    """Clauses on code that takes part in faults of one kind whose line is `source`; "" for none.
+
+    `parameters` is the number of compared parameters: a class is named if only some are wrong.
+    """
+    fault = group[0]
+    if fault.target == PROGRAM or fault.condition or fault.uncalled:
+        return ""
+    match fault.phase:
+        case "weights" | "reduction":
+            some = len(group) < parameters
+            return common_class(modules, [each.target for each in group], source) if some else ""
+        case "backward":
+            return functions(candidate, fault.target, True, source)
+        case "forward":
+            runs = functions(candidate, fault.target, False, source)
+            calls = communication(candidate, fault.target, source)
+            return f"{runs} and {calls}" if runs and calls else runs or (calls and f"; {calls}")
+    return ""
+
+
+def other_class(modules: Mapping[str, ModuleEvent], group: Sequence[Fault], source: str) -> str:
+    """A clause on a class that is not at `source` and has parameters of the group."""
+    for fault in group:
+        cls, line = module_code(modules, fault.target.rpartition(".")[0])
+        if line and line != source:
+            return f"; also module class {cls} at {relative(line)}"
+    return ""
+
+
+def functions(candidate: Trace, module: str, backward: bool, source: str) -> str:
+    """A clause on the program's autograd functions that a module at `source` applies.
+
+    It has the line of their backward if `backward`, else that of their forward.
+    """
+    what = "backward" if backward else "forward"
+    found: dict[str, None] = {}
+    for rank in candidate.ranks:
+        for each in rank.events_of(Applied):
+            line = each.backward if backward else each.forward
+            if each.module == module and own(line):
+                clause = f"{each.name}.{what} at {relative(line)}"
+                found |= {clause: None} if apart(clause, line, source) else {}
+    listed = " and ".join([*found][:_MOST])
+    return f"; its {what} runs {listed}" if listed else ""
+
+
+def communication(candidate: Trace, module: str, source: str) -> str:
+    """A clause on the collectives that the forward of a module at `source` calls in other places.
+
+    They are those of its first recorded call, after the last module that it calls has returned.
+    """
+    for rank in candidate.ranks:
+        calls: dict[str, None] = {}
+        for event in rank.events:
+            if isinstance(event, CollectiveEvent) and not event.backward:
+                line = event.user or event.site
+                op = f"{event.op}({event.reduce})" if event.reduce else event.op
+                if event.step is not None and own(line) and line != source:
+                    called = apart(f", called at {relative(event.caller)}", event.caller, source)
+                    calls[f"{op} at {relative(line)}{called}"] = None
+            elif isinstance(event, TensorEvent) and event.id.kind == "activation":
+                if event.id.module == module and calls:
+                    return f"its forward calls {' and '.join([*calls][:_MOST])}"
+                calls.clear()
+    return ""
+
+
+def common_class(modules: Mapping[str, ModuleEvent], targets: Collection[str], source: str) -> str:
+    """A clause on the class of the modules that have the parameters `targets`, if all are of one.
+
+    "" if the class is at `source`, or not the program's.
+    """
+    found = {module_code(modules, path.rpartition(".")[0]) for path in targets}
+    if len(found) != 1:
+        return ""
+    ((cls, line),) = found
+    its = "its module" if len(targets) == 1 else "their modules"
+    return apart(f"; the class of {its}, {cls}, is at {relative(line)}", line, source)
+
+
+def copies(candidate: Trace, targets: Sequence[str]) -> Place:
+    """The line that sets up the copy of a parameter on a later pipeline stage.
+
+    NOWHERE unless each of `targets` is held by several stages, as tied embeddings are, and such a
+    line is known.
+    """
+    pipeline = [name for name in candidate.sizes if candidate.sizes.mesh.role(name) == "pp"]
+    if len(pipeline) != 1 or not targets:
+        return NOWHERE
+    (axis,) = pipeline
+    stages: dict[str, dict[int, str]] = {path: {} for path in targets}
+    for rank in candidate.ranks:
+        stage = candidate.point.coordinates(rank.rank)[axis]
+        placed = {each.module: each.inside or each.at for each in rank.events_of(SetUp)}
+        held = {id.path for id in rank.tensors if id.kind == "param"}
+        for path in held & stages.keys():
+            stages[path].setdefault(stage, placed.get(path.rpartition(".")[0], ""))
+    if any(len(lines) < 2 for lines in stages.values()):
+        return NOWHERE
+    path, lines = next(iter(stages.items()))
+    first, last = min(lines), max(lines)
+    if not own(lines[last]):
+        return NOWHERE
+    other = f", and on rank {first} at {relative(lines[first])}" if own(lines[first]) else ""
+    return lines[last], (
+        f"sets up {path.rpartition('.')[0]} on rank {last} of {axis}{other}; no call that reduces "
+        f"its gradient over {axis} was seen"
+    )

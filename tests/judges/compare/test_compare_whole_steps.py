@@ -19,8 +19,8 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup, setup_hints
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import lead_of
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
-from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import CollectiveEvent, Site

@@ -10,8 +10,7 @@ reference run again, with the tensors that pass between modules rewritten (TTrac
     stages      the first inputs and last outputs of modules cut into pipeline stages
     gradients   whether the gradients of parameters are at fault
     initial     faults that need no second Run
-    owners      the class, the functions and the calls of a module at fault
-    places      the source line of a fault outside the modules
+    code        the source lines of a fault
     conditions  the mode of a module, and changes of its parameters within a step
     budget      limits the time, and reuses the result of an earlier failure with the same cause
     axes        finds the axis (such as tp) without which a fault does not occur

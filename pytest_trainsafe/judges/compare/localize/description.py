@@ -18,17 +18,7 @@ from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.guards.untied import without_shares
 from pytest_trainsafe.judges.compare.guards.vacuity import is_unsharded
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Phase
-from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
-from pytest_trainsafe.judges.compare.localize.gradients import (
-    able_to_sum,
-    axis_of_terms,
-    lost,
-    never_reduced,
-    norm_text,
-    reduced_wrongly,
-)
-from pytest_trainsafe.judges.compare.localize.inputs import Compared
-from pytest_trainsafe.judges.compare.localize.lines import (
+from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     Place,
     apart,
@@ -39,9 +29,19 @@ from pytest_trainsafe.judges.compare.localize.lines import (
     of_loss,
     set_up,
 )
-from pytest_trainsafe.judges.compare.localize.owners import other_class, taking_part
-from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.code.owners import other_class, taking_part
+from pytest_trainsafe.judges.compare.localize.code.places import Places
+from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.conditions import Steps, condition_text
+from pytest_trainsafe.judges.compare.localize.gradients import (
+    able_to_sum,
+    axis_of_terms,
+    lost,
+    never_reduced,
+    norm_text,
+    reduced_wrongly,
+)
+from pytest_trainsafe.judges.compare.localize.inputs import Compared
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Reduction

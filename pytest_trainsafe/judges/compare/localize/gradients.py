@@ -1,7 +1,7 @@
 """Describes gradients of which every micro-batch is right, but not what the optimizer receives.
 
 The program may lose some micro-batches before the reduction, or never reduce, or reduce wrongly.
-Called by `judges.compare.localize.blame`, `judges.compare.localize.places` and
+Called by `judges.compare.localize.blame`, `judges.compare.localize.code.places` and
 `judges.compare.localize.description`.
 """
 

@@ -15,9 +15,9 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
-from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, Place, set_up
-from pytest_trainsafe.judges.compare.localize.places import Places
-from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, set_up
+from pytest_trainsafe.judges.compare.localize.code.places import Places
+from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
 from pytest_trainsafe.trace.facts import Site
 from pytest_trainsafe.trace.reader import Trace
 

@@ -32,11 +32,11 @@ from pytest_trainsafe.judges.compare.localize.budget import (
     LocatedBefore,
     budget_of,
 )
+from pytest_trainsafe.judges.compare.localize.code.lines import Place, has_whole_steps_only
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.localize.gradients import reduced_before_step
 from pytest_trainsafe.judges.compare.localize.initial import initial, of_attribute, whole_steps
-from pytest_trainsafe.judges.compare.localize.lines import Place, has_whole_steps_only
-from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.localize.stages import cut_modules, ends, is_input
 from pytest_trainsafe.judges.compare.rung import RungTraces

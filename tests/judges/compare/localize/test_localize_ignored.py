@@ -12,7 +12,7 @@ from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
-from pytest_trainsafe.judges.compare.localize.places import Places
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.reader import Trace

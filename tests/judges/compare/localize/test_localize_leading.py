@@ -15,7 +15,7 @@ from clipped_traces import rung
 from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.places import Places
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
 from pytest_trainsafe.trace.schema import ModuleEvent

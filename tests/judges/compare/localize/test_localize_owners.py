@@ -13,7 +13,7 @@ from compare_traces import only
 from stack_program import Scale, train
 
 from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.judges.compare.localize.owners import communication, copies
+from pytest_trainsafe.judges.compare.localize.code.owners import communication, copies
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp, Site
 from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent

@@ -18,8 +18,8 @@ from pytest_trainsafe.fixtures import deepspeed
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import Phase
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
-from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site, What
 

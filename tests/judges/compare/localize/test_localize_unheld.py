@@ -15,8 +15,8 @@ from compare_traces import Edit, Record, only
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
+from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
-from pytest_trainsafe.judges.compare.localize.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Changed, Site, Unheld

@@ -16,15 +16,7 @@ from pytest_trainsafe.core.usage import name_list
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.held import unheld_in_both
 from pytest_trainsafe.judges.compare.localize.blame import Phase
-from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
-from pytest_trainsafe.judges.compare.localize.gradients import (
-    adds_up,
-    never_reduced,
-    not_of_others,
-    once,
-    unsummed,
-)
-from pytest_trainsafe.judges.compare.localize.lines import (
+from pytest_trainsafe.judges.compare.localize.code.lines import (
     NOWHERE,
     Place,
     called_by,
@@ -34,8 +26,16 @@ from pytest_trainsafe.judges.compare.localize.lines import (
     through,
     writes_of,
 )
-from pytest_trainsafe.judges.compare.localize.owners import copies
-from pytest_trainsafe.judges.compare.localize.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.code.owners import copies
+from pytest_trainsafe.judges.compare.localize.code.unheld import UnheldLines
+from pytest_trainsafe.judges.compare.localize.conditions import Condition, evaluations
+from pytest_trainsafe.judges.compare.localize.gradients import (
+    adds_up,
+    never_reduced,
+    not_of_others,
+    once,
+    unsummed,
+)
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Annotations, Reduction, Site, What
 from pytest_trainsafe.trace.reader import Trace

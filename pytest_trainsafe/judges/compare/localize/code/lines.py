@@ -1,6 +1,6 @@
 """Lines of programs, and the clauses that name them beside the code at fault.
 
-Called by `judges.compare.localize.places` and `judges.compare.localize.description`.
+Called by `judges.compare.localize.code.places` and `judges.compare.localize.description`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Clauses on what belongs to a module or parameter at fault: its class, functions, calls, copies.
 
 They stand beside the line at fault.  Called by `judges.compare.localize.description` and
-`judges.compare.localize.places`.
+`judges.compare.localize.code.places`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pytest_trainsafe.core.code_files import relative
 from pytest_trainsafe.judges.compare.explain.module_code import module_code
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault
-from pytest_trainsafe.judges.compare.localize.lines import NOWHERE, Place, apart, own
+from pytest_trainsafe.judges.compare.localize.code.lines import NOWHERE, Place, apart, own
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent

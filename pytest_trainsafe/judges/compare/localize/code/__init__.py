@@ -1,0 +1,7 @@
+"""The source lines of a fault.
+
+places  the line of a fault outside the modules, such as a reduction or an optimizer step
+owners  the class, the functions and the calls of a module at fault
+unheld  the lines that change parameters that no optimizer holds
+lines   lines that a trace recorded, and clauses that name them
+"""

@@ -35,6 +35,8 @@ class Beside:
     def __init__(self, spec: RunSpec, writer: RankWriter) -> None:
         # Runs that only measure need no notes.
         self._notes = not (spec.perturbation or spec.rewrite or spec.record == "sketch")
+        sizes = spec.point.sizes
+        self._cut = any(sizes[axis] > 1 for axis in sizes if sizes.mesh.role(axis) == "pp")
         # What exists before the program starts is not the program's.  The garbage collector no
         # longer lists nor visits it: half a million objects, which take as long as some steps.
         gc.freeze()
@@ -52,7 +54,8 @@ class Beside:
     def weights(self) -> Iterator[tuple[str, list[torch.Tensor]]]:
         """Yields what has weights and is not watched: "the module Ema", and its weights now."""
         gc.collect()  # when garbage goes differs from Run to Run
-        for owner, weights in found_beside(self._parts, self._weights, self._elsewhere()):
+        found = found_beside(self._parts, self._weights, self._elsewhere(), self._cut)
+        for owner, weights in found:
             name = "a list with the shapes of the weights"
             if isinstance(owner, nn.Module):
                 name = f"the module {type(owner).__qualname__}"
@@ -68,7 +71,7 @@ class Beside:
         if number == 0 and self._notes and self._parts:
             found = [
                 *added(self._parts, self._weights),
-                *unwatched(self._parts, self._weights, self._elsewhere()),
+                *unwatched(self._parts, self._weights, self._elsewhere(), self._cut),
             ]
             for text in dict.fromkeys(found):
                 self._writer.add(NoteEvent("not_compared", text))
@@ -103,14 +106,16 @@ def unwatched(
     parts: Sequence[nn.Module],
     parameters: Mapping[str, torch.Tensor],
     elsewhere: Iterable[torch.Tensor] = (),
+    cut: bool = False,
 ) -> Iterator[str]:
     """Sentences about modules and dicts with weights of their own that the recorder does not see.
 
     `parts` are the watched modules, and `parameters` their parameters by name.  Parameters that are
-    watched `elsewhere` do not count.
+    watched `elsewhere` do not count, nor do, if `parts` are `cut` from a model for a stage of a
+    pipeline, the other modules of that model.
     """
     classes = {type(each) for part in parts for each in part.modules()}
-    for each in found_beside(parts, parameters, elsewhere):
+    for each in found_beside(parts, parameters, elsewhere, cut):
         count = len(each.weights)
         if isinstance(each.owner, nn.Module):
             which = "another" if type(each.owner) in classes else "the"
@@ -136,6 +141,7 @@ def found_beside(
     parts: Sequence[nn.Module],
     parameters: Mapping[str, torch.Tensor],
     elsewhere: Iterable[torch.Tensor] = (),
+    cut: bool = False,
 ) -> Iterator[Kept]:
     """Yields the modules, dicts and lists of `unwatched`; a list has the shapes of the weights."""
     known = {id(each) for each in parameters.values()}
@@ -143,7 +149,10 @@ def found_beside(
     modules, dicts, lists = _objects()
     watched = {id(each) for part in parts for each in part.modules()}
     around = {id(each) for each in modules if any(id(m) in watched for m in each.modules())}
-    others = [each for each in modules if id(each) not in watched | around]
+    seen = watched | around
+    if cut:
+        seen |= {id(m) for each in modules if id(each) in around for m in each.modules()}
+    others = [each for each in modules if id(each) not in seen]
     inner = {id(m) for each in others for m in each.modules() if m is not each}
     for module in others:
         own = [p for p in module.parameters() if id(p) not in known]

@@ -49,3 +49,15 @@ def test_weights_that_a_list_has_beside_what_is_no_tensor_are_those_with_values(
         "a list with the shapes of the weights": [(2, 3)],
         "a dict with the names of the weights": [(2, 3)],
     }
+
+
+def test_the_other_stages_of_a_cut_model_are_not_named() -> None:
+    Beside(SPEC, None)  # type: ignore[arg-type]
+    model = nn.Sequential(Net(3, 2), Critic(2, 2))
+    stage = model[0]
+    weights = dict(stage.named_parameters())
+    kept = copy.deepcopy(stage)
+    (found,) = unwatched([stage], weights, cut=True)
+    assert found.startswith("the 2 weights of another module Net, which ctx.watch was not given")
+    assert len([*unwatched([stage], weights)]) == 2
+    assert kept.bias is not None

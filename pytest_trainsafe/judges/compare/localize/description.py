@@ -342,12 +342,11 @@ class _Description:
         source, what = self.code_at_fault(group)
         if not source:
             return NOWHERE
-        belongs = taking_part(
-            self.rung.candidate, self.modules, group, source, self.compared.parameters
-        )
+        every = self.compared.parameters
+        belongs = taking_part(self.rung.candidate, self.modules, group, source, every)
         if group[0].phase == "reduction" and is_unsharded(self.rung.candidate):
-            step = self.places.of_phase("clearing", self.comparison)[0]
-            belongs += f"; zero has no effect on the optimizer's step at {relative(step)}"
+            step = relative(self.places.of_phase("clearing", self.comparison)[0])
+            belongs += f"; zero has no effect on the optimizer's step at {step}"
         return source, f"{what}{self.leading_to(group, source)}{belongs}"
 
     def leading_to(self, group: Sequence[Fault], source: str) -> str:

@@ -108,18 +108,14 @@ lint: setup
 		else echo "actionlint is not installed: the workflows are checked by zizmor alone"; fi
 	$(BIN)/lint-imports --no-logo --cache-dir build/imports
 
-# The folders of tests are no packages: each is on the path, as under pytest.  Only the names
-# conftest.py repeat, so these files are checked under the names of their folders.
 types: setup
 	$(MYPY)/package -p pytest_trainsafe
 	@# From another folder, where mypy finds the package as it is installed, like a user's.
 	cd tests/packaging && $(MYPY)/package --config-file $(CURDIR)/pyproject.toml typing_*.py
-	export MYPYPATH=$$(find tests benchmarks -type d ! -name __pycache__ | paste -sd:) && \
-	$(MYPY)/tests --config-file tests/mypy.ini \
-		$$(find tests -name '*.py' ! -name conftest.py ! -name 'typing_*.py') \
-		benchmarks/*.py && \
-	$(MYPY)/tests --config-file tests/mypy.ini \
-		$$(find tests -name conftest.py | sed 's/\.py$$//; s/^/-m /' | tr / .)
+	@# Tests are modules of the package `tests`; the folders of benchmarks are each on the path.
+	export MYPYPATH=$(CURDIR):$$(find benchmarks -type d ! -name __pycache__ | paste -sd:) && \
+	$(MYPY)/tests --config-file tests/mypy.ini --explicit-package-bases \
+		$$(find tests -name '*.py' ! -name 'typing_*.py') benchmarks/*.py
 
 # `make bench ARGS=--quick` for a first look.
 bench: setup

@@ -20,9 +20,9 @@ from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.packs.pack import pack_of
 from pytest_trainsafe.judges.learn.registry import relations
 
-sys.path.insert(0, str(ROOT / "tests/judges/learn"))
+sys.path.insert(0, str(ROOT))
 
-from training_loops import Plan, run_of
+from tests.support.learn.training_loops import Plan, run_of
 
 #: The numbers of steps of the loop; a step has about 119 records.
 STEPS = (65, 650, 6500)

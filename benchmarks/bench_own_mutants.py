@@ -180,6 +180,8 @@ class Copy:
         environment = {**os.environ, "PYTHONPATH": str(self.folder), "PYTHONDONTWRITEBYTECODE": "1"}
         pytest = str(Path(sys.executable).with_name("pytest"))
         command = [pytest, "-x", "-q", "-p", "no:cacheprovider", "--tb=short"]
+        # The copy comes before the package beside the tests, in the ranks too.
+        command += ["-o", f"pythonpath={self.folder} {ROOT}"]
         began = time.perf_counter()
         try:
             done = subprocess.run(

@@ -18,6 +18,13 @@ from pytest_trainsafe.fixtures.core import get_session
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# Processes that tests start import `tests.support` too, also if the package is not installed from
+# here.  Last on the path, so that a copy of the package that a test makes comes before ours.
+ROOT = str(Path(__file__).parents[1])
+SEARCHED = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+if ROOT not in SEARCHED:
+    os.environ["PYTHONPATH"] = os.pathsep.join([*filter(None, SEARCHED), ROOT])
+
 # Inner runs in a job of GitHub Actions must not write annotations and the summary of that job.
 for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "GITHUB_WORKSPACE"):
     os.environ.pop(name, None)
@@ -126,10 +133,7 @@ def shared_fork_server(_torch, request, monkeypatch):
     groups = get_session(request).groups
     address = getattr(groups.launchers.of(script=False, stop=groups.stop), "address", "")
     if address:
-        inner = Path(__file__).parent / "inner"
-        monkeypatch.syspath_prepend(inner)
-        monkeypatch.setenv("PYTHONPATH", str(inner), prepend=os.pathsep)
-        monkeypatch.setenv("PYTEST_PLUGINS", "shared_fork_server")
+        monkeypatch.setenv("PYTEST_PLUGINS", "tests.support.launch.shared_fork_server")
         monkeypatch.setenv("TRAINSAFE_TESTS_FORK_SERVER", address)
 
 

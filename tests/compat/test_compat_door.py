@@ -6,9 +6,9 @@ import ast
 from pathlib import Path
 
 import pytest
-from private_names import ALLOWED, defined, of_torch, private_uses, sources
 
 import pytest_trainsafe
+from tests.support.compat.private_names import ALLOWED, defined, of_torch, private_uses, sources
 
 PACKAGE = Path(pytest_trainsafe.__file__).parent
 

@@ -6,15 +6,16 @@ import os
 import subprocess
 from pathlib import Path
 
-import inner_pytest
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 pytestmark = pytest.mark.usefixtures("shared_fork_server")
 
 HEADER = """
 import os
 import pytest
-from ahead_program import train
+from tests.support.end_to_end.ahead_program import train
 from pytest_trainsafe import assert_trainsafe
 
 LOG = {log!r}

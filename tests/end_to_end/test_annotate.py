@@ -5,19 +5,19 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
-import inner_pytest
 import pytest
 import yaml
 
 from pytest_trainsafe.annotations.declared import Annotations
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt as reference
+from tests.support.end_to_end import inner_pytest
 
 pytestmark = pytest.mark.usefixtures("shared_fork_server")
 
 TEST = """
 import pytest
-from gpt_by_file import train
+from tests.support.end_to_end.models.gpt_by_file import train
 from pytest_trainsafe import assert_trainsafe
 
 @pytest.mark.trainsafe(train, tp=2, cp=[1, 2], sp=[False, True], args={args}, {more})

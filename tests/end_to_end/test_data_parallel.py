@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from wrapped_program import train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
+from tests.support.end_to_end.models.wrapped_program import train
 
 
 def judge(candidate, reference, **arguments):

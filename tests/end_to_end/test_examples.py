@@ -7,9 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import inner_pytest
 import pytest
 import yaml
+
+from tests.support.end_to_end import inner_pytest
 
 #: The first test starts its own fork server, as a user's run does.
 shared = pytest.mark.usefixtures("shared_fork_server")

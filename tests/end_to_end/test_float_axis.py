@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import float_axis_program
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end.models import float_axis_program
 
 RATES = [1e-3, 3e-4]
 

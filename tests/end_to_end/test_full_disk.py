@@ -6,12 +6,13 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-import inner_pytest
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 SOURCE = """
 import pytest
-from mistaken_program import train
+from tests.support.end_to_end.mistaken_program import train
 from pytest_trainsafe import assert_trainsafe
 
 @pytest.mark.trainsafe(train, dp=2)

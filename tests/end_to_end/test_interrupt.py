@@ -9,8 +9,9 @@ import subprocess
 from functools import partial
 from pathlib import Path
 
-import inner_pytest
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 SOURCE = """
 import os

@@ -6,10 +6,16 @@ import json
 from dataclasses import replace
 
 import pytest
-from kinds_program import at_the_boundary, clipped, late, normed, read
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
+from tests.support.end_to_end.models.kinds_program import (
+    at_the_boundary,
+    clipped,
+    late,
+    normed,
+    read,
+)
 
 
 def failure(candidate, reference) -> str:

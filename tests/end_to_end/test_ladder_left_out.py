@@ -7,14 +7,13 @@ from __future__ import annotations
 
 import json
 
-import fixed_dtype_program
-import half_single_program
 import pytest
-from single_precision_program import train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.launch import GroupFailure
+from tests.support.end_to_end import fixed_dtype_program, half_single_program
+from tests.support.end_to_end.single_precision_program import train
 
 
 @pytest.mark.trainsafe(train, dp=2)

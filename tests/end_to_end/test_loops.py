@@ -1,9 +1,9 @@
 """Training loops that split batches over dp, record whole steps, or stride micro-batches."""
 
-import loop_programs
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end import loop_programs
 
 #: float64 alone, since these faults do not depend on rounding.
 AT = {"dp": 2, "dtype": ["float64"]}

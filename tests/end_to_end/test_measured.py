@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import measured_program
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 from pytest_trainsafe.judges.joint import judge_case
+from tests.support.end_to_end import measured_program
 
 
 def report(candidate_trace, reference_trace):

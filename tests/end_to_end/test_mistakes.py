@@ -8,8 +8,9 @@ from __future__ import annotations
 import re
 from xml.etree import ElementTree
 
-import inner_pytest
 import pytest
+
+from tests.support.end_to_end import inner_pytest
 
 TEST = """
 @pytest.mark.trainsafe(train, dp=2, {settings})
@@ -41,7 +42,7 @@ def messages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     tests = [TEST.format(name=name, settings=value) for name, value in SETTINGS.items()]
     head = [
         "import pytest",
-        "from mistaken_program import train",
+        "from tests.support.end_to_end.mistaken_program import train",
         "from pytest_trainsafe import assert_trainsafe",
     ]
     (folder / "broken.yaml").write_text("loss: {partial: [[dp]]}")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import module_inputs_program
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end.models import module_inputs_program
 
 POINT = {"tp": 2, "sp": True, "dtype": ["float64"]}
 

@@ -6,10 +6,10 @@ import json
 from dataclasses import replace
 
 import pytest
-from odd_program import STARTS, train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
+from tests.support.end_to_end.models.odd_program import STARTS, train
 
 
 @pytest.mark.trainsafe(train, dp=2, dtype="bfloat16")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from mesh_programs import hybrid, tp_innermost, tp_outermost
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end.models.mesh_programs import hybrid, tp_innermost, tp_outermost
 
 
 def report(candidate, reference, **arguments):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import placed_program
 import pytest
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end.models import placed_program
 
 POINT = {"tp": 2, "dtype": ["float64"]}
 

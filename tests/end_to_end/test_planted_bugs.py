@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from planted import judge, planted
+from tests.support.end_to_end.planted import judge, planted
 
 
 @planted("tp-embedding-mask", tp=[1, 2], cp=2)

@@ -11,7 +11,7 @@ import pytest
 from pytest_trainsafe import Script, assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 
-SCRIPT = Path(__file__).parent / "plain_script.py"
+SCRIPT = Path(__file__).parents[1] / "support" / "end_to_end" / "plain_script.py"
 
 
 @pytest.mark.trainsafe(Script(str(SCRIPT), args=("--lr", "0.01")), dp=2, dtype="float64")

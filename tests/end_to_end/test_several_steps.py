@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from steps_program import train, without_amax_history
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import ReferenceTolerances
 from pytest_trainsafe.reference_models import gpt
+from tests.support.end_to_end.models.steps_program import train, without_amax_history
 
 SMALL = {"layers": 1, "hidden": 32, "batch_size": 1}
 

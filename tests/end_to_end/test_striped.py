@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import striped_program
 
 from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
+from tests.support.end_to_end.models import striped_program
 
 
 @pytest.mark.trainsafe(striped_program.train, cp=2, dtype=["float64"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from uneven_program import train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
+from tests.support.end_to_end.models.uneven_program import train
 
 
 @pytest.mark.trainsafe(train, tp=2)

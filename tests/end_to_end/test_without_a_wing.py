@@ -7,10 +7,10 @@ import shutil
 import sys
 from pathlib import Path
 
-import inner_pytest
 import pytest
 
 import pytest_trainsafe
+from tests.support.end_to_end import inner_pytest
 
 PACKAGE = Path(pytest_trainsafe.__file__).parent
 

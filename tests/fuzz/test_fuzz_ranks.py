@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-import noisy_program
 import pytest
 
 from pytest_trainsafe import FlakyProgram, FuzzFailure, Point, assert_trainsafe
@@ -16,6 +15,7 @@ from pytest_trainsafe.fuzz.examples import Examples
 from pytest_trainsafe.fuzz.source import point_source
 from pytest_trainsafe.reference_models import gpt
 from pytest_trainsafe.sweep.search.space import no_rule
+from tests.support.fuzz import noisy_program
 
 pytestmark = pytest.mark.processes
 

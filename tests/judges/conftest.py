@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from compare_traces import Bench
+
+from tests.support.compare.traces import Bench
 
 
 @pytest.fixture(scope="session")

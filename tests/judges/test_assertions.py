@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, healthy, only, training, write
 
 from pytest_trainsafe import assert_equivalent, assert_trainsafe
 from pytest_trainsafe.assertions import Loosen, TrainsafeFailure
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.reader import Trace, TraceError
+from tests.support.compare.traces import Bench, Edit, healthy, only, training, write
 
 POINT = Point.of(tp=2, dp=2)
 

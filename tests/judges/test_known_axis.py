@@ -7,7 +7,6 @@ import dataclasses
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Record
 
 from pytest_trainsafe.core.finding import Located, Pattern
 from pytest_trainsafe.core.point import Point
@@ -16,6 +15,7 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.ladder.known_axis import with_known_axis
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, Record
 
 BY_CHANCE = "if the size matches only by chance, another factor is wrong"
 

@@ -8,10 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from compare_traces import Bench, Edit, healthy, only
 
 from pytest_trainsafe.config.settings import Settings
-from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.loosen import Loosen
@@ -23,61 +21,15 @@ from pytest_trainsafe.sweep.point_summary import PointSummary
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
+from tests.support.compare.ladder_runs import POINT, Runs
+from tests.support.compare.traces import Bench, Edit, healthy, only
 
-POINT = Point.of(tp=2, dp=2)
 RUNGS = ("float64", "float32", "bfloat16")
 
 #: The order of requests: the next test's Runs are launched before the last rung is awaited.
 ASKED = [*RUNGS[:-1], "ahead", RUNGS[-1]]
 
 twice = only("main_grad", "norm.weight", lambda r, at, p: 2 * p)
-
-
-class Runs:
-    """A fake of the session's Traces: returns traces of the bench, and records the requests."""
-
-    def __init__(self, bench: Bench, candidates: dict[str, Trace], accept: tuple[str, ...]) -> None:
-        self.bench = bench
-        self.candidates = candidates
-        self.summary: PointSummary = {"point": "", "verdict": "pass"}
-        self.asked: list[str] = []
-        self.seconds = {"launch": 1.23456, "train": 2.0}
-        self.case = SimpleNamespace(
-            rungs=tuple(candidates),
-            point=POINT,
-            program=Program("model:train"),
-            nodeid="test_model.py::test_model[tp2-dp2]",
-            settings=Settings(accept=accept, dtypes=tuple(candidates), localize=0),
-        )
-        self.runs = SimpleNamespace(
-            scheduler=self, notes={}, reused={}, look_ahead=lambda: self.asked.append("ahead")
-        )
-
-    def prefetch(self, dtype: str) -> None:
-        pass
-
-    def foreseen(self) -> bool:
-        """False, as if Runs might be requested that are not known yet."""
-        return False
-
-    def decided(self, dtype: str) -> None:
-        """The bench's models make no decisions."""
-
-    def replaying(self, decided: None) -> Runs:
-        return self
-
-    def at(self, dtype: str) -> Trace:
-        self.asked.append(dtype)
-        return self.candidates[dtype] if self.candidates else self.bench.measures(dtype)[0]
-
-    def perturbed(self, dtype: str, sample: int = 0) -> Trace:
-        return self.bench.measures(dtype)[1]
-
-    def prefetch_perturbed(self, dtype: str, samples: range) -> None:
-        pass
-
-    def rounding(self, dtype: str) -> str:
-        return dtype
 
 
 def climbed(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from compare_traces import Bench, training, write
 
 from pytest_trainsafe.core.rungs import table
 from pytest_trainsafe.runs.rounding import deciding_cast, rounding_of
 from pytest_trainsafe.trace.facts import Cast
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, training, write
 
 NARROWED = Cast("float32", "/src/loss.py:12")
 QUANTISED = Cast("float8", "/src/cast.py:7")
@@ -39,7 +39,7 @@ def test_the_rounding_dtype_of_a_rung_follows_from_the_casts_of_the_program(
 
 
 def test_no_cast_rounds_exact_numbers(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table._added, "packed", "packed_numbers:RUNG")
+    monkeypatch.setitem(table._added, "packed", "tests.support.trace.packed_numbers:RUNG")
     reals = write(bench.path(), training("float64"), dtype="float64", notes=[QUANTISED])
     spec = msgspec.structs.replace(reals.manifest.spec, dtype="packed")
     manifest = msgspec.structs.replace(reals.manifest, spec=spec)

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import (
     GroupFailure,
@@ -20,6 +19,7 @@ from pytest_trainsafe.launch import (
     WarmServer,
     raise_for_failure,
 )
+from tests.support.launch.programs import PROCESSES, Launch
 
 
 @pytest.fixture(scope="session")

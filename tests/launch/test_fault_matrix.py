@@ -9,11 +9,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fault_catalogue import DOCS, FAULTS, Fault, written
-from fault_checks import check, name, run
 
 from pytest_trainsafe.launch import GroupFailure, GroupResult, Launcher
 from pytest_trainsafe.launch.torchrun.launcher import TorchrunLauncher
+from tests.support.launch.fault_catalogue import DOCS, FAULTS, Fault, written
+from tests.support.launch.fault_checks import check, name, run
 
 QUICK = [fault for fault in FAULTS if fault.ends == "at once" or "lose" in fault.program]
 #: Their ranks wait and use no CPU, so that all groups may run at once.
@@ -64,4 +64,4 @@ def test_the_matrix_has_every_ending_and_a_suspended_rank_under_torchrun() -> No
 
 def test_the_documentation_shows_the_matrix() -> None:
     page = DOCS.read_text()
-    assert page == written(page), "run python tests/launch/fault_catalogue.py"
+    assert page == written(page), "run python tests/support/launch/fault_catalogue.py"

@@ -6,17 +6,17 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import launch_programs
 import pytest
-from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import GroupFailure, Launcher, Task, raise_for_failure
+from tests.support.launch import programs
+from tests.support.launch.programs import PROCESSES, Launch
 
 Failure = Callable[..., str]
 
 
 def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
-    lines = failure(launch_programs.raise_on_rank_1).splitlines()
+    lines = failure(programs.raise_on_rank_1).splitlines()
     assert lines[0] == "rank 1 of 2 raised ValueError: the answer is not 42"
     text = "\n".join(lines)
     assert "in raise_on_rank_1\n      raise ValueError(" in text
@@ -26,7 +26,7 @@ def test_an_exception_arrives_with_its_traceback(failure: Failure) -> None:
 
 
 def test_a_failure_names_the_run_that_its_group_belongs_to(launch: Launch) -> None:
-    result = launch(launch_programs.raise_on_rank_1)
+    result = launch(programs.raise_on_rank_1)
     with pytest.raises(GroupFailure) as caught:
         raise_for_failure(result, "the candidate at tp=2, in float32")
     lines = str(caught.value).splitlines()
@@ -36,7 +36,7 @@ def test_a_failure_names_the_run_that_its_group_belongs_to(launch: Launch) -> No
 
 @pytest.mark.parametrize("launcher", PROCESSES, indirect=True)  # a thread may not have begun yet
 def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch) -> None:
-    result = launch(launch_programs.rank_1_never_comes, world_size=3, timeout=5)
+    result = launch(programs.rank_1_never_comes, world_size=3, timeout=5)
     assert [rank.status for rank in result.ranks] == ["hung"] * 3
     with pytest.raises(GroupFailure) as caught:
         raise_for_failure(result)
@@ -51,7 +51,7 @@ def test_a_rank_that_never_joins_a_collective_is_the_odd_one_out(launch: Launch)
 
 @pytest.mark.parametrize("file", ["ledger", "result"])
 def test_a_full_disk_is_named(failure: Failure, file: str) -> None:
-    headline = failure(getattr(launch_programs, f"full_{file}")).splitlines()[0]
+    headline = failure(getattr(programs, f"full_{file}")).splitlines()[0]
     assert "rank 1 of 2 raised OSError: [Errno 28] No space left on device" in headline
     expected = {"ledger": "the ledger of collectives", "result": "wrote its outcome"}
     assert expected[file] in headline
@@ -66,7 +66,7 @@ def test_a_module_that_cannot_be_imported_fails_with_its_error(failure: Failure)
 def test_a_group_ends_on_request(launcher: Launcher, tmp_path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    task = Task.of(launch_programs.sit, world_size=1)
+    task = Task.of(programs.sit, world_size=1)
     result = launcher.run(task, timeout=60, workdir=tmp_path, stop=stop)
     assert result.problem == "stopped on request"
     assert result.ranks[0].status == "stopped"
@@ -76,7 +76,7 @@ def test_a_group_ends_on_request(launcher: Launcher, tmp_path: Path) -> None:
 @pytest.mark.parametrize("launcher", PROCESSES, indirect=True)  # threads have no GPUs
 def test_a_rank_without_a_gpu_reports_how_many_are_visible(failure: Failure) -> None:
     headline = failure(
-        launch_programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}
+        programs.sit, world_size=1, device="cuda", env={"CUDA_VISIBLE_DEVICES": ""}
     ).splitlines()[0]
     assert headline == (
         "rank 0 of 1 raised RuntimeError: the task needs one CUDA device for each of 1 ranks, "
@@ -87,6 +87,6 @@ def test_a_rank_without_a_gpu_reports_how_many_are_visible(failure: Failure) -> 
 @pytest.mark.parametrize("launcher", ["torchrun"], indirect=True)
 def test_a_torchrun_that_does_not_start_says_why(failure: Failure, tmp_path: Path) -> None:
     (tmp_path / "torch.py").write_text("raise ImportError('not this torch')\n")
-    text = failure(launch_programs.sit, env={"PYTHONPATH": str(tmp_path)})
+    text = failure(programs.sit, env={"PYTHONPATH": str(tmp_path)})
     assert text.splitlines()[0].endswith("on 2 ranks: torchrun ended before the ranks did")
     assert "ImportError: not this torch" in text

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-import fault_programs
 import pytest
 
 from pytest_trainsafe.launch import GroupFailure, Task, TorchrunLauncher, raise_for_failure
+from tests.support.launch import fault_programs
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 
@@ -23,7 +23,8 @@ def test_an_agent_that_is_suspended_while_ranks_need_it_is_named(tmp_path: Path)
     with pytest.raises(GroupFailure) as caught:
         raise_for_failure(result)
     assert re.match(
-        r"fault_programs:stop_agent on 2 ranks: the process that started the ranks \(id \d+\) was "
+        r"tests.support.launch.fault_programs:stop_agent on 2 ranks: the process "
+        r"that started the ranks \(id \d+\) was "
         r"suspended by a signal \(SIGSTOP or similar, process state T\) and not resumed\n",
         str(caught.value),
     )

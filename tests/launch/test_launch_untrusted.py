@@ -9,7 +9,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import hostile_programs
 import msgspec
 import pytest
 import torch
@@ -22,6 +21,7 @@ from pytest_trainsafe.launch.collectives.collective import Collective, LedgerErr
 from pytest_trainsafe.launch.collectives.flight import read_flight
 from pytest_trainsafe.launch.data import MalformedDataError
 from pytest_trainsafe.launch.files import Outcome, RankFiles, read_end
+from tests.support.launch import hostile_programs
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 

@@ -6,16 +6,16 @@ import os
 import threading
 from pathlib import Path
 
-import launch_programs
 import torch
-from launch_programs import Launch
 
 from pytest_trainsafe.launch import GroupResult, Script, Task, TorchrunLauncher
+from tests.support.launch import programs
+from tests.support.launch.programs import Launch
 
 
 def test_every_rank_returns_its_value(launch: Launch) -> None:
     tensor = torch.tensor([0.1, float("nan"), -0.0], dtype=torch.bfloat16)
-    result = launch(launch_programs.echo, 1, (2, "3"), key=tensor, env={"ADDED": "by the task"})
+    result = launch(programs.echo, 1, (2, "3"), key=tensor, env={"ADDED": "by the task"})
     values = result.values
     assert [value["rank"] for value in values] == [0, 1]
     for value in values:
@@ -72,7 +72,7 @@ def test_a_rank_that_finishes_early_stays_alive_until_the_others_finish(
     launch: Launch, tmp_path: Path
 ) -> None:
     """Its end would close connections that a slower rank is still making."""
-    assert launch(launch_programs.rank_0_is_early, str(tmp_path)).values == [
+    assert launch(programs.rank_0_is_early, str(tmp_path)).values == [
         "early",
         "rank 0 still lives",
     ]

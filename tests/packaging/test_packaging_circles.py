@@ -6,7 +6,8 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
-from import_graph import import_graph
+
+from tests.support.packaging.import_graph import import_graph
 
 #: A module that imports another inside a function, below TYPE_CHECKING, or not at all.
 IN_FUNCTION = "def work():\n    from pytest_trainsafe.runs import {}\n"

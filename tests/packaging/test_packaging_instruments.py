@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from import_graph import import_graph
+from tests.support.packaging.import_graph import import_graph
 
 JUDGES = "pytest_trainsafe.judges."
 

@@ -1,5 +1,5 @@
 """Programs are recorded in this process, as a world of one rank."""
 
-from recording_fixtures import _no_process_group, _one_seed, assign, record
+from tests.support.record.recording import _no_process_group, _one_seed, assign, record
 
 __all__ = ["_no_process_group", "_one_seed", "assign", "record"]

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import operator_runs
 import pytest
 
 from pytest_trainsafe.trace.operators import OperatorEvent
+from tests.support.record import operator_runs
 
 
 @pytest.fixture

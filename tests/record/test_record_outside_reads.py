@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from operator_runs import recorded
 
 from pytest_trainsafe.judges.replay.determinism.instrument.sealed import sealed
 from pytest_trainsafe.trace.operators import OutsideRead
+from tests.support.record.operator_runs import recorded
 
 #: Calls that give something else in every process, by the name of the call in reports. A sealed
 #: program calls other functions by the same names.

@@ -5,10 +5,17 @@ from __future__ import annotations
 import os
 
 import pytest
-from jobs_of_four_ranks import DEEP, DROPPING, JOBS, SMALL, TIED, arguments
-from rank_double import Job, Outcome, run_here, run_in_ranks
 
 from pytest_trainsafe.reference_models.bugs import BUGS
+from tests.support.reference_models.jobs_of_four_ranks import (
+    DEEP,
+    DROPPING,
+    JOBS,
+    SMALL,
+    TIED,
+    arguments,
+)
+from tests.support.reference_models.rank_double import Job, Outcome, run_here, run_in_ranks
 
 
 @pytest.fixture(scope="session")

@@ -6,10 +6,10 @@ tests/end_to_end/test_planted_bugs.py tests that bugs are silent at other Points
 from __future__ import annotations
 
 import pytest
-from jobs_of_four_ranks import ALL_OVER, PLANTED, SILENT
-from test_models_pipeline import exists_in_a_pipeline
 
 from pytest_trainsafe.reference_models.bugs import BUGS, Bug, find
+from tests.support.reference_models.errors import exists_in_a_pipeline
+from tests.support.reference_models.jobs_of_four_ranks import ALL_OVER, PLANTED, SILENT
 
 #: Bugs that act in a step: rank_double records no parameters before the first step.
 SEEN = [bug for bug in BUGS if bug.step >= 0]

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from rank_double import Double, Job, run_here
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import gpt
@@ -17,6 +16,7 @@ from pytest_trainsafe.reference_models.config import GPTConfig
 from pytest_trainsafe.reference_models.networks.gpt import GPT
 from pytest_trainsafe.reference_models.parallel.apply import parallel_gpt
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from tests.support.reference_models.rank_double import Double, Job, run_here
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from rank_double import Double, Job, run_here
 
 from pytest_trainsafe.reference_models import llama
 from pytest_trainsafe.reference_models.blocks.attention import attend
@@ -16,6 +15,7 @@ from pytest_trainsafe.reference_models.config import LlamaConfig
 from pytest_trainsafe.reference_models.networks.llama import Llama
 from pytest_trainsafe.reference_models.parallel.apply import parallel_llama
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
+from tests.support.reference_models.rank_double import Double, Job, run_here
 
 
 def test_the_llama_learns() -> None:

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from rank_double import Double, Job, run_here
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import moe
@@ -17,6 +16,7 @@ from pytest_trainsafe.reference_models.config import MoEConfig
 from pytest_trainsafe.reference_models.networks.moe import MoE
 from pytest_trainsafe.reference_models.parallel.axes import Axes, Axis
 from pytest_trainsafe.reference_models.parallel.experts.apply_moe import parallel_moe
+from tests.support.reference_models.rank_double import Double, Job, run_here
 
 
 def test_the_moe_learns() -> None:

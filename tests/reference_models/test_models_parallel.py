@@ -6,19 +6,7 @@ import math
 
 import pytest
 
-ROUNDING = 1e-13
-
-
-def key_bias_drifts(key: str) -> bool:
-    """Whether a tensor depends on the bias of attention keys, which drifts only by rounding.
-
-    The bias shifts all scores of a query equally, so its gradient is only rounding error, which
-    Adam divides by its own magnitude.  The bias and, a step later, the projection's output differ
-    by it; the softmax cancels it.
-    """
-    return (key.startswith("param ") and "linear_qkv.bias" in key) or (
-        key.startswith("activation ") and "linear_qkv" in key and key.endswith(" 1")
-    )
+from tests.support.reference_models.errors import ROUNDING, key_bias_drifts
 
 
 @pytest.mark.parametrize(

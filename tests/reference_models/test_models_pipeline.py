@@ -6,8 +6,6 @@ import itertools
 from typing import Any
 
 import pytest
-from rank_double import CUT_BY_PP
-from test_models_parallel import ROUNDING, key_bias_drifts
 
 from pytest_trainsafe.reference_models.parallel.axes import Axes
 from pytest_trainsafe.reference_models.parallel.pipeline.schedules import (
@@ -16,12 +14,7 @@ from pytest_trainsafe.reference_models.parallel.pipeline.schedules import (
     require_known,
 )
 from pytest_trainsafe.reference_models.parallel.pipeline.stages import stage_layers
-
-
-def exists_in_a_pipeline(key: str) -> bool:
-    """Whether a key also exists in a pipeline: it is no output of a module in CUT_BY_PP."""
-    kind, path, *_ = key.split(" ")
-    return not kind.startswith("activation") or path.replace(".", "", 1) not in CUT_BY_PP
+from tests.support.reference_models.errors import ROUNDING, exists_in_a_pipeline, key_bias_drifts
 
 
 @pytest.mark.parametrize(

@@ -8,11 +8,11 @@ import sys
 
 import pytest
 import torch
-from rank_double import Job, run_here
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.reference_models import cnn, lstm
 from pytest_trainsafe.reference_models.datasets import images
+from tests.support.reference_models.rank_double import Job, run_here
 
 
 @pytest.mark.parametrize(("program", "chance"), [("cnn", 1.39), ("lstm", 5.55)])

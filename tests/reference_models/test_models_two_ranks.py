@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from two_ranks import run_all
 
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models import healthy, silent_errors
+from tests.support.reference_models.two_ranks import run_all
 
 PARTED = ("pt-96600", "ds-1801", "pt-104336", "x-ddp")
 STUCK = ("ds-5794", "ds-6089", "ds-6714")

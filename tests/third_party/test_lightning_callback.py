@@ -8,7 +8,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 
 pytest.importorskip("lightning", reason="pip install lightning")
 
-PROGRAM = "lightning_program:train"
+PROGRAM = "tests.support.third_party.callbacks.lightning_program:train"
 
 
 @pytest.mark.trainsafe(PROGRAM, dp=2, level=["step", "microbatch"], dtype=["float32"])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +11,9 @@ import pytest
 
 pytest.importorskip("lightning", reason="pip install lightning")
 
-import lightning_resumed
-
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
-
-# The Runs are made in this process: importing Lightning takes longer than all of them.
-sys.path.append(str(Path(__file__).parents[1] / "judges" / "replay"))
+from tests.support.third_party.callbacks import lightning_resumed
 
 #: What is not restored, the code of the finding, and words of its message.
 FAULTS = [
@@ -32,7 +27,8 @@ FAULTS = [
 
 
 def findings_of(fault: str, folder: Path) -> Sequence[Finding]:
-    from in_process import traces_here
+    # The Runs are made in this process: importing Lightning takes longer than all of them.
+    from tests.support.replay.in_process import traces_here
 
     @functools.wraps(lightning_resumed.train)
     def train(ctx: Any) -> None:
@@ -60,6 +56,8 @@ def test_what_the_checkpoint_of_lightning_loses_is_named(tmp_path, fault, code, 
     assert words in finding.message
 
 
-@pytest.mark.trainsafe("lightning_resumed:train", dp=2, dtype=["float32"])
+@pytest.mark.trainsafe(
+    "tests.support.third_party.callbacks.lightning_resumed:train", dp=2, dtype=["float32"]
+)
 def test_lightning_resumes_on_two_ranks(candidate_trace):
     assert_resumable(candidate_trace, at_step=4)

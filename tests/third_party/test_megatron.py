@@ -6,8 +6,8 @@ import pytest
 
 pytest.importorskip("megatron.core", reason="needs megatron-core: make test-third-party")
 
-import megatron_gpt
-from lane import code_at, failure, judge, starts
+from tests.support.third_party import megatron_gpt
+from tests.support.third_party.lane import code_at, failure, judge, starts
 
 
 @pytest.mark.trainsafe(megatron_gpt.train, tp=[1, 2], sp=[False, True], pp=[1, 2])

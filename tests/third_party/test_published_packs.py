@@ -5,21 +5,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import accelerate_ddp
-import fsdp_llama
-import lightning_ddp
 import pytest
 import torch
-import transformers_ddp
-import transformers_tp
-from lane import needs_packages
-from published_loops import LOOPS
 
 from pytest_trainsafe import assert_invariants, observe
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.registry import relations
 from pytest_trainsafe.judges.learn.run import ObservedRun
 from pytest_trainsafe.judges.learn.use.deploy import load_packs
+from tests.support.third_party import (
+    accelerate_ddp,
+    fsdp_llama,
+    lightning_ddp,
+    transformers_ddp,
+    transformers_tp,
+)
+from tests.support.third_party.lane import needs_packages
+from tests.support.third_party.published_loops import LOOPS
 
 pytestmark = needs_packages
 

@@ -6,13 +6,16 @@ the cause and the source line.  One test asserts all three, because localization
 
 from __future__ import annotations
 
-import accelerate_ddp
-import lightning_ddp
 import pytest
-import resnet_ddp
-import synchronised_ddp
-import transformers_ddp
-from lane import failure, judge, line_of, needs_packages, starts
+
+from tests.support.third_party import (
+    accelerate_ddp,
+    lightning_ddp,
+    resnet_ddp,
+    synchronised_ddp,
+    transformers_ddp,
+)
+from tests.support.third_party.lane import failure, judge, line_of, needs_packages, starts
 
 pytestmark = [needs_packages, pytest.mark.slow]
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import titan_pipeline
-from lane import failure, judge, line_of, needs_packages, starts
+
+from tests.support.third_party import titan_pipeline
+from tests.support.third_party.lane import failure, judge, line_of, needs_packages, starts
 
 pytestmark = [needs_packages, pytest.mark.slow]
 

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-import fsdp_llama
 import pytest
-import titan
-import transformers_tp
-from lane import code_at, failure, judge, line_of, needs_packages, starts, suggested
+
+from tests.support.third_party import fsdp_llama, titan, transformers_tp
+from tests.support.third_party.lane import (
+    code_at,
+    failure,
+    judge,
+    line_of,
+    needs_packages,
+    starts,
+    suggested,
+)
 
 pytestmark = [needs_packages, pytest.mark.slow]
 

@@ -9,7 +9,7 @@ from pytest_trainsafe import TrainsafeFailure, assert_trainsafe
 pytest.importorskip("transformers", reason="pip install transformers accelerate")
 pytest.importorskip("accelerate", reason="pip install transformers accelerate")
 
-PROGRAM = "trainer_program:train"
+PROGRAM = "tests.support.third_party.callbacks.trainer_program:train"
 
 
 @pytest.mark.trainsafe(PROGRAM, dp=2, level=["microbatch", "step"], dtype=["float32"])

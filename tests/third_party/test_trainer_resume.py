@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,13 +12,9 @@ import pytest
 pytest.importorskip("transformers", reason="pip install transformers accelerate")
 pytest.importorskip("accelerate", reason="pip install transformers accelerate")
 
-import trainer_resumed
-
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
-
-# The Runs are made in this process: importing transformers takes longer than all of them.
-sys.path.append(str(Path(__file__).parents[1] / "judges" / "replay"))
+from tests.support.third_party.callbacks import trainer_resumed
 
 #: What is not restored, and the codes of the findings.  A loader that skips no batch is made after
 #: the generators are restored, and draws a seed.
@@ -31,7 +26,8 @@ FAULTS = [
 
 
 def findings_of(fault: str, folder: Path) -> Sequence[Finding]:
-    from in_process import traces_here
+    # The Runs are made in this process: importing transformers takes longer than all of them.
+    from tests.support.replay.in_process import traces_here
 
     @functools.wraps(trainer_resumed.train)
     def train(ctx: Any) -> None:
@@ -57,6 +53,8 @@ def test_what_the_trainer_does_not_restore_is_named(tmp_path, fault, codes):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.trainsafe("trainer_resumed:train", dp=2, dtype=["float32"])
+@pytest.mark.trainsafe(
+    "tests.support.third_party.callbacks.trainer_resumed:train", dp=2, dtype=["float32"]
+)
 def test_the_trainer_resumes_on_two_ranks(candidate_trace):
     assert_resumable(candidate_trace, at_step=3)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from forged_traces import with_changes
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+from tests.support.trace.forged_traces import with_changes
 
 EVENTS = "rank1/events.jsonl"
 WEIGHT = TensorId(0, None, "param", "layer", "weight")

@@ -7,7 +7,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from packed_numbers import PACKED, packed_numbers
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.layout import Partial
@@ -19,18 +18,24 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import Stored, TensorEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+from tests.support.trace.packed_numbers import PACKED, packed_numbers
 
 WEIGHT, TOKENS, SUM = (TensorId(0, None, "main_grad", "layer", name) for name in "wts")
 
 
 @pytest.fixture(autouse=True)
 def _rung(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(table._added, "packed", "packed_numbers:RUNG")
+    monkeypatch.setitem(table._added, "packed", "tests.support.trace.packed_numbers:RUNG")
 
 
 def record(path: Path) -> Trace:
     """The trace of two ranks with exact numbers: a weight, tokens, and terms of a sum."""
-    spec = RunSpec(program="p", axes=(("tp", 2),), dtype="packed", rung="packed_numbers:RUNG")
+    spec = RunSpec(
+        program="p",
+        axes=(("tp", 2),),
+        dtype="packed",
+        rung="tests.support.trace.packed_numbers:RUNG",
+    )
     write_manifest(path, manifest_of(spec, "cpu"))
     for rank in range(2):
         writer = RankWriter(path, rank, numbers=PACKED)

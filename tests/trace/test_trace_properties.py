@@ -10,14 +10,23 @@ from typing import Any
 
 import msgspec
 import pytest
-from forged_traces import FILES, MANIFEST, content, exchanged, forge, forge_manifest, lines, record
-from forged_traces import places as places_in
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.align.sketched import logical_sketch
 from pytest_trainsafe.trace.reader import Trace, TraceError
+from tests.support.trace.forged_traces import (
+    FILES,
+    MANIFEST,
+    content,
+    exchanged,
+    forge,
+    forge_manifest,
+    lines,
+    record,
+)
+from tests.support.trace.forged_traces import places as places_in
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 

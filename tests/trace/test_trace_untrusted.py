@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from forged_traces import (
+
+from pytest_trainsafe.trace.reader import MAX_LINE, Trace, TraceError
+from pytest_trainsafe.trace.tensors.payload import MAX_HEADER
+from tests.support.trace.forged_traces import (
     EVENTS,
     FILES,
     MANIFEST,
@@ -26,9 +29,6 @@ from forged_traces import (
     record,
     with_changes,
 )
-
-from pytest_trainsafe.trace.reader import MAX_LINE, Trace, TraceError
-from pytest_trainsafe.trace.tensors.payload import MAX_HEADER
 
 pytestmark = pytest.mark.usefixtures("never_hangs")
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from compare_traces import Bench
 
 from pytest_trainsafe import (
     ArgumentError,
@@ -25,6 +24,7 @@ from pytest_trainsafe import (
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.launch import Task
 from pytest_trainsafe.runs.traces import Traces
+from tests.support.compare.traces import Bench
 
 #: Fakes of the trace fixtures, with the attributes that an assertion checks before it judges.
 CANDIDATE: Any = SimpleNamespace(at=None, prefetch=None, role="candidate")

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, training, write
 
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled
 from pytest_trainsafe.core.point import Point
@@ -19,6 +18,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.traces import Bench, Edit, Record, training, write
 
 BEFORE = ("activation_grad", "param_grad")
 

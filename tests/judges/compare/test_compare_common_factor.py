@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from clipped_traces import NORM, both, norm_wrong, rung
-from compare_traces import Edit, Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
@@ -16,6 +14,8 @@ from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.clipped_traces import NORM, both, norm_wrong, rung
+from tests.support.compare.traces import Edit, Record, only
 
 TP = Point.of(tp=2)
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compare_traces import INNER, PARAMETERS, TOKENS, Bench, Edit, Record, draw, only
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
@@ -15,6 +14,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.trace.rng.events import DrawEvent, Phase
+from tests.support.compare.traces import INNER, PARAMETERS, TOKENS, Bench, Edit, Record, draw, only
 
 At = dict[str, int]
 

@@ -8,7 +8,6 @@ from fractions import Fraction
 
 import pytest
 import torch
-from packed_numbers import PACKED, packed_numbers
 
 from pytest_trainsafe.align.merge import Part, merge
 from pytest_trainsafe.core.indices import extract
@@ -16,6 +15,7 @@ from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+from tests.support.trace.packed_numbers import PACKED, packed_numbers
 
 POINT = Point.of(dp=2, tp=2)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import Record, parameter, write
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
@@ -15,6 +14,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tensors.values import Values
 from pytest_trainsafe.judges.compare.tolerance.gradient_norm import response_of_norm
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Record, parameter, write
 
 NAMES = ("norm.weight", "fc1.weight", "fc1.bias")
 NORM = TensorId(0, None, "grad_norm", "", "grad_norm")

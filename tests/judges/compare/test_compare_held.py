@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
@@ -16,6 +15,7 @@ from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Unheld
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, Edit, Record, draw, only
 
 PATH = "fc1.bias"
 

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, draw, only, parameter, training, write
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Shard
@@ -21,6 +20,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.loosen import Loosen
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
+from tests.support.compare.traces import Bench, Edit, Record, draw, only, parameter, training, write
 
 POINT = Point.of(tp=2, dp=2)
 DTYPES = ("float64", "float32", "bfloat16")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from compare_traces import SINGLE, Bench, training, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.guards.later_steps import (
@@ -12,6 +11,7 @@ from pytest_trainsafe.judges.compare.guards.later_steps import (
     later_steps,
 )
 from pytest_trainsafe.trace.facts import Counted, Settings
+from tests.support.compare.traces import SINGLE, Bench, training, write
 
 POINT = Point.of(tp=2)
 RECORDS = training("float64")[:1]

@@ -6,7 +6,6 @@ import dataclasses
 
 import pytest
 import torch
-from compare_traces import MICROBATCHES, Bench, Record, draw, healthy, only, training
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
@@ -17,6 +16,7 @@ from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.judgement import lead_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.traces import MICROBATCHES, Bench, Record, draw, healthy, only, training
 
 DP = Point.of(dp=2)
 SHARE = MICROBATCHES // 2

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare_traces import Bench, Record, only
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.judgement import lead_of
+from tests.support.compare.traces import Bench, Record, only
 
 
 def divided(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -7,15 +7,21 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from compare_faults import MICROBATCHES, like, micro_batches, reference_tensor, wrong_tensor
-from compare_traces import MICROBATCHES as TRACED
-from compare_traces import Bench, Record, draw, only
 
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+from tests.support.compare.faults import (
+    MICROBATCHES,
+    like,
+    micro_batches,
+    reference_tensor,
+    wrong_tensor,
+)
+from tests.support.compare.traces import MICROBATCHES as TRACED
+from tests.support.compare.traces import Bench, Record, draw, only
 
 CLEARED = "gradients are cleared, reduced or used before all micro-batches are added"
 

@@ -7,7 +7,6 @@ from collections.abc import Callable
 
 import msgspec
 import torch
-from compare_traces import Bench, Record, healthy
 
 from pytest_trainsafe.core.layout import Layout, Scaled
 from pytest_trainsafe.core.point import Point
@@ -20,6 +19,7 @@ from pytest_trainsafe.judges.compare.declarations.misaveraged import (
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import misaveraged_rows
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, Record, healthy
 
 POINT = Point.of(dp=2, cp=2)
 

@@ -7,7 +7,6 @@ import dataclasses
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, healthy
 
 from pytest_trainsafe.core.layout import Layout, Shard
 from pytest_trainsafe.core.point import Point
@@ -21,6 +20,7 @@ from pytest_trainsafe.judges.compare.declarations.misdeclared import (
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import misdeclared_rows
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import Bench, Edit, Record, healthy
 
 POINT = Point.of(tp=2)
 

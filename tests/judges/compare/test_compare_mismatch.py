@@ -6,7 +6,6 @@ import math
 
 import pytest
 import torch
-from compare_traces import Bench, only
 
 from pytest_trainsafe import TrainsafeFailure, assert_equivalent
 from pytest_trainsafe.core.finding import Mismatch
@@ -14,6 +13,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.explain import mismatch
 from pytest_trainsafe.judges.compare.explain.mismatch import mismatch_of
 from pytest_trainsafe.judges.compare.text.mismatch import mismatch_text
+from tests.support.compare.traces import Bench, only
 
 
 def test_a_mismatch_has_the_index_and_both_values_of_the_largest_difference() -> None:

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import torch
-from compare_traces import Bench, Edit, Record, healthy
-from undeclared_layouts import undeclared
 
 from pytest_trainsafe.core.layout import Placement
 from pytest_trainsafe.core.point import Point
@@ -13,6 +11,8 @@ from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import judge_pair
 from pytest_trainsafe.judges.compare.ladder.summary import point_summary
 from pytest_trainsafe.judges.compare.text.message import message_of
+from tests.support.compare.traces import Bench, Edit, Record, healthy
+from tests.support.compare.undeclared_layouts import undeclared
 
 
 def judged(bench: Bench, edit: Edit = healthy, *, declared: bool = False) -> LadderJudgement:

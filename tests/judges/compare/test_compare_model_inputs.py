@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import MICROBATCHES, Record, draw, training, write
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
@@ -17,6 +16,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import MICROBATCHES, Record, draw, training, write
 
 SHAPE = (12, 8)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import draw, parameter
 
 from pytest_trainsafe.core.layout import Layout, Owned
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -17,6 +16,7 @@ from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import NoteEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+from tests.support.compare.traces import draw, parameter
 
 Add = Callable[[Sequence[torch.Tensor]], torch.Tensor]
 

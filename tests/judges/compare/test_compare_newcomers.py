@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare_faults import drawn, like, term, wrong_tensor
-from compare_traces import Bench
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.patterns.catalogue import explain
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.faults import drawn, like, term, wrong_tensor
+from tests.support.compare.traces import Bench
 
 BIAS = drawn("bias", 16)
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import msgspec
 import torch
-from compare_traces import Bench, Record, healthy, training
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.traces import Bench, Record, healthy, training
 
 POINT = Point.of(tp=2)
 

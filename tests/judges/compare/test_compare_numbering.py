@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Record, training
 
 from pytest_trainsafe.core.layout import Partial
 from pytest_trainsafe.core.point import Point
@@ -15,6 +14,7 @@ from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.numbering import misnumbered
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.traces import Bench, Record, training
 
 DP = Point.of(dp=2)
 

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import MICROBATCHES, Edit, Record, draw, healthy, training, write
 
 from pytest_trainsafe.core.layout import Layout, Partial, Shard
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.traces import MICROBATCHES, Edit, Record, draw, healthy, training, write
 
 POINT = Point.of(tp=2)
 CUT: Layout = (Shard(0, "tp"),)

@@ -4,18 +4,6 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare_faults import (
-    COPIED,
-    FAULTS,
-    WHOLE,
-    drawn,
-    like,
-    planted,
-    reference_tensor,
-    shuffled,
-    term,
-    wrong_tensor,
-)
 
 from pytest_trainsafe.align.merge import Part
 from pytest_trainsafe.core.finding import Pattern
@@ -30,6 +18,18 @@ from pytest_trainsafe.judges.compare.patterns.scale import scaled
 from pytest_trainsafe.judges.compare.patterns.stale import stale
 from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 from pytest_trainsafe.judges.compare.patterns.zero import zero_in_part
+from tests.support.compare.faults import (
+    COPIED,
+    FAULTS,
+    WHOLE,
+    drawn,
+    like,
+    planted,
+    reference_tensor,
+    shuffled,
+    term,
+    wrong_tensor,
+)
 
 
 def alone(

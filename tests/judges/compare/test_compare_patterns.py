@@ -6,7 +6,15 @@ from functools import partial
 
 import pytest
 import torch
-from compare_faults import (
+from syrupy.assertion import SnapshotAssertion
+
+from pytest_trainsafe.core.layout import Shard
+from pytest_trainsafe.core.point import Point
+from pytest_trainsafe.core.rungs.table import rung_named
+from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
+from pytest_trainsafe.judges.compare.patterns.scale import scaled
+from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
+from tests.support.compare.faults import (
     FAULTS,
     ROWS_OVER_TP,
     drawn,
@@ -16,14 +24,6 @@ from compare_faults import (
     with_rows,
     wrong_tensor,
 )
-from syrupy.assertion import SnapshotAssertion
-
-from pytest_trainsafe.core.layout import Shard
-from pytest_trainsafe.core.point import Point
-from pytest_trainsafe.core.rungs.table import rung_named
-from pytest_trainsafe.judges.compare.patterns.catalogue import PATTERNS, explain
-from pytest_trainsafe.judges.compare.patterns.scale import scaled
-from pytest_trainsafe.judges.compare.patterns.wrong_tensor import WrongTensor
 
 DTYPES = ("float64", "float32", "bfloat16")
 

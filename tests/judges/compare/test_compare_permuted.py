@@ -7,7 +7,6 @@ import dataclasses
 import msgspec
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record
 
 from pytest_trainsafe.align.with_tensors import with_tensors
 from pytest_trainsafe.annotations.declared import Annotations
@@ -16,6 +15,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.declarations.misdeclared import misdeclared
 from pytest_trainsafe.judges.compare.declarations.propose import propose
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.traces import Bench, Edit, Record
 
 
 def transposed(record: Record, at: dict[str, int], part: torch.Tensor) -> torch.Tensor:

@@ -7,8 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, healthy, training
-from undeclared_layouts import undeclared
 
 from pytest_trainsafe.core.layout import Placement, axes_of
 from pytest_trainsafe.core.point import Point
@@ -20,6 +18,8 @@ from pytest_trainsafe.judges.compare.declarations.propose import has_missing, pr
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.proposal import proposal_rows
 from pytest_trainsafe.trace.facts import Annotations
+from tests.support.compare.traces import Bench, Edit, Record, healthy, training
+from tests.support.compare.undeclared_layouts import undeclared
 
 POINT = Point.of(tp=2, cp=2)
 ALL = {
@@ -147,7 +147,7 @@ def test_no_layout_is_proposed_for_tensors_of_zeros(bench: Bench, tmp_path: Any)
         dataclasses.replace(r, tensor=r.tensor * 0) if r.id.module == "fc1" and _output(r.id) else r
         for r in training("float64")
     ]
-    from compare_traces import write
+    from tests.support.compare.traces import write
 
     rung = dataclasses.replace(
         rung, reference=write(tmp_path / "a", zeros), perturbed=write(tmp_path / "b", zeros)

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.comparison import Comparison
 from pytest_trainsafe.judges.compare.guards.not_compared import not_compared
 from pytest_trainsafe.trace.facts import Reduction
+from tests.support.compare.traces import Bench, Edit, Record, draw, only
 
 DP = Point.of(dp=2)
 

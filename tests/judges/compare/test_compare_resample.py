@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from compare_traces import SINGLE, Bench, Edit, Record, draw, only, parameter, training, write
-from test_ladder import POINT, Runs
-
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import rung_named
 from pytest_trainsafe.core.tensor_id import INITIAL, Kind, TensorId
@@ -17,6 +14,18 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.text.message import message_of
 from pytest_trainsafe.judges.compare.tolerance.resample import ROUNDS, needs_samples, undecided
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.ladder_runs import POINT, Runs
+from tests.support.compare.traces import (
+    SINGLE,
+    Bench,
+    Edit,
+    Record,
+    draw,
+    only,
+    parameter,
+    training,
+    write,
+)
 
 #: The tensor whose first sample of rounding is small.
 GRADIENT = "norm.weight"

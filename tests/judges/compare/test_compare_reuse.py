@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 import torch
 from cachetools import LRUCache
-from compare_traces import Bench, Record, only, training
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.rungs.table import rung_named
@@ -18,6 +17,7 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance import reference_tolerances
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import TensorEvent
+from tests.support.compare.traces import Bench, Record, only, training
 
 POINT = Point.of(tp=2, cp=2)
 DTYPES = ("float64", "float32", "bfloat16")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from compare_traces import training
 
 from pytest_trainsafe.judges.compare.same_computation import other_inputs
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import InputEvent, StepEvent
 from pytest_trainsafe.trace.writer import RankWriter, manifest_of, write_manifest
+from tests.support.compare.traces import training
 
 MEASURES = ((2.0, 0.5), None)
 

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import SINGLE, Bench, Edit, Record, draw, only, write
 
 from pytest_trainsafe.align.sketched import is_whole
 from pytest_trainsafe.core.point import Point
@@ -16,6 +15,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import guard
 from pytest_trainsafe.judges.compare.rerecord import tensors_to_record
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.traces import SINGLE, Bench, Edit, Record, draw, only, write
 
 POINT = Point.of(tp=2, cp=2)
 POINTS = [POINT, Point.of(tp=2, dp=2), Point.of(dp=4)]

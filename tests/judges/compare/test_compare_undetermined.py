@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import Record, draw, parameter, write
 
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
@@ -17,6 +16,7 @@ from pytest_trainsafe.judges.compare.tolerance.reference_tolerances import (
     _undetermined,
     without,
 )
+from tests.support.compare.traces import Record, draw, parameter, write
 
 GRADIENT = torch.tensor([1.0, -1.0, 1e-9, -1e-9, 0.0, 0.0], dtype=torch.float64)
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import Record, draw, parameter, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.explain.uneven import _multiple, unevenly_scaled
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.traces import Record, draw, parameter, write
 
 
 @pytest.fixture

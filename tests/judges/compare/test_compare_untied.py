@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from compare_traces import Bench, Edit, Record, draw, only
-from untied_traces import unshared, with_head
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.leading import led_by_setup
 from pytest_trainsafe.judges.compare.judgement import lead_of
+from tests.support.compare.traces import Bench, Edit, Record, draw, only
+from tests.support.compare.untied_traces import unshared, with_head
 
 DP = Point.of(dp=2)
 

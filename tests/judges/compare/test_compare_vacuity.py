@@ -8,7 +8,6 @@ from dataclasses import replace
 import msgspec
 import pytest
 import torch
-from compare_traces import STEPS, Bench, Edit, Record, only, training, write
 
 from pytest_trainsafe.config.checks import checks, is_accepted, require_known
 from pytest_trainsafe.core.layout import Layout, Shard
@@ -18,6 +17,7 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.guards.vacuity import _in_effect, guard
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.traces import STEPS, Bench, Edit, Record, only, training, write
 
 POINT = Point.of(tp=2, dp=2)
 

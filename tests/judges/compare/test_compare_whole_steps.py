@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from compare_traces import SINGLE, Edit, Record, draw, healthy, training, write
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.layout import Partial
@@ -26,6 +25,7 @@ from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import CollectiveEvent, Site
 from pytest_trainsafe.trace.reader import RankTrace, Trace
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent
+from tests.support.compare.traces import SINGLE, Edit, Record, draw, healthy, training, write
 
 DP = Point.of(dp=2)
 LOSS = TensorId(0, None, "loss", "", "loss")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from training_loops import LEARNED, Plan, run_of
 
 from pytest_trainsafe.judges.learn.inference.learn import Learned, learn
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of
 from pytest_trainsafe.judges.learn.registry import relations as load
 from pytest_trainsafe.judges.learn.relation import Relation
+from tests.support.learn.training_loops import LEARNED, Plan, run_of
 
 
 @pytest.fixture(scope="session")

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from test_learn_relations import FAULTS, OTHER
-from training_loops import run_of
 
 from pytest_trainsafe.core.finding import CallSubject
 from pytest_trainsafe.judges.learn.check.applicable import exists
@@ -17,6 +15,8 @@ from pytest_trainsafe.judges.learn.check.findings import findings_of
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.packs.pack import Pack
 from pytest_trainsafe.judges.learn.relation import Relation
+from tests.support.learn.faults import FAULTS, OTHER
+from tests.support.learn.training_loops import run_of
 
 
 @pytest.mark.parametrize("fault", [each[0] for each in FAULTS if each[0] != "write_outside"])

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from training_loops import HEALTHY, run_of
-
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.use.general import PRIOR, PROGRAMS, general
+from tests.support.learn.training_loops import HEALTHY, run_of
 
 RUNS = [run_of(plan) for plan in HEALTHY.values()]
 

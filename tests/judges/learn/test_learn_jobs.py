@@ -6,7 +6,6 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pytest
-from training_loops import HEALTHY, Plan, run_of
 
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.columns.frame import Frame
@@ -18,6 +17,7 @@ from pytest_trainsafe.judges.learn.registry import BUILT_IN, relations
 from pytest_trainsafe.judges.learn.relation import Explanation
 from pytest_trainsafe.judges.learn.relations.membership import Membership
 from pytest_trainsafe.judges.learn.run import ObservedRun
+from tests.support.learn.training_loops import HEALTHY, Plan, run_of
 
 RUNS = [run_of(plan) for plan in HEALTHY.values()]
 

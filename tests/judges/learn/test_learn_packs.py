@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 from msgspec import structs
-from training_loops import LEARNED, run_of
 
 from pytest_trainsafe.judges.learn.conditions import Condition, Precondition
 from pytest_trainsafe.judges.learn.fields import MAX_TEXT
@@ -21,6 +20,7 @@ from pytest_trainsafe.judges.learn.packs.update import contradictions, update
 from pytest_trainsafe.judges.learn.relation import Relation
 from pytest_trainsafe.judges.learn.use.judged import setting_of
 from pytest_trainsafe.trace.run_spec import RunSpec
+from tests.support.learn.training_loops import LEARNED, run_of
 
 Relations = Mapping[str, Relation]
 

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 import pytest
-from training_loops import HEALTHY, Loop, Plan, run_of
 
 from pytest_trainsafe.judges.learn.check.offline import check
 from pytest_trainsafe.judges.learn.check.verifier import InvariantViolation, Verifier
@@ -14,6 +13,7 @@ from pytest_trainsafe.judges.learn.inference.learn import learn
 from pytest_trainsafe.judges.learn.inference.select import confidence
 from pytest_trainsafe.judges.learn.packs.pack import Pack, pack_of
 from pytest_trainsafe.judges.learn.relation import Needs, Relation
+from tests.support.learn.training_loops import HEALTHY, Loop, Plan, run_of
 
 PLAN = Plan("other", steps=5)
 

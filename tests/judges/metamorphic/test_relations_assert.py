@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-import relation_programs
-from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_same_by, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
 from pytest_trainsafe.fuzz.failures.flaky import repeated
+from tests.support.metamorphic import relation_programs
+from tests.support.metamorphic.relation_runs import fixture_of
 
 
 @pytest.fixture(scope="module")

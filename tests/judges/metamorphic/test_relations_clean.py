@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from relation_runs import fixture_of
 
 from pytest_trainsafe import assert_same_by, relations
 from pytest_trainsafe.errors import RelationError
 from pytest_trainsafe.reference_models import cnn, gpt, llama, lstm, masked, moe
+from tests.support.metamorphic.relation_runs import fixture_of
 
 SMALL = {"hidden": 8, "vocabulary": 16, "steps": 1}
 LANGUAGE = {**SMALL, "layers": 1, "heads": 2, "seq_len": 8}

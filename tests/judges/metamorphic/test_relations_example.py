@@ -6,9 +6,9 @@ import importlib
 from pathlib import Path
 
 import pytest
-from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure
+from tests.support.metamorphic.relation_runs import fixture_of
 
 ROOT = Path(__file__).parents[3]
 EXAMPLE = ROOT / "docs/examples/metamorphic"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_same_by
 from pytest_trainsafe.reference_models import masked
 from pytest_trainsafe.reference_models.bugs import shared
 from pytest_trainsafe.reference_models.bugs.shared import SharedFault
+from tests.support.metamorphic.relation_runs import fixture_of
 
 #: The faults of one rank.  `tests/fuzz/test_fuzz_relations.py` tests the one of two ranks.
 ALONE = [fault for fault in shared.FAULTS if not fault.point]

@@ -6,15 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-import relation_programs
-from relation_runs import fixture_of
 
 from pytest_trainsafe import TrainsafeFailure, assert_kept_relations, relations
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError, RelationError
 from pytest_trainsafe.judges.metamorphic.kept import FORMAT, MAX_BYTES, Kept, add_found, read_kept
 from pytest_trainsafe.runs.traces import Traces
+from tests.support.metamorphic import relation_programs
+from tests.support.metamorphic.relation_runs import fixture_of
 
-PROGRAM = "relation_programs:train"
+PROGRAM = "tests.support.metamorphic.relation_programs:train"
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,10 @@ def test_a_relation_that_failed_once_stays_recorded_as_not_holding(tmp_path):
 def test_a_file_without_a_relation_that_holds_for_the_program_is_refused(trained, tmp_path):
     (tmp_path / "kept.txt").write_text(f"{FORMAT}\nother:train | order | holds | dp=2\n")
 
-    with pytest.raises(ArgumentError, match="no relation that holds for relation_programs:train"):
+    with pytest.raises(
+        ArgumentError,
+        match=r"no relation that holds for \S+\.relation_programs:train",
+    ):
         assert_kept_relations(below(trained, tmp_path), "kept.txt")
 
 
@@ -106,10 +109,10 @@ def test_a_file_without_a_relation_that_applies_to_the_test_is_refused(tmp_path)
 @pytest.mark.parametrize(
     "text",
     [
-        "relation_programs:train order holds",
-        "relation_programs:train | order | maybe | dp=2",
+        "tests.support.metamorphic.relation_programs:train order holds",
+        "tests.support.metamorphic.relation_programs:train | order | maybe | dp=2",
         " | order | holds | dp=2",
-        "relation_programs:train | | holds | dp=2",
+        "tests.support.metamorphic.relation_programs:train | | holds | dp=2",
     ],
 )
 def test_a_damaged_line_is_refused_with_its_number(trained, tmp_path, text):

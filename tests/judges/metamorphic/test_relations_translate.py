@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from compare_traces import SINGLE, Record, draw, write
 
 from pytest_trainsafe import Point, relations
 from pytest_trainsafe.align.logical import logical_tensor
@@ -16,6 +15,7 @@ from pytest_trainsafe.errors import ArgumentError, RelationError
 from pytest_trainsafe.judges.metamorphic.relations.views import Cropped, Folded, Merged, Scaled
 from pytest_trainsafe.judges.metamorphic.translate import shapes_of, translated
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.traces import SINGLE, Record, draw, write
 
 ROWS, WIDTH = 2, 6
 OUTPUT = TensorId(0, 0, "activation", "fc1", "output")

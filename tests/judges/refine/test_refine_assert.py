@@ -2,13 +2,13 @@
 
 import pytest
 import yaml
-from refine_graphs import RANK, RELATION, SEQUENTIAL
 
 import pytest_trainsafe
 from pytest_trainsafe import ArgumentError, TrainsafeFailure, assert_refines
 from pytest_trainsafe.__main__ import main
 from pytest_trainsafe.judges.refine.certificate.content import read_certificate
 from pytest_trainsafe.judges.refine.errors import GraphError, InputRelationError
+from tests.support.refine.graphs import RANK, RELATION, SEQUENTIAL
 
 UNREDUCED = RANK.replace("add.Tensor(x, wait)", "add.Tensor(x, mm_1)")
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
-from refine_graphs import mlp
 
 from pytest_trainsafe.judges.refine.errors import CannotSayError, GraphError
 from pytest_trainsafe.judges.refine.evaluate.run import evaluated
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Ref
 from pytest_trainsafe.judges.refine.prove import Proof, prove
+from tests.support.refine.graphs import mlp
 
 SAME_SHAPES = {"aten.gelu.default": "aten.relu.default", "aten.add.Tensor": "aten.sub.Tensor"}
 

@@ -1,7 +1,6 @@
 """Relations of all tensors are found, and a fault is named at the first operator it changes."""
 
 import pytest
-from refine_graphs import RANK, SEQUENTIAL, mlp
 
 from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.write import certificate_of
@@ -9,6 +8,7 @@ from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 from pytest_trainsafe.judges.refine.relations.declared import stated_problem
+from tests.support.refine.graphs import RANK, SEQUENTIAL, mlp
 
 
 def said(relations):

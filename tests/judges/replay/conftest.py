@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rng_programs import make_spec, record_all
 
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.replay.rng_programs import make_spec, record_all
 
 #: Programs of two ranks: the function, its fault, and the Point.
 ON_TWO_RANKS: list[tuple[str, str, dict[str, Any]]] = [

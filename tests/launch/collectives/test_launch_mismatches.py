@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-import launch_programs
 import pytest
-from launch_programs import PROCESSES, Launch
 
 from pytest_trainsafe.launch import raise_for_failure
 from pytest_trainsafe.launch.collectives.flight import read_flight
+from tests.support.launch import programs
+from tests.support.launch.programs import PROCESSES, Launch
 
 # What gloo and torch's flight recorder do; `threads/` has the tests of ranks that are threads.
 pytestmark = pytest.mark.parametrize("launcher", PROCESSES, indirect=True)
@@ -20,10 +20,10 @@ SAME = "collective mismatch: collective {} of the group of ranks [0, 1] differs"
 
 
 def test_mismatches_that_gloo_does_not_detect_are_reported(launch: Launch) -> None:
-    result = launch(launch_programs.silent_mismatches)
+    result = launch(programs.silent_mismatches)
     assert [rank.status for rank in result.ranks] == ["ok", "ok"]
     assert not result.ok
-    sites = re.compile(r" at \S*launch_programs\.py:\d+")
+    sites = re.compile(r" at \S*programs\.py:\d+")
     expected = [
         (
             f"{SAME.format(2)} (reduction): "
@@ -47,13 +47,13 @@ def test_mismatches_that_gloo_does_not_detect_are_reported(launch: Launch) -> No
 
 
 def test_ranks_with_different_world_sizes_are_named(failure: Failure) -> None:
-    headline = failure(launch_programs.other_world, timeout=2).splitlines()[0]
+    headline = failure(programs.other_world, timeout=2).splitlines()[0]
     assert "differs (arguments): rank 0 init_process_group(gloo, world_size=2)" in headline
     assert "rank 1 init_process_group(gloo, world_size=3)" in headline
 
 
 def test_correct_use_of_every_collective_passes(launch: Launch) -> None:
-    result = launch(launch_programs.every_collective, world_size=4)
+    result = launch(programs.every_collective, world_size=4)
     assert result.values == [None] * 4
     # the check was not blind: the flight recorder has the collectives
     for rank in result.ranks:
@@ -66,7 +66,7 @@ def test_correct_use_of_every_collective_passes(launch: Launch) -> None:
 
 def test_collectives_issued_from_cpp_are_compared(launch: Launch) -> None:
     """DDP broadcasts its parameters from C++, not through a function of Python."""
-    result = launch(launch_programs.ddp_of_two_dtypes)
+    result = launch(programs.ddp_of_two_dtypes)
     assert [rank.status for rank in result.ranks] == ["ok", "ok"]
     (text,) = result.mismatches
     assert re.fullmatch(
@@ -79,7 +79,7 @@ def test_collectives_issued_from_cpp_are_compared(launch: Launch) -> None:
 
 def test_a_rank_that_lags_behind_by_a_gradient_bucket_is_named(failure: Failure) -> None:
     """No ledger has the bucket; the flight record is saved while rank 0 is blocked in C++."""
-    lines = failure(launch_programs.ddp_backward_too_many).splitlines()
+    lines = failure(programs.ddp_backward_too_many).splitlines()
     assert lines[0] == "rank 1 of 2 raised ValueError: no third batch"
     (found,) = (line for line in lines if line.startswith("group of ranks"))
     bucket = r"all_reduce #(\d+) of 20 float32"
@@ -91,6 +91,6 @@ def test_a_rank_that_lags_behind_by_a_gradient_bucket_is_named(failure: Failure)
 
 
 def test_groups_run_with_a_torch_that_has_no_flight_recorder(launch: Launch) -> None:
-    result = launch(launch_programs.no_flight_recorder)
+    result = launch(programs.no_flight_recorder)
     raise_for_failure(result)
     assert not list(result.folder.glob("rank*/flight.json"))

@@ -9,17 +9,16 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import breakpoint_programs
-import in_terminal
 import msgspec
 import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
 from pytest_trainsafe.launch.forkserver import launcher as warm_launcher
+from tests.support.launch import breakpoint_programs, in_terminal
 
 TESTS = """
 import pytest
-from breakpoint_programs import train, walk
+from tests.support.launch.breakpoint_programs import train, walk
 from pytest_trainsafe import assert_trainsafe
 
 
@@ -36,7 +35,7 @@ def test_walk(torchrun_group):
 def debugging(folder: Path, *options: str) -> in_terminal.Terminal:
     """pytest in a terminal of its own, with rank 1 to be debugged."""
     (folder / "test_it.py").write_text(TESTS)
-    (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {Path(__file__).parent}\n")
+    (folder / "pytest.ini").write_text("[pytest]\n")
     command = [sys.executable, "-m", "pytest", "--trainsafe-debug", "1", *options]
     return in_terminal.Terminal(command, folder)
 

@@ -7,12 +7,12 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import in_terminal
 import pytest
 
 from pytest_trainsafe.launch.console.console import Console, current
 from pytest_trainsafe.launch.console.relay import Relay
 from pytest_trainsafe.launch.files import RankFiles
+from tests.support.launch import in_terminal
 
 PROGRAM = """
 import os

@@ -6,12 +6,12 @@ import threading
 import time
 from pathlib import Path
 
-import launch_programs
 import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
 from pytest_trainsafe.launch.files import RankFiles
 from pytest_trainsafe.launch.forkserver.preforked import PreforkedGroup
+from tests.support.launch import programs
 
 
 def wait_for_preforked_ranks(workdir: Path, ranks: int) -> list[int]:
@@ -31,7 +31,7 @@ def wait_for_preforked_ranks(workdir: Path, ranks: int) -> list[int]:
 def test_a_group_runs_in_the_ranks_that_were_forked_for_it(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
-    task = Task.of(launch_programs.own_pid, world_size=2)
+    task = Task.of(programs.own_pid, world_size=2)
     with PreforkedGroup(warm, task, tmp_path) as preforked:
         preforked.begin()
         forked = wait_for_preforked_ranks(tmp_path, 2)
@@ -43,7 +43,7 @@ def test_a_group_runs_in_the_ranks_that_were_forked_for_it(
 def test_preforked_ranks_that_never_run_end_without_starting_the_program(
     warm: WarmLauncher, tmp_path: Path
 ) -> None:
-    task = Task.of(launch_programs.rank_0_is_early, str(tmp_path), world_size=1)
+    task = Task.of(programs.rank_0_is_early, str(tmp_path), world_size=1)
     with PreforkedGroup(warm, task, tmp_path) as preforked:
         preforked.begin()
         (pid,) = wait_for_preforked_ranks(tmp_path, 1)
@@ -52,7 +52,7 @@ def test_preforked_ranks_that_never_run_end_without_starting_the_program(
 
 
 def test_without_a_fork_server_no_ranks_are_preforked(tmp_path: Path) -> None:
-    task = Task.of(launch_programs.own_pid, world_size=1)
+    task = Task.of(programs.own_pid, world_size=1)
     with PreforkedGroup(WarmLauncher(str(tmp_path / "no server")), task, tmp_path) as preforked:
         preforked.begin()
     assert not list(tmp_path.glob("group-*"))

@@ -9,11 +9,11 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import launch_programs
 import pytest
 
 from pytest_trainsafe.launch import Task, WarmLauncher
 from pytest_trainsafe.launch.forkserver import group as warm_group
+from tests.support.launch import programs
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def stopped() -> threading.Event:
 def test_a_group_that_the_fork_server_has_not_started_ends_on_request(
     silent: str, tmp_path: Path
 ) -> None:
-    task = Task.of(launch_programs.sit, world_size=2)
+    task = Task.of(programs.sit, world_size=2)
     result = WarmLauncher(silent).run(task, timeout=600, workdir=tmp_path, stop=stopped())
     assert result.problem == "stopped on request"
     assert result.seconds < 10  # a reaper that has begun has twice as long to end its ranks

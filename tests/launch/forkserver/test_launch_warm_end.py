@@ -12,15 +12,14 @@ from pathlib import Path
 LAUNCH = """
 import os, sys, threading
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import launch_programs
+from tests.support.launch import programs
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer
 from pytest_trainsafe.launch.forkserver.start import status
-server = WarmServer.start(Path(sys.argv[3]))
-note = os.open(sys.argv[2], os.O_WRONLY)
+server = WarmServer.start(Path(sys.argv[2]))
+note = os.open(sys.argv[1], os.O_WRONLY)
 os.write(note, f"{server._keeper.pid}\\n{status(server.address)['server']}\\n".encode())
-task = Task.of(launch_programs.spawn_grandchildren, sys.argv[2], "sit", world_size=1)
-WarmLauncher(server.address).run(task, timeout=600, workdir=Path(sys.argv[3]))
+task = Task.of(programs.spawn_grandchildren, sys.argv[1], "sit", world_size=1)
+WarmLauncher(server.address).run(task, timeout=600, workdir=Path(sys.argv[2]))
 """
 
 
@@ -28,8 +27,7 @@ def test_no_process_outlives_a_pytest_run_that_is_killed(tmp_path: Path) -> None
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)
-    here = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
+    command = [sys.executable, "-c", LAUNCH, str(pipe), str(tmp_path)]
     with subprocess.Popen(command) as parent:
         pids: list[bytes] = []
         while len(pids) < 5:  # the keeper, the server, the rank and its two children

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm_programs
-from launch_programs import every_collective
 from torch.distributed.launcher.api import LaunchConfig
 
 from pytest_trainsafe.launch import (
@@ -18,6 +16,8 @@ from pytest_trainsafe.launch import (
     WarmLauncher,
     raise_for_failure,
 )
+from tests.support.launch import warm_programs
+from tests.support.launch.programs import every_collective
 
 
 def run(launcher: Any, program: Any, folder: Path, world: int = 2, **options: Any) -> GroupResult:

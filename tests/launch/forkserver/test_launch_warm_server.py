@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import warm_programs
 
 from pytest_trainsafe.launch import (
     GroupResult,
@@ -24,6 +23,7 @@ from pytest_trainsafe.launch import (
     raise_for_failure,
 )
 from pytest_trainsafe.launch.forkserver.start import connect, status, teach
+from tests.support.launch import warm_programs
 
 
 @pytest.fixture(scope="module")

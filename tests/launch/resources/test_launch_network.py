@@ -22,11 +22,8 @@ from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 
-import network_programs
 import pytest
 import torch.distributed as dist
-from network_programs import KEY, VALUE
-from second_user import NOBODY, as_nobody, as_root
 from torch._C._distributed_c10d import TCPStore
 
 from pytest_trainsafe.launch import (
@@ -41,6 +38,9 @@ from pytest_trainsafe.launch import (
 )
 from pytest_trainsafe.launch.resources import namespace
 from pytest_trainsafe.launch.torchrun.launcher import environment
+from tests.support.launch import network_programs
+from tests.support.launch.network_programs import KEY, VALUE
+from tests.support.launch.second_user import NOBODY, as_nobody, as_root
 
 #: Seconds after which an agent of torch's elastic rendezvous has read its state again.
 AGENT_POLLS = 1.5

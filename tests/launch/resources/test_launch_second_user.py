@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from second_user import NOBODY, as_nobody, as_root
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.launch import WarmServer
@@ -23,6 +22,7 @@ from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cached.cache import ReferenceCache
 from pytest_trainsafe.runs.cached.fingerprint import Key
 from pytest_trainsafe.runs.session import Session
+from tests.support.launch.second_user import NOBODY, as_nobody, as_root
 
 pytestmark = [as_root, pytest.mark.usefixtures("open_umask")]
 

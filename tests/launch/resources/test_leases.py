@@ -25,8 +25,9 @@ from pytest_trainsafe.launch.resources.leases import (
 )
 from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
 from pytest_trainsafe.launch.resources.turns import Claim
+from tests.support.launch import lease_holder
 
-HOLDER = str(Path(__file__).with_name("lease_holder.py"))
+HOLDER = lease_holder.__file__
 
 
 class Watched(threading.Event):

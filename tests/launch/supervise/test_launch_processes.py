@@ -10,17 +10,17 @@ import sys
 from functools import partial
 from pathlib import Path
 
-import launch_programs
 import pytest
-from launch_programs import Launch
 
 from pytest_trainsafe.launch import raise_for_failure
+from tests.support.launch import programs
+from tests.support.launch.programs import Launch
 
 
 def test_grandchildren_end_with_their_group(launch: Launch, tmp_path: Path) -> None:
     """Also the one in a session of its own, which no process group signal reaches."""
     notes = tmp_path / "pids"
-    result = launch(launch_programs.spawn_grandchildren, str(notes), "return")
+    result = launch(programs.spawn_grandchildren, str(notes), "return")
     raise_for_failure(result)
     pids = [int(line) for line in notes.read_text().split()]
     assert len(pids) == 6
@@ -31,11 +31,10 @@ def test_grandchildren_end_with_their_group(launch: Launch, tmp_path: Path) -> N
 LAUNCH = """
 import sys
 from pathlib import Path
-sys.path.insert(0, sys.argv[1])
-import launch_programs
+from tests.support.launch import programs
 from pytest_trainsafe.launch import Task, TorchrunLauncher
-task = Task.of(launch_programs.spawn_grandchildren, sys.argv[2], "sit", world_size=1)
-TorchrunLauncher().run(task, timeout=600, workdir=Path(sys.argv[3]))
+task = Task.of(programs.spawn_grandchildren, sys.argv[1], "sit", world_size=1)
+TorchrunLauncher().run(task, timeout=600, workdir=Path(sys.argv[2]))
 """
 
 
@@ -46,8 +45,7 @@ def test_no_process_outlives_a_test_run_that_is_killed_or_interrupted(
     pipe = tmp_path / "pids"
     os.mkfifo(pipe)
     notes = os.open(pipe, os.O_RDWR)
-    here = str(Path(__file__).parents[1])
-    command = [sys.executable, "-c", LAUNCH, here, str(pipe), str(tmp_path)]
+    command = [sys.executable, "-c", LAUNCH, str(pipe), str(tmp_path)]
     # A shell without job control has its background processes ignore Ctrl-C.
     restore_sigint = partial(signal.signal, signal.SIGINT, signal.SIG_DFL)
     with subprocess.Popen(

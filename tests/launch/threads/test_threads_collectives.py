@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from in_turn import in_turn
+
+from tests.support.launch.in_turn import in_turn
 
 pytestmark = pytest.mark.parametrize("world", [2, 3, 4])
 

@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from in_turn import in_turn
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook
 
@@ -25,6 +24,7 @@ from pytest_trainsafe.core.rank import state as rank_state
 from pytest_trainsafe.launch.threads import modules
 from pytest_trainsafe.launch.threads.schedule import Schedule
 from pytest_trainsafe.record.adapter import activate
+from tests.support.launch.in_turn import in_turn
 
 WORLD = 3
 DRAWN = Schedule(seed=7)

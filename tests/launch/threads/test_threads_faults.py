@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-import launch_programs
 import pytest
-from fault_catalogue import FAULTS, Fault
-from fault_checks import check, left_behind, name, run
 
 from pytest_trainsafe.launch import GroupResult, Task, ThreadsLauncher, WarmServer
 from pytest_trainsafe.launch.forkserver.start import status
+from tests.support.launch import programs
+from tests.support.launch.fault_catalogue import FAULTS, Fault
+from tests.support.launch.fault_checks import check, left_behind, name, run
 
 #: What happens to a process happens to all ranks of it, and only the thread of a rank may send.
 OTHERWISE = ("hold_the_gil", "send_from_a_thread", "stop_and_continue")
@@ -47,13 +47,13 @@ def run_threads(
 
 def test_correct_use_of_every_collective_passes(threads: ThreadsLauncher, tmp_path: Path) -> None:
     """Those of the tests of processes."""
-    result = run_threads(launch_programs.every_collective, threads, tmp_path, 4)
+    result = run_threads(programs.every_collective, threads, tmp_path, 4)
     assert result.values == [None] * 4
 
 
 def test_the_first_disagreement_ends_the_group(threads: ThreadsLauncher, tmp_path: Path) -> None:
     """In words of the ledgers, which gloo lets pass."""
-    result = run_threads(launch_programs.silent_mismatches, threads, tmp_path)
+    result = run_threads(programs.silent_mismatches, threads, tmp_path)
     assert [rank.status for rank in result.ranks] == ["hung", "hung"]
     assert result.stuck
     assert "differs (reduction): rank 0 all_reduce(SUM) of 4 float32" in result.mismatches[0]
@@ -61,7 +61,7 @@ def test_the_first_disagreement_ends_the_group(threads: ThreadsLauncher, tmp_pat
 
 def test_a_collective_that_cpp_issues_is_compared(threads: ThreadsLauncher, tmp_path: Path) -> None:
     """DDP broadcasts its parameters, whose dtypes differ."""
-    result = run_threads(launch_programs.ddp_of_two_dtypes, threads, tmp_path)
+    result = run_threads(programs.ddp_of_two_dtypes, threads, tmp_path)
     assert result.stuck
     assert "differs (dtype): rank 0 broadcast" in result.mismatches[0]
 

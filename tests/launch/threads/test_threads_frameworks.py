@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from in_turn import in_turn
 from torch import nn
 from torch.distributed import pipelining
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
+
+from tests.support.launch.in_turn import in_turn
 
 with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # it uses what torch itself has deprecated

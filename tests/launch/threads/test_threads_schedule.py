@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from in_turn import in_turn
 
 from pytest_trainsafe.launch.threads.schedule import Schedule
+from tests.support.launch.in_turn import in_turn
 
 WORLD = 3
 SCHEDULES = [

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from in_turn import StuckError, in_turn
+
+from tests.support.launch.in_turn import StuckError, in_turn
 
 
 def operation() -> None:

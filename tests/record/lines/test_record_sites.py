@@ -10,7 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-import replaced_forward
 import torch
 import torch.distributed as dist
 from torch import nn
@@ -24,6 +23,7 @@ from pytest_trainsafe.record.lines.source import replaced_forward as found_forwa
 from pytest_trainsafe.trace.events import decoder, fault_of
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.run_spec import Rewrite
+from tests.support.record import replaced_forward
 
 REWRITE = {"activation 0.output 0": Rewrite((4, 2), 0.0, 1.0)}
 

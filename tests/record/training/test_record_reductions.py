@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import collective_wrapper
 import pytest
 import torch
 
@@ -15,6 +14,7 @@ from pytest_trainsafe.record.clock import Clock
 from pytest_trainsafe.record.training.reductions import Reductions
 from pytest_trainsafe.trace.facts import Reduction
 from pytest_trainsafe.trace.writer import RankWriter
+from tests.support.record import collective_wrapper
 
 POINT = Point.of(tp=2, dp=2)
 #: Of 4, 6 and 20 elements.

@@ -12,7 +12,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from cache_writer import record
 
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.launch.resources.locks import Stopped, try_lock
@@ -20,6 +19,8 @@ from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cached.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.cached.fingerprint import Key
 from pytest_trainsafe.trace.schema import SCHEMA_VERSION
+from tests.support.runs import cache_writer
+from tests.support.runs.cache_writer import record
 
 KEY = Key("0123", {"seed": 0})
 OTHER = Key("4567", {"seed": 1})
@@ -237,7 +238,7 @@ def test_unfinished_entries_of_killed_runs_are_removed(tmp_path: Path, maker: Ma
 def test_a_process_waits_for_a_reference_that_another_records_and_reuses_it(
     tmp_path: Path,
 ) -> None:
-    command = [sys.executable, str(Path(__file__).with_name("cache_writer.py")), str(tmp_path)]
+    command = [sys.executable, cache_writer.__file__, str(tmp_path)]
     with subprocess.Popen(
         command, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as other:

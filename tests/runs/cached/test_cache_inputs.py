@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from cache_writer import record
 
 from pytest_trainsafe.record.reads.notes import EVERY_VARIABLE, LIMIT, Notes, checked, stamp
 from pytest_trainsafe.runs.cached import inputs
 from pytest_trainsafe.runs.cached.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.cached.fingerprint import Key
+from tests.support.runs.cache_writer import record
 
 KEY = Key("0123", {"seed": 0, "code": {"files": {}}})
 SECRET = {"TOKEN": "a secret", "OTHER": "1"}

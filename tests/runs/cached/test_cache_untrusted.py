@@ -10,7 +10,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from cache_writer import record
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -20,6 +19,7 @@ from pytest_trainsafe.launch.resources.locks import is_locked, try_lock
 from pytest_trainsafe.record.reads.notes import Notes
 from pytest_trainsafe.runs.cached.cache import Entry, ReferenceCache
 from pytest_trainsafe.runs.cached.fingerprint import Key
+from tests.support.runs.cache_writer import record
 
 KEY = Key("0123", {"seed": 0})
 LOSS = TensorId(0, None, "loss", "", "loss")

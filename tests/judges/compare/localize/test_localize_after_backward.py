@@ -7,9 +7,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-from blamed_traces import blamed, located_faults, text_of
-from clipped_traces import both, norm_wrong, rung
-from compare_traces import Edit, Record, only
 
 from pytest_trainsafe.core.finding import Pattern
 from pytest_trainsafe.core.point import Point
@@ -18,6 +15,9 @@ from pytest_trainsafe.judges.compare.compare import compare
 from pytest_trainsafe.judges.compare.explain.common_factor import with_factor
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
 from pytest_trainsafe.judges.compare.patterns.microbatches import LOST
+from tests.support.compare.clipped_traces import both, norm_wrong, rung
+from tests.support.compare.traces import Edit, Record, only
+from tests.support.localize.blamed_traces import blamed, located_faults, text_of
 
 TP, DP = Point.of(tp=2), Point.of(dp=2)
 

@@ -8,7 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from call_traces import Flow, flow, rung, values
 
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.point import Point
@@ -18,6 +17,7 @@ from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.blame import PROGRAM, Fault, Stages, blame
 from pytest_trainsafe.judges.compare.localize.scales import scales
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.localize.call_traces import Flow, flow, rung, values
 
 TP = Point.of(tp=2)
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stack_program import train
 
 from pytest_trainsafe.reference_models import gpt
+from tests.support.localize.stack_program import train
 
 
 def check_clean(found):

@@ -6,14 +6,21 @@ import dataclasses
 
 import msgspec
 import pytest
-from blamed_traces import blamed, calling, located_faults, noting, text_of, with_facts
-from clipped_traces import rung
-from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Altered, Site
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import only
+from tests.support.localize.blamed_traces import (
+    blamed,
+    calling,
+    located_faults,
+    noting,
+    text_of,
+    with_facts,
+)
 
 TP = Point.of(tp=2)
 STEPS = Site("alter", "/env/site-packages/framework/loop.py:5", "/me/fit.py:30", "_foreach_add_")

@@ -6,9 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from blamed_traces import PROGRAM, calling, text_of
-from clipped_traces import both, rung
-from compare_traces import Edit, Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import Kind
@@ -18,6 +15,9 @@ from pytest_trainsafe.judges.compare.localize.blame import PROGRAM as OUTSIDE
 from pytest_trainsafe.judges.compare.localize.blame import Fault
 from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.rung import RungTraces
+from tests.support.compare.clipped_traces import both, rung
+from tests.support.compare.traces import Edit, Record, only
+from tests.support.localize.blamed_traces import PROGRAM, calling, text_of
 
 TP = Point.of(tp=2)
 CLEARED = "the model is not at fault"

@@ -10,8 +10,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from blamed_traces import PROGRAM, described, noting
-from compare_traces import Bench
 
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.layout import Shard
@@ -24,6 +22,8 @@ from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, SetUp, Site
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
+from tests.support.compare.traces import Bench
+from tests.support.localize.blamed_traces import PROGRAM, described, noting
 
 CANDIDATE: Any = SimpleNamespace(case=SimpleNamespace(program=PROGRAM))
 WATCH = Site("watch", "/me/fit.py:12"), Annotations(given=True)

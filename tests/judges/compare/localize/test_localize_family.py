@@ -5,8 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from clipped_traces import rung
-from compare_traces import only
 
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.core.point import Point
@@ -16,6 +14,8 @@ from pytest_trainsafe.judges.compare.localize.search import family_of
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.program import Program
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import only
 
 
 @pytest.fixture(scope="module")

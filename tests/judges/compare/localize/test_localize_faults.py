@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stack_program import FAULTS, train
+
+from tests.support.localize.stack_program import FAULTS, train
 
 
 @pytest.mark.trainsafe(train, tp=2, dp=2, bug=list(FAULTS))

@@ -6,9 +6,6 @@ import dataclasses
 
 import msgspec
 import pytest
-from blamed_traces import PROGRAM, noting
-from clipped_traces import rung
-from compare_traces import only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
@@ -16,6 +13,9 @@ from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Reduction, Site
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import only
+from tests.support.localize.blamed_traces import PROGRAM, noting
 
 FSDP = Site("wrapper", "/me/fit.py:25", name="fully_shard")
 SCATTER = Reduction("reduce_scatter_tensor(SUM)", ("dp",), "/me/fit.py:30", "", 500)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import msgspec
 import torch
-from compare_traces import Record, training, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
@@ -15,6 +14,7 @@ from pytest_trainsafe.judges.compare.localize.initial import initial
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.schema import ModuleEvent
+from tests.support.compare.traces import Record, training, write
 
 #: The modules of `training`, and their names in these tests.
 NAMES = {

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from call_traces import Flow, flow, rung, values
 
 from pytest_trainsafe.core.layout import Layout, Partial, Scaled, Shard, ZigZag
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.events import UNKNOWN
 from pytest_trainsafe.judges.compare.localize.inputs import Inputs
+from tests.support.localize.call_traces import Flow, flow, rung, values
 
 TP, CP, DP = Point.of(tp=2), Point.of(cp=2), Point.of(dp=2)
 INPUT = flow("fc1", "input.0")

@@ -8,17 +8,17 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from blamed_traces import PROGRAM, calling, described, located_faults, noting
-from call_traces import Flow, flow, values
-from call_traces import rung as called
-from clipped_traces import rung
-from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Annotations, Caller, Made, SetUp, Site
 from pytest_trainsafe.trace.schema import ModuleEvent
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import Record, only
+from tests.support.localize.blamed_traces import PROGRAM, calling, described, located_faults, noting
+from tests.support.localize.call_traces import Flow, flow, values
+from tests.support.localize.call_traces import rung as called
 
 TP = Point.of(tp=2)
 MODEL = Site("model", "/me/fit.py:30")

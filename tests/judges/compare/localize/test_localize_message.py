@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 
-import pipeline_program
 import pytest
-from stack_program import train
 
 from pytest_trainsafe import assert_trainsafe
 from pytest_trainsafe.assertions import TrainsafeFailure
 from pytest_trainsafe.reference_models import bugs, gpt
+from tests.support.localize import pipeline_program
+from tests.support.localize.stack_program import train
 
 pytestmark = pytest.mark.usefixtures("localizing")
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from blamed_traces import blamed, calling, described, located_faults, noting, text_of
-from clipped_traces import rung
-from compare_traces import Record, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.compare import compare
@@ -16,6 +13,16 @@ from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Made, Site
 from pytest_trainsafe.trace.schema import ModuleEvent, NoteEvent
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import Record, only
+from tests.support.localize.blamed_traces import (
+    blamed,
+    calling,
+    described,
+    located_faults,
+    noting,
+    text_of,
+)
 
 TP = Point.of(tp=2)
 

@@ -6,10 +6,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from blamed_traces import PROGRAM, noting
-from clipped_traces import both, rung
-from compare_traces import PARAMETERS, Edit, Record, only
-from stack_program import train
 
 from pytest_trainsafe.align.logical import logical_tensor
 from pytest_trainsafe.core.point import Point
@@ -22,6 +18,10 @@ from pytest_trainsafe.judges.compare.localize.description import located
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.run_spec import Rewrite
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.compare.clipped_traces import both, rung
+from tests.support.compare.traces import PARAMETERS, Edit, Record, only
+from tests.support.localize.blamed_traces import PROGRAM, noting
+from tests.support.localize.stack_program import train
 
 AGREES = "given equal generated gradients in both Runs, it updates all 11 trained parameters"
 

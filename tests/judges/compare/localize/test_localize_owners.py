@@ -7,16 +7,16 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from blamed_traces import described, located_faults, noting
-from clipped_traces import rung
-from compare_traces import only
-from stack_program import Scale, train
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize.code.owners import communication, copies
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.trace.facts import Applied, CollectiveEvent, SetUp, Site
 from pytest_trainsafe.trace.schema import ModuleEvent, TensorEvent
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import only
+from tests.support.localize.blamed_traces import described, located_faults, noting
+from tests.support.localize.stack_program import Scale, train
 
 SCALE = Applied("fc1", "Scale", "/me/scale.py:5", "/me/scale.py:9")
 SUMMED = CollectiveEvent(

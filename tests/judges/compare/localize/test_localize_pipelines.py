@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from pipeline_program import FAULTS, PARTS_FAULTS, train
 
 from pytest_trainsafe.reference_models import gpt
+from tests.support.localize.pipeline_program import FAULTS, PARTS_FAULTS, train
 
 
 def located(search):

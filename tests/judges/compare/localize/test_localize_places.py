@@ -8,9 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from blamed_traces import PROGRAM, noting
-from clipped_traces import rung
-from compare_traces import Record, draw, only
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -22,6 +19,9 @@ from pytest_trainsafe.judges.compare.localize.code.places import Places
 from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import CollectiveEvent, Reduction, Site, What
+from tests.support.compare.clipped_traces import rung
+from tests.support.compare.traces import Record, draw, only
+from tests.support.localize.blamed_traces import PROGRAM, noting
 
 REDUCED = Reduction("all_reduce(SUM)", ("dp",), "/me/talk.py:3", "/me/grads.py:10", 16)
 LARGEST = Reduction("all_reduce(MAX)", ("dp",), "/me/talk.py:3", "/me/grads.py:12", 16)

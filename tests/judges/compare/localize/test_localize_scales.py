@@ -6,14 +6,14 @@ import dataclasses
 
 import msgspec
 import torch
-from blamed_traces import with_facts
-from call_traces import Flow, flow, values, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
 from pytest_trainsafe.judges.compare.events import own_rewrite_key, rewrite_key
 from pytest_trainsafe.judges.compare.localize.scales import LEAST_SPREAD, scales
 from pytest_trainsafe.trace.schema import NoteEvent
+from tests.support.localize.blamed_traces import with_facts
+from tests.support.localize.call_traces import Flow, flow, values, write
 
 OUTPUT, GRADIENT = flow("fc1"), flow("fc1", kind="activation_grad")
 PP = Point.of(pp=2)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from call_traces import Flow, flow, values, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.compare.localize import stages
 from pytest_trainsafe.trace.reader import Trace
+from tests.support.localize.call_traces import Flow, flow, values, write
 
 PP = Point.of(pp=2)
 

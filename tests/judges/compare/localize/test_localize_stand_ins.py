@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pytest
-from stand_in_program import train
 
 from pytest_trainsafe import assert_trainsafe
+from tests.support.localize.stand_in_program import train
 
 
 @pytest.mark.trainsafe(train, pp=2, predict=[False, True], dtype=["float64"])

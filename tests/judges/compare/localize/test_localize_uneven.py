@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from stack_program import train
+
+from tests.support.localize.stack_program import train
 
 
 @pytest.mark.trainsafe(

@@ -8,9 +8,6 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from blamed_traces import blamed, located_faults, noting, text_of, with_facts
-from clipped_traces import both, rung
-from compare_traces import Edit, Record, only
 
 from pytest_trainsafe.core.finding import Located
 from pytest_trainsafe.core.point import Point
@@ -20,6 +17,9 @@ from pytest_trainsafe.judges.compare.localize.initial import whole_steps
 from pytest_trainsafe.judges.compare.rung import RungTraces
 from pytest_trainsafe.sweep.program import Program
 from pytest_trainsafe.trace.facts import Changed, Site, Unheld
+from tests.support.compare.clipped_traces import both, rung
+from tests.support.compare.traces import Edit, Record, only
+from tests.support.localize.blamed_traces import blamed, located_faults, noting, text_of, with_facts
 
 DP = Point.of(dp=2)
 AVERAGE = "fc1.bias"

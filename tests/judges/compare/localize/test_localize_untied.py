@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from blamed_traces import blamed, located_faults, noting, text_of
-from compare_traces import Bench, only
-from untied_traces import unshared, with_head
-
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.trace.facts import SetUp
+from tests.support.compare.traces import Bench, only
+from tests.support.compare.untied_traces import unshared, with_head
+from tests.support.localize.blamed_traces import blamed, located_faults, noting, text_of
 
 DP = Point.of(dp=2)
 

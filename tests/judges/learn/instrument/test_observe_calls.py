@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from observing import Kept, Net, train
 from torch import nn
 from torch.nn.utils import clip_grad_norm_
 
 from pytest_trainsafe import observe
 from pytest_trainsafe.judges.learn.instrument.patching.catalogue import catalogue
+from tests.support.learn.observing import Kept, Net, train
 
 
 def test_a_call_is_recorded_with_its_named_arguments_its_result_and_its_parent() -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import torch
-from observing import Kept, Net, train
 
 from pytest_trainsafe import observe
+from tests.support.learn.observing import Kept, Net, train
 
 
 def test_observation_keeps_compiled_graphs_and_lists_their_modules_as_unseen() -> None:

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from observing import Kept, Net
 from torch import nn
 
 from pytest_trainsafe import observe
 from pytest_trainsafe.judges.learn.events.events import Plain
 from pytest_trainsafe.judges.learn.instrument.facts import Objects
+from tests.support.learn.observing import Kept, Net
 
 
 def _held(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Plain]:

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from observing import Kept
 
 from pytest_trainsafe import observe
+from tests.support.learn.observing import Kept
 
 CORE = """
 class Saver:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import torch
 import torch.nn.functional as F
-from observing import Kept, Net, train
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_trainsafe import observe
+from tests.support.learn.observing import Kept, Net, train
 
 
 def test_calls_are_recorded_with_the_phase_of_the_training() -> None:

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 import torch
-from observing import Kept, Net
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.learn.events.file import UnseenCalls, observed
@@ -18,6 +17,7 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.context import Context
 from pytest_trainsafe.trace.reader import Trace, TraceError
 from pytest_trainsafe.trace.run_spec import Observe
+from tests.support.learn.observing import Kept, Net
 
 Record = Callable[..., Any]
 

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
-from observing import Kept, Net, train
 
 from pytest_trainsafe import observe
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.record.clock import ProgramError
+from tests.support.learn.observing import Kept, Net, train
 
 
 def _trained(**keywords: Any) -> tuple[Kept, tuple[str, ...]]:

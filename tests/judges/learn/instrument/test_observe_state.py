@@ -8,11 +8,11 @@ import weakref
 from typing import Any
 
 import torch
-from observing import Kept, Net, train
 from torch import nn
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 from pytest_trainsafe import observe
+from tests.support.learn.observing import Kept, Net, train
 
 
 def _by(kept: Kept, name: str, attribute: str) -> list[str | None]:

@@ -5,7 +5,6 @@ import random
 
 import msgspec
 import pytest
-from refine_graphs import RANK, SEQUENTIAL, mlp
 
 from pytest_trainsafe.judges.refine.certificate.checker import check
 from pytest_trainsafe.judges.refine.certificate.content import (
@@ -17,6 +16,7 @@ from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CertificateError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.prove import Proof, prove
+from tests.support.refine.graphs import RANK, SEQUENTIAL, mlp
 
 SEQUENTIAL_GRAPH = parse_fx(SEQUENTIAL, "sequential.txt")
 RANKS = [parse_fx(RANK, f"rank{number}.txt") for number in (0, 1)]

@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from refine_graphs import RANK, RELATION, SEQUENTIAL
 
 from pytest_trainsafe import ArgumentError, assert_refines
+from tests.support.refine.graphs import RANK, RELATION, SEQUENTIAL
 
 OUTPUTS = {"mm": "concat 1", "mm_1": "sum", "add": "replica"}
 

@@ -2,7 +2,6 @@
 
 import pytest
 import torch
-from refine_graphs import RANK, mlp
 
 from pytest_trainsafe.arithmetic import Doubles, ExactMode, Residues
 from pytest_trainsafe.judges.refine.errors import (
@@ -15,6 +14,7 @@ from pytest_trainsafe.judges.refine.evaluate.lockstep import evaluate
 from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import evaluated
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from tests.support.refine.graphs import RANK, mlp
 
 
 def test_both_sides_of_a_correct_mlp_have_equal_residues_and_equal_doubles():

@@ -1,12 +1,12 @@
 """Shapes shrink so that products, sums and ratios stay, and verdicts do too."""
 
 import pytest
-from refine_graphs import RANK, SEQUENTIAL
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 from pytest_trainsafe.judges.refine.relations.declared import stated_problem
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
+from tests.support.refine.graphs import RANK, SEQUENTIAL
 
 HEADS = """
     def forward(self, x: "f32[64, 2, {width}]", table: "f32[{rows}, 32]", ids: "i64[64]"):

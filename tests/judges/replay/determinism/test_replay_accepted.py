@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import rng_programs
-from ledger_traces import mask, write
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng, expect_rng
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF
+from tests.support.replay import rng_programs
+from tests.support.replay.ledger_traces import mask, write
 
 
 def without_ledger(path: Path):

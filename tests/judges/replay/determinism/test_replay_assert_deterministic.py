@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 TEST = """
 import pytest
 
-from determinism_programs import train
+from tests.support.replay.determinism_programs import train
 from pytest_trainsafe import assert_deterministic
 
 
@@ -26,8 +25,7 @@ def test_order(candidate_trace):
 def test_nondeterminism_from_the_order_of_a_set_is_reported_at_the_first_differing_step(
     pytester, write_ini, without_hypothesis, shared_fork_server
 ):
-    program = Path(__file__).parents[1] / "determinism_programs.py"
-    pytester.makepyfile(determinism_programs=program.read_text(), test_determinism=TEST)
+    pytester.makepyfile(test_determinism=TEST)
     write_ini()
 
     result = pytester.runpytest_subprocess("--trainsafe-localize=off")
@@ -36,7 +34,7 @@ def test_nondeterminism_from_the_order_of_a_set_is_reported_at_the_first_differi
     # Nothing differs up to the end of step 0: forked and new ranks compute the same bits.
     result.stdout.fnmatch_lines(
         [
-            "*trainsafe: determinism_programs:train at dp=2 is not deterministic",
+            "*trainsafe: *.determinism_programs:train at dp=2 is not deterministic",
             "*determinism:unknown",
             "*first*input.0 · input · step 1 · micro-batch 0 differs by up to * on rank 0 in*",
             "*so*the cause is not known: the operators were not recorded*",

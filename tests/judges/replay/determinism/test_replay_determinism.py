@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import determinism_programs
 import pytest
 
 from pytest_trainsafe.judges.replay.determinism.cause import Cause, cause_of_draws, find_cause
@@ -24,6 +23,7 @@ from pytest_trainsafe.judges.replay.determinism.variation import Environ, variab
 from pytest_trainsafe.trace.operators import OperatorEvent
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
+from tests.support.replay import determinism_programs
 
 #: The planted cause, the first step that differs, the code of the cause, and words of the report.
 FAULTS = [
@@ -83,7 +83,7 @@ class Recorded:
         first = self.trace(fault)
         found = (first_divergence(first, self.trace(fault, which)) for which in RUNS[1:])
         differs = next(each for each in found if each is not None)
-        spec = RunSpec(program="determinism_programs:train", dtype="float64")
+        spec = RunSpec(program="tests.support.replay.determinism_programs:train", dtype="float64")
         return find_cause(spec, differs, lambda specs: self.make(fault, specs))
 
 

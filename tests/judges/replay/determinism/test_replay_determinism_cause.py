@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from determinism_traces import Rank, loss, operator, written
 
 from pytest_trainsafe.judges.replay.determinism.cause import Cause, find_cause
 from pytest_trainsafe.judges.replay.determinism.divergence import Divergence
@@ -17,6 +16,7 @@ from pytest_trainsafe.trace.operators import OutsideRead
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 from pytest_trainsafe.trace.schema import StepEvent
+from tests.support.replay.determinism_traces import Rank, loss, operator, written
 
 UNVARIED, SAME, HASHED, FILLED = (), variables(1, 1), variables(2, 1), variables(1, 2)
 

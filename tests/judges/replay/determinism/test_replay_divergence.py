@@ -6,7 +6,6 @@ import re
 
 import pytest
 import torch
-from determinism_traces import Rank, loss, operator, written
 
 from pytest_trainsafe.core.finding import StepSubject
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -17,6 +16,7 @@ from pytest_trainsafe.judges.replay.determinism.operator_look import first_opera
 from pytest_trainsafe.judges.replay.determinism.variation import variables
 from pytest_trainsafe.trace.operators import OperatorEvent, OutsideRead
 from pytest_trainsafe.trace.schema import StepEvent
+from tests.support.replay.determinism_traces import Rank, loss, operator, written
 
 ONE, TWO = torch.ones(3), torch.full((3,), 2.0)
 RANK: Rank = [(loss(0), ONE), (loss(0, 1), ONE), (loss(1), ONE)]

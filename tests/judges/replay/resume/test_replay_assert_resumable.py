@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 TEST = """
 import pytest
 
-from checkpoint_program import load, plain, save
+from tests.support.replay.checkpoint_program import load, plain, save
 from pytest_trainsafe import assert_resumable
 
 
@@ -20,8 +18,7 @@ def test_resumes(candidate_trace):
 def test_a_run_of_two_ranks_resumes_on_two_ranks_and_on_one(
     pytester, write_ini, without_hypothesis, shared_fork_server
 ):
-    program = Path(__file__).parents[1] / "checkpoint_program.py"
-    pytester.makepyfile(checkpoint_program=program.read_text(), test_resuming=TEST)
+    pytester.makepyfile(test_resuming=TEST)
     write_ini()
 
     result = pytester.runpytest_subprocess("--trainsafe-localize=off")

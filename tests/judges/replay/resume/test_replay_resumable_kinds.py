@@ -8,13 +8,13 @@ from __future__ import annotations
 import importlib
 
 import pytest
-from in_process import traces_here
 
 from pytest_trainsafe import assert_resumable
 from pytest_trainsafe.judges.replay.resume.arguments import resumption_of
 from pytest_trainsafe.judges.replay.resume.judge import judge_resumable
 from pytest_trainsafe.reference_models.resumable import KINDS, Kind
 from pytest_trainsafe.reference_models.resumable.training import Data
+from tests.support.replay.in_process import traces_here
 
 #: Kinds of one rank with different state, and where they are interrupted: in the second epoch of
 #: the data; between the steps of two optimizers; before layers are recomputed with their dropout.

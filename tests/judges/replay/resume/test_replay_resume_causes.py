@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import resume_cause_programs as programs
-from in_process import traces_here
-from resume_cause_programs import Program
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
+from tests.support.replay import resume_cause_programs as programs
+from tests.support.replay.in_process import traces_here
+from tests.support.replay.resume_cause_programs import Program
 
 #: A program, what it does not restore, the codes of the findings, and words of the last one.
 FAULTS: list[tuple[Program, str, list[str], str]] = [

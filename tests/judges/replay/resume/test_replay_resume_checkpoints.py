@@ -6,17 +6,17 @@ import os
 import random
 from typing import Any
 
-import checkpoint_program
 import numpy as np
 import pytest
 import torch
-from in_process import traces_here
 from torch import nn
 
 from pytest_trainsafe import TrainingCheckpoint, TrainsafeFailure, assert_resumable
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.judges.replay.resume.instrument.save import restore_rng, rng_states
+from tests.support.replay import checkpoint_program
+from tests.support.replay.in_process import traces_here
 
 #: `torch.distributed.checkpoint` of torch 2.10 uses a class that torch has deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:TypedStorage is deprecated:UserWarning")
@@ -38,7 +38,8 @@ def test_a_load_function_that_does_not_load_the_optimizer_is_reported(tmp_path):
     report = str(caught.value)
     assert [finding.check for finding in caught.value.findings] == ["resume:moment"]
     assert report.startswith(
-        "trainsafe: checkpoint_program:plain at a single device in float64, interrupted after step "
+        "trainsafe: tests.support.replay.checkpoint_program:plain at a single device "
+        "in float64, interrupted after step "
     )
     assert "weight.momentum_buffer is absent" in report
     assert "differs first weight · param · step 2, on rank 0" in " ".join(report.split())

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import traces_here
 from torch import nn
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.config.settings import Settings
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
 from pytest_trainsafe.runs.traces import Traces
+from tests.support.replay.in_process import traces_here
 
 SETTINGS = Settings(dtypes=("float64", "bfloat16"))
 

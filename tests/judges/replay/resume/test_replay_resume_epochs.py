@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import traces_here
-from resume_cause_programs import WIDTH, Loop, Program, examples
 from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 from torch.utils.data.distributed import DistributedSampler
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
+from tests.support.replay.in_process import traces_here
+from tests.support.replay.resume_cause_programs import WIDTH, Loop, Program, examples
 
 PER_EPOCH, BATCH = 2, 2
 DATA = TensorDataset(examples(0, PER_EPOCH * BATCH))

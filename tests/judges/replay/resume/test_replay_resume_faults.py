@@ -9,14 +9,14 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
-import resume_programs
-from resume_programs import BEFORE, STEPS, make_job, make_spec
 
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.judges.replay.resume.judge import differences
 from pytest_trainsafe.launch import Task, WarmLauncher, WarmServer, raise_for_failure
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import Resume
+from tests.support.replay import resume_programs
+from tests.support.replay.resume_programs import BEFORE, STEPS, make_job, make_spec
 
 #: The state that is not restored, the codes of the findings, and words of the first finding.
 FAULTS = [

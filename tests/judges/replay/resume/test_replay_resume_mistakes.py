@@ -9,7 +9,6 @@ from typing import Any
 import msgspec
 import pytest
 import torch
-from in_process import traces_here
 from torch import nn
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
@@ -22,6 +21,7 @@ from pytest_trainsafe.record.clock import ProgramError
 from pytest_trainsafe.record.current import _unrecorded
 from pytest_trainsafe.trace.facts import StateEntry, TrainingState
 from pytest_trainsafe.trace.run_spec import Resume, RunSpec
+from tests.support.replay.in_process import traces_here
 
 
 def train(ctx: Any) -> None:

@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import traces_here
-from resume_cause_programs import WIDTH, Loop, Program, examples
 from torch import nn
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.core.finding import Finding
+from tests.support.replay.in_process import traces_here
+from tests.support.replay.resume_cause_programs import WIDTH, Loop, Program, examples
 
 
 def two_layers() -> nn.Sequential:

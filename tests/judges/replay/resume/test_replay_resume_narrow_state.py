@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 import torch
-from in_process import traces_here
 from torch import nn
 
 from pytest_trainsafe import TrainsafeFailure, assert_resumable
 from pytest_trainsafe.config.settings import Settings
+from tests.support.replay.in_process import traces_here
 
 
 def train(ctx: Any, kind: str = "NAdam") -> None:

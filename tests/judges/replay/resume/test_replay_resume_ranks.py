@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import rank_fault_program
-from resumed_ranks import resumed_ranks
+
+from tests.support.replay import rank_fault_program
+from tests.support.replay.resumed_ranks import resumed_ranks
 
 FAULTS = ["", "streams", "streams of all", "moments", "moments of all"]
 FAULTS += ["positions", "position of all"]
@@ -15,7 +16,9 @@ def found(tmp_path_factory):
     """The messages for each fault of the program."""
     before, steps = rank_fault_program.BEFORE, rank_fault_program.STEPS
     folder = tmp_path_factory.mktemp("ranks")
-    findings = resumed_ranks(folder, "rank_fault_program:train", FAULTS, before, steps)
+    findings = resumed_ranks(
+        folder, "tests.support.replay.rank_fault_program:train", FAULTS, before, steps
+    )
     return {fault: [(f.check, f.message) for f in each] for fault, each in findings.items()}
 
 

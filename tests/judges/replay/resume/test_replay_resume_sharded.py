@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
-import sharded_optimizer_program
-from resumed_ranks import resumed_ranks
+
+from tests.support.replay import sharded_optimizer_program
+from tests.support.replay.resumed_ranks import resumed_ranks
 
 
 @pytest.fixture(scope="module")
@@ -13,7 +14,9 @@ def found(tmp_path_factory):
     faults = ["", "shard of rank 1", "steps of rank 1"]
     steps = sharded_optimizer_program.STEPS
     folder = tmp_path_factory.mktemp("sharded")
-    return resumed_ranks(folder, "sharded_optimizer_program:train", faults, 2, steps)
+    return resumed_ranks(
+        folder, "tests.support.replay.sharded_optimizer_program:train", faults, 2, steps
+    )
 
 
 def test_sharded_states_that_every_rank_restores_have_no_finding(found):

@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import DrawEvent
+from tests.support.replay.ledger_traces import mask, state, write
 
 SINGLE = Point.of()
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-import rng_programs
 
 from pytest_trainsafe import TrainsafeFailure, assert_rng, assert_trainsafe, expect_rng
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
+from tests.support.replay import rng_programs
 
 SAME_SEED = "one seed for all data-parallel ranks"
 

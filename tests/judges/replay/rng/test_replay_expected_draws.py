@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.sweep.expectation import expect_rng
 from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.rng.events import SWITCHED_OFF, DrawEvent, Phase
+from tests.support.replay.ledger_traces import mask, state, write
 
 
 def drawn(path: Path, *events) -> Trace:

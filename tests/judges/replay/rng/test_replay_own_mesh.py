@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ledger_traces import hold, mask, write
 
 from pytest_trainsafe.core.layout import Shard
 from pytest_trainsafe.core.mesh import Mesh
@@ -13,6 +12,7 @@ from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import INITIAL, TensorId
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.sweep.expectation import expect_rng
+from tests.support.replay.ledger_traces import hold, mask, write
 
 HYBRID = Mesh("dp_replicate", "dp_shard", roles={"dp_replicate": "dp", "dp_shard": "dp"})
 TWO_TP = Mesh("tp_outer", "tp_inner", roles={"tp_outer": "tp", "tp_inner": "tp"})

@@ -138,7 +138,9 @@ def test_the_report_names_the_check_and_the_correction(recorded):
         assert_rng(faulty, recorded("train"))
 
     report = str(caught.value)
-    assert report.startswith("trainsafe: rng_programs:train at dp=2 draws its random numbers wrong")
+    assert report.startswith(
+        "trainsafe: tests.support.replay.rng_programs:train at dp=2 draws its random numbers wrong"
+    )
     assert "rng:dp_same_dropout" in report
     assert "add the rank on dp to the seed" in " ".join(report.split())
     assert max(map(len, report.splitlines())) <= 100 or "/" in report

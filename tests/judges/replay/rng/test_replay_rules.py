@@ -6,7 +6,6 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_traces import mask, state, write
 
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -21,6 +20,7 @@ from pytest_trainsafe.trace.rng.events import (
     WorkerDraw,
 )
 from pytest_trainsafe.trace.schema import InputEvent, NoteEvent, TensorEvent
+from tests.support.replay.ledger_traces import mask, state, write
 
 SINGLE = Point.of()
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from ledger_traces import state, write
 
 from pytest_trainsafe import expect_rng
 from pytest_trainsafe.core.point import Point
 from pytest_trainsafe.judges.replay.rng.ledger_rules import judge_rng
 from pytest_trainsafe.trace.rng.events import DrawEvent
+from tests.support.replay.ledger_traces import state, write
 
 DRAW = DrawEvent(
     *("torch cpu", "data", state(1), state(2), "uniform_"),

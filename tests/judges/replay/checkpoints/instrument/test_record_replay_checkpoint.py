@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from restarted_training import SAVED, train
 
 from pytest_trainsafe import ReplayCheckpoint, ReplayError, TrainsafeWarning, fast_forward
 from pytest_trainsafe.errors import ArgumentError, ReplayMismatchError
 from pytest_trainsafe.judges.replay.checkpoints.instrument.tree import decode, encode
+from tests.support.replay.restarted_training import SAVED, train
 
 
 @pytest.fixture(scope="module")

@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from restarted_training import train
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from pytest_trainsafe import ReplayCheckpoint, replay_plan
 from pytest_trainsafe.errors import ArgumentError, ArgumentTypeError
+from tests.support.replay.restarted_training import train
 
 #: What a program may forget to save, and the plan's entry: the action and a part of the text.
 FORGOTTEN = {

@@ -33,7 +33,7 @@ class Holder:
 
 def test_a_function_is_named_by_its_import_path_and_file() -> None:
     task = Task.of(program, 1, (2, 3), world_size=2, x={"y": None})
-    assert task.target == Function("test_launch_task:program", __file__)
+    assert task.target == Function(f"{__name__}:program", __file__)
     assert task.args == (1, (2, 3))
     assert task.kwargs == {"x": {"y": None}}
     assert task.cwd == str(Path.cwd())
@@ -42,7 +42,7 @@ def test_a_function_is_named_by_its_import_path_and_file() -> None:
 
 def test_a_static_method_is_named_through_its_class() -> None:
     target = Task.of(Holder.static, world_size=1).target
-    assert target == Function("test_launch_task:Holder.static", __file__)
+    assert target == Function(f"{__name__}:Holder.static", __file__)
 
 
 def test_an_import_path_needs_no_file() -> None:
@@ -61,12 +61,12 @@ def impostor() -> None: ...
 
 REFUSED: list[tuple[Any, str]] = [
     (lambda: None, "is a lambda, which the ranks cannot import; define a function"),
-    (nested(), "nested.<locals>.inner of test_launch_task is nested in a function"),
+    (nested(), f"nested.<locals>.inner of {__name__} is nested in a function"),
     (print, "<built-in function print> is not a Python function"),
     (functools.partial(program, 1), "is a partial; pass its function"),
     (Holder().method, "is a bound method; pass a module-level function"),
     (Holder, "is not a Python function"),
-    (impostor, "test_launch_task:program is not the function that was passed"),
+    (impostor, f"{__name__}:program is not the function that was passed"),
 ]
 
 
@@ -98,9 +98,14 @@ def test_a_world_size_of_zero_is_refused() -> None:
         Task.of(program, world_size=0)
 
 
-def test_a_file_that_its_module_name_does_not_lead_to_is_loaded_by_path(tmp_path: Path) -> None:
+def test_a_file_that_its_module_name_does_not_lead_to_is_loaded_by_path(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Test files in different folders often have the same name."""
-    file = tmp_path / "test_launch_data.py"
-    file.write_text("def where():\n    return __file__\n")
-    assert load_function(Function("test_launch_data:where", str(file)))() == str(file)
-    del sys.modules["test_launch_data"]
+    for folder in (tmp_path / "first", tmp_path / "second"):
+        folder.mkdir()
+        (folder / "test_of_two_folders.py").write_text("def where():\n    return __file__\n")
+        monkeypatch.syspath_prepend(folder)
+    file = str(tmp_path / "first" / "test_of_two_folders.py")
+    assert load_function(Function("test_of_two_folders:where", file))() == file
+    del sys.modules["test_of_two_folders"]

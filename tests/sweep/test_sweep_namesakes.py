@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from types import ModuleType
 
 import pytest
 
@@ -140,8 +141,12 @@ def test_a_folder_behind_that_of_the_program_is_no_obstacle(tmp_path, monkeypatc
     for name in "ab":
         (tmp_path / name).mkdir()
         (tmp_path / name / "namesake_program.py").write_text(TRAIN)
+        (tmp_path / name / "conftest.py").write_text(TRAIN)
     monkeypatch.syspath_prepend(tmp_path / "b")
     monkeypatch.syspath_prepend(tmp_path / "a")
+    conftest = ModuleType("conftest")
+    conftest.__file__ = str(tmp_path / "b" / "conftest.py")
+    monkeypatch.setitem(sys.modules, "conftest", conftest)
     import namesake_program  # type: ignore[import-not-found]
 
     monkeypatch.setitem(sys.modules, "namesake_program", namesake_program)

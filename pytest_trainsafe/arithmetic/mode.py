@@ -26,8 +26,9 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for
     the parameters of a model.  Tensors of narrower dtypes become float64 tensors, because the cast
     to the dtype that a recipe trains in is the identity here.  `met` counts the operators on
-    numbers, and `integers` hashes the integers that they are given.  Raises MissingSemanticsError for an operator that `semantics` lacks, and
-    UnseenNumberError for a float tensor of unknown origin.
+    numbers, and `integers` hashes the integers that they are given.
+    Raises MissingSemanticsError for an operator that `semantics` lacks, and UnseenNumberError for
+    a float tensor of unknown origin.
     """
 
     def __init__(self, numbers: Numbers, semantics: Mapping[str, Semantics] | None = None) -> None:

@@ -29,7 +29,7 @@ from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.reference_models.bugs import BUGS
 from pytest_trainsafe.runs.session import Session
 from pytest_trainsafe.sweep.case import Case
-from pytest_trainsafe.sweep.program import resolve
+from pytest_trainsafe.sweep.program import Program, resolve
 
 #: Sizes at which a Point takes seconds; no two of them are equal.
 SMALL = {"hidden": 16, "heads": 4, "seq_len": 8, "vocabulary": 32}
@@ -89,14 +89,27 @@ def wanted(asked: argparse.Namespace) -> Iterator[tuple[str, str, Point, Mapping
 def judged(
     session: Session, module: str, name: str, point: Point, given: Mapping[str, Any], bug: str
 ) -> Row:
-    """The judgement of one Point."""
+    """The judgement of one Point of a reference model at small sizes."""
     program = resolve(importlib.import_module(f"pytest_trainsafe.reference_models.{module}").train)
     known = program.complete({})
     # The size of a bucket is that of the sizes by default.
     own = {} if "bucket" in given else SMALL
     small = {key: value for key, value in own.items() if key in known and key not in given}
-    arguments = program.complete({**small, **given})
-    plain = {**arguments, "bug": ""} if "bug" in arguments else arguments
+    return judged_program(session, program, name, point, {**small, **given}, bug)
+
+
+def judged_program(
+    session: Session,
+    program: Program,
+    name: str,
+    point: Point,
+    given: Mapping[str, Any],
+    bug: str = "",
+    planted: str = "bug",
+) -> Row:
+    """The judgement of one Point; the argument `planted` has no value in the reference."""
+    arguments = program.complete(given)
+    plain = {**arguments, planted: ""} if planted in arguments else arguments
     case = Case(point, program, session.settings, plain, arguments)
     began = time.perf_counter()
     candidate, reference = session.candidate(case), session.reference(case)

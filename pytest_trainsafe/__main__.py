@@ -6,7 +6,10 @@ import sys
 from importlib import import_module
 
 #: The commands, as modules whose `main` takes the other arguments and returns the exit status.
-COMMANDS = {"refine": "pytest_trainsafe.judges.refine.command"}
+COMMANDS = {
+    "certificate": "pytest_trainsafe.judges.exact.command",
+    "refine": "pytest_trainsafe.judges.refine.command",
+}
 
 
 def main(arguments: list[str]) -> int:

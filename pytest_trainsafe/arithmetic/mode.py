@@ -10,7 +10,7 @@ import torch
 
 from pytest_trainsafe.arithmetic.errors import MissingSemanticsError, UnseenNumberError
 from pytest_trainsafe.arithmetic.numbers import Numbers
-from pytest_trainsafe.arithmetic.origins import Origins
+from pytest_trainsafe.arithmetic.origins import Integers, Origins
 from pytest_trainsafe.arithmetic.table import Semantics, table
 from pytest_trainsafe.arithmetic.variants import FOREACH, computed, find, foreach, operator_name
 from pytest_trainsafe.compat.dispatch_modes import TorchDispatchMode, without_modes
@@ -26,8 +26,9 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     Tensors made before must be entered: `enter` returns a tensor, `enter_` overwrites it, as for
     the parameters of a model.  Tensors of narrower dtypes become float64 tensors, because the cast
     to the dtype that a recipe trains in is the identity here.  `met` counts the operators on
-    numbers.  Raises MissingSemanticsError for an operator that `semantics` lacks, and
-    UnseenNumberError for a float tensor of unknown origin.
+    numbers, and `integers` hashes the integers that they are given.
+    Raises MissingSemanticsError for an operator that `semantics` lacks, and UnseenNumberError for
+    a float tensor of unknown origin.
     """
 
     def __init__(self, numbers: Numbers, semantics: Mapping[str, Semantics] | None = None) -> None:
@@ -35,6 +36,7 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.numbers = numbers
         self.semantics = table() if semantics is None else semantics
         self.met: Counter[str] = Counter()
+        self.integers = Integers()
         self._origins = Origins()
 
     def enter(self, values: torch.Tensor) -> torch.Tensor:
@@ -75,7 +77,8 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if name.startswith("aten." + FOREACH):
             return foreach(func, args, kwargs, self._run)
         semantics = find(self.semantics, name)
-        given = _floats((args, kwargs))
+        tensors = _tensors((args, kwargs))
+        given = _floats(tensors)
         if not given and not (semantics and semantics.factory):
             result = func(*args, **kwargs)
             if not _floats(result):
@@ -86,6 +89,9 @@ class ExactMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not name.endswith("lift_fresh"):
             self._check(name, given)
         self.met[name] += 1
+        for each in tensors if len(given) < len(tensors) else ():
+            if not each.is_floating_point():
+                self.integers.add(name, each)
         if semantics.rule is None:
             result = func(*args, **kwargs)
         else:
@@ -129,9 +135,9 @@ def _without_data(types: Iterable[type], args: Any, kwargs: dict[str, Any]) -> b
     return any(isinstance(each, torch.Tensor) and each.is_meta for each in leaves)
 
 
+def _tensors(tree: Any) -> list[torch.Tensor]:
+    return [each for each in tree_leaves(tree) if isinstance(each, torch.Tensor)]
+
+
 def _floats(tree: Any) -> list[torch.Tensor]:
-    return [
-        each
-        for each in tree_leaves(tree)
-        if isinstance(each, torch.Tensor) and each.is_floating_point()
-    ]
+    return [each for each in _tensors(tree) if each.is_floating_point()]

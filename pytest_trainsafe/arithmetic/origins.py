@@ -1,4 +1,6 @@
-"""Notices numbers that reach an operator unseen: float tensors that no watched operator made.
+"""What enters a run: numbers that reach an operator unseen, and a hash of all integers.
+
+Notices float tensors that no watched operator made.
 
 A real double in [0, 2) has the bits of an exact number.  torch.from_numpy, torch.frombuffer and
 kernels outside of the dispatcher make such tensors.  So the memory of every tensor that the mode
@@ -8,6 +10,7 @@ makes or enters is noted, and a float tensor in other memory is refused.
 from __future__ import annotations
 
 import torch
+import xxhash
 from torch.multiprocessing.reductions import StorageWeakRef
 
 from pytest_trainsafe.compat.tensors import address_of
@@ -37,3 +40,22 @@ class Origins:
 
     def knows(self, tensor: torch.Tensor) -> bool:
         return tensor.numel() == 0 or address_of(tensor.untyped_storage()) in self._known
+
+
+class Integers:
+    """A hash of the integers and masks that met numbers: data, indices, routings, decisions.
+
+    The order in which they are added does not change it.
+    """
+
+    def __init__(self) -> None:
+        self._sum = 0
+
+    def add(self, operator: str, tensor: torch.Tensor) -> None:
+        """Adds a tensor that an operator was given."""
+        head = f"{operator} {tensor.dtype} {tuple(tensor.shape)}".encode()
+        content = tensor.detach().contiguous().numpy(force=True)
+        self._sum += xxhash.xxh3_64_intdigest(content, xxhash.xxh3_64_intdigest(head))
+
+    def hexdigest(self) -> str:
+        return f"{self._sum % 2**64:016x}"

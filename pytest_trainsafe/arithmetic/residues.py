@@ -14,7 +14,7 @@ from pytest_trainsafe.arithmetic.constants import meaning
 from pytest_trainsafe.arithmetic.decisions import DecisionSource, Undecided
 from pytest_trainsafe.arithmetic.hashing import Hashes
 from pytest_trainsafe.arithmetic.images import Images
-from pytest_trainsafe.arithmetic.numbers import Numbers, Parity, Value
+from pytest_trainsafe.arithmetic.numbers import Dims, Numbers, Parity, Value, every
 from pytest_trainsafe.arithmetic.packing import PRIMES, pack, packed, special, unpack
 
 
@@ -25,13 +25,14 @@ class Residues(Numbers):
 
     - exp(0) = 1, exp(-x) = 1 / exp(x), exp(log(x)) = x, and exp(x - m) = exp(x) / exp(m) where m
       is a `shift` or a logarithm, as in softmax, log-sum-exp and their online forms;
+    - m + log(sum(exp(x - m))) = log(sum(exp(x))) for such an m, so log-sum-exp may take any maximum
+      as its shift, those of parts, or none;
     - sqrt(x * y) = sqrt(x) * sqrt(y), sqrt(1 / x) = 1 / sqrt(x), and sqrt(x) ** 2 = x;
     - a random number stands for pi.
 
     Not known, so equal programs may be found different:
 
-    - log(x * y) = log(x) + log(y): log-sum-exp with another shift than the maximum is another
-      number (its exp is the same);
+    - log(x * y) = log(x) + log(y) for other x and y;
     - exp(c * (x - m)) = exp(c * x) / exp(c * m): scores must be scaled before the shift;
     - the sign of an infinity that comes from a residue: x / 0 is a NaN;
     - sqrt(x) ** 2 = x where another process took the root.
@@ -42,6 +43,8 @@ class Residues(Numbers):
         self.decisions: DecisionSource = decisions or Undecided()
         self.hashes = Hashes(seed)
         self._powers = Images()  # the exponential of a number
+        self._shifts = Images()  # the term of a sum whose exponential is noted
+        self._scaled = Images()  # the term whose exponential scales a number
         self._squares = Images()  # the square of a root
         self._constants: dict[float, torch.Tensor] = {}
         # A square, so that the root of two over pi has a square.
@@ -98,15 +101,23 @@ class Residues(Numbers):
         total = field.add(x, y)
         if self._powers:
             self._note_sum(x, y, total)
+        for each in (x, y) if self._scaled else ():
+            found = self._scaled.find(each)
+            if found is not None:
+                known, shifts = (part.expand(total.shape) for part in found)
+                self._scaled.note(total[known], shifts[known])
         return total
 
     def _note_sum(self, x: torch.Tensor, y: torch.Tensor, total: torch.Tensor) -> None:
-        found = [each[0] for each in map(self._powers.find, (x, y)) if each is not None]
-        if not found:
+        known: torch.Tensor | None = None
+        for term in (y, x):  # of x - m, the term -m first
+            found = self._powers.find(term)
+            if found is not None:
+                mask = found[0].expand(total.shape)
+                self._shifts.note(total[mask], term.expand(total.shape)[mask])
+                known = mask if known is None else known | mask
+        if known is None:
             return
-        known = found[0].expand(total.shape)
-        for mask in found[1:]:
-            known = known | mask
         left, right = (self.exp(each.expand(total.shape)[known]) for each in (x, y))
         self._powers.note(total[known], field.multiply(left, right))
 
@@ -172,14 +183,40 @@ class Residues(Numbers):
         result = torch.where(upper, field.inverse(_not_zero(result)), result)
         result = torch.where(x == 0, packed(1), result)
         known = self._powers.find(x)
-        return result if known is None else torch.where(known[0], known[1], result)
+        if known is not None:
+            result = torch.where(known[0], known[1], result)
+            shifted = self._shifts.find(x)
+            if shifted is not None:
+                self._scaled.note(result[shifted[0]], shifted[1][shifted[0]])
+        return result
+
+    def sum(self, x: Value, dims: Dims = None, keepdim: bool = False) -> torch.Tensor:
+        """The sum; if a term is scaled by the exponential of a number, so is the sum taken to be.
+
+        Nothing false follows: log(y) = log(y / exp(m)) + m for any m.
+        """
+        x = self.lift(x)
+        total = super().sum(x, dims, keepdim)
+        found = self._scaled.find(x) if x.ndim else None
+        if found is not None:
+            bits = torch.where(found[0], found[1].view(torch.int64), 0)
+            chosen = bits.amax(every(x, dims), keepdim=keepdim)
+            known = chosen != 0
+            self._scaled.note(total[known], chosen[known].view(torch.float64))
+        return total
 
     def log(self, x: Value) -> torch.Tensor:
         x = self.lift(x)
         if _strange(x):
             return _with_infinities(torch.log, self.log, (x,), neutral=1.0)
-        result = torch.where(x == packed(1), packed(0), self.hashes("log", x))
-        result = torch.where(x == 0, -math.inf, result)
+        found = self._scaled.find(x)
+        whole, shift = x, torch.zeros_like(x)
+        if found is not None:
+            shift = torch.where(*found, 0.0)
+            scale = torch.where(found[0], self.exp(field.negate(shift)), packed(1))
+            whole = field.multiply(x, scale)
+        result = torch.where(whole == packed(1), packed(0), self.hashes("log", whole))
+        result = torch.where(x == 0, -math.inf, field.add(result, shift))
         self._powers.note(result[x != 0], x[x != 0])
         return result
 

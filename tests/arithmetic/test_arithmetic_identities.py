@@ -66,6 +66,61 @@ def test_a_softmax_that_forgets_to_rescale_is_not_equal():
     assert not exact(wrong, x).equal(exact(lambda each: each.softmax(-1), x))
 
 
+def by_parts(x):
+    """The log-sum-exp of those of the parts, as ranks that hold parts of a vocabulary may do."""
+    parts = torch.stack([each.exp().sum(-1).log() for each in x.chunk(3, -1)])
+    return parts.exp().sum(0).log()
+
+
+def of_parts(x):
+    parts = torch.stack([torch.logsumexp(each, -1) for each in x.chunk(3, -1)])
+    return torch.logsumexp(parts, 0)
+
+
+def shifted_by(shift, added=None):
+    def program(x):
+        now = shift(x)
+        back = now if added is None else added(x)
+        return torch.exp(x - now).sum(-1).log() + back.reshape(-1)
+
+    return program
+
+
+def row_maximum(x):
+    return x.amax(-1, keepdim=True)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: x.exp().sum(-1).log(),
+        by_parts,
+        of_parts,
+        shifted_by(row_maximum),
+        shifted_by(torch.max),
+        shifted_by(lambda x: x[:, :2].amax(-1, keepdim=True)),
+        lambda x: x[:, 0] - functional.log_softmax(x, -1)[:, 0],
+    ],
+)
+def test_a_log_sum_exp_may_be_shifted_by_any_maximum(program):
+    x = reals(2, 6)
+    assert exact(program, x).equal(exact(lambda each: torch.logsumexp(each, -1), x))
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        shifted_by(torch.max, added=row_maximum),
+        shifted_by(row_maximum, added=lambda x: x[:, :1]),
+        lambda x: torch.logsumexp(x[:, 1:], -1),
+        lambda x: torch.logsumexp(x, -1) + x.amax(),
+    ],
+)
+def test_a_log_sum_exp_with_another_shift_added_is_not_equal(program):
+    x = reals(2, 6)
+    assert not exact(program, x).equal(exact(lambda each: torch.logsumexp(each, -1), x))
+
+
 def test_cross_entropy_over_parts_of_the_vocabulary_is_cross_entropy():
     target = torch.tensor([1, 4])
 

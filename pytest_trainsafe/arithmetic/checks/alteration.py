@@ -59,6 +59,9 @@ def _with_result(semantics: Semantics, change: Change) -> Callable[..., Any]:
             result = getattr(getattr(torch.ops, space), short)(*args, **kwargs)
         else:
             result = rule(n, *args, **kwargs)
+        if result is None:  # an operator on lists of tensors, of which it changes the first
+            args[0][0].copy_(change(n, args[0][0]))
+            return None
         result = tree_map(lambda each: _changed(n, each, change), result)
         return args[0].copy_(result) if semantics.name.endswith("_") else result
 

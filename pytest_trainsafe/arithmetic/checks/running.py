@@ -27,10 +27,14 @@ def operator(name: str) -> Operator:
 
 
 def natively(run: Operator, example: Call) -> tuple[Any, Call]:
-    """What an operator returns in float64, and its arguments afterwards."""
+    """What an operator returns in float64, and its arguments afterwards.
+
+    The arguments stand for the result of an operator that returns nothing.
+    """
     given = copied(example, torch.Tensor.clone)
     torch.manual_seed(0)
-    return run(*given.args, **given.kwargs), given
+    result = run(*given.args, **given.kwargs)
+    return (tensors(given.args) if result is None else result), given
 
 
 def on_numbers(
@@ -51,7 +55,7 @@ def on_numbers(
         result = run(*given.args, **given.kwargs)
     if met is not None:
         met.update(mode.met)
-    return result, given
+    return (tensors(given.args) if result is None else result), given
 
 
 def exactly(run: Operator, example: Call, entries: Entries, seed: int = 0) -> tuple[Any, Call]:

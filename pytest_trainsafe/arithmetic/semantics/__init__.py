@@ -8,6 +8,8 @@ torch's reference (native_functions.yaml, derivatives.yaml and the pages of torc
     layers/       softmax and losses, norms, convolution, pooling, attention
     products      products of matrices
     reductions    sums, variances, norms, maxima, sorting
+    selections    medians, running maxima, buckets, draws by chances
+    optimizers    fused optimizers, gradient scaling
     movement      views, copies, selections: operators that run as they are
     indexing      writes of constants, and sums of what falls on one place
     factories     new tensors;  casts  casts and copies;  draws  random numbers

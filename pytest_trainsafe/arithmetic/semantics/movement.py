@@ -14,7 +14,7 @@ from pytest_trainsafe.arithmetic.table import Call, Draw, call, moves
 
 moves(
     "aten.clone", "aten.detach", "aten.alias", "aten.t", "aten.zero", "aten.zero_",
-    "aten.zeros_like", "aten.lift", "aten.isnan", "aten.isinf",
+    "aten.zeros_like", "aten.lift", "aten.isnan", "aten.isinf", "aten.isposinf", "aten.isneginf",
     examples=lambda draw: [call(draw(2, 3))],
 )  # fmt: skip
 
@@ -75,6 +75,14 @@ _each(
     diagonal_backward=lambda draw: (draw(3), [3, 3], 0, 0, 1),
     slice_scatter=lambda draw: (draw(4, 3), draw(2, 3), 0, 1, 3),
     select_scatter=lambda draw: (draw(4, 3), draw(3), 0, 1),
+    diagonal_scatter=lambda draw: (draw(3, 3), draw(3)),
+    as_strided_scatter=lambda draw: (draw(2, 3), draw(2, 2), [2, 2], [3, 1], 1),
+    pixel_shuffle=lambda draw: (draw(1, 4, 2, 3), 2),
+    pixel_unshuffle=lambda draw: (draw(1, 1, 4, 6), 2),
+    channel_shuffle=lambda draw: (draw(1, 4, 2, 2), 2),
+    rot90=lambda draw: (draw(2, 3), 1, [0, 1]),
+    view_copy=lambda draw: (draw(2, 3), [3, 2]),
+    expand_copy=lambda draw: (draw(2, 1), [2, 3]),
     diag_embed=lambda draw: (draw(2, 3),),
     set_=lambda draw: (draw(2, 3), draw(3)),
     resize_=lambda draw: (draw(2, 3), [3, 2]),

@@ -83,3 +83,56 @@ def addmv(
     alpha: Value = 1,
 ) -> Value:
     return _sum(n, x, mv(n, matrix, vector), beta, alpha)
+
+
+@semantics_of(
+    "aten.addr",
+    examples=lambda draw: [
+        call(draw(2, 3), draw(2), draw(3)),
+        call(draw(2, 3), draw(2), draw(3), beta=0.5, alpha=-2),
+    ],
+)
+def addr(
+    n: Numbers,
+    x: torch.Tensor,
+    left: torch.Tensor,
+    right: torch.Tensor,
+    beta: Value = 1,
+    alpha: Value = 1,
+) -> Value:
+    return _sum(n, x, n.multiply(left[:, None], right), beta, alpha)
+
+
+def _by_norms(draw: Draw) -> Iterable[Call]:
+    return [
+        call(draw(2, 3, 2), draw.positive(2, 1, 1), 0),
+        call(draw(4, 3), draw.positive(1, 3), 1),
+    ]
+
+
+@semantics_of("aten._weight_norm_interface", examples=_by_norms)
+def weight_norm(
+    n: Numbers, v: torch.Tensor, g: torch.Tensor, dim: int = 0
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """v * g / norm(v), with one norm for each index of `dim`."""
+    over = [each for each in range(v.ndim) if each != dim % v.ndim]
+    norms = n.sqrt(n.sum(n.square(v), over, True))
+    return n.multiply(v, n.divide(g, norms)), norms
+
+
+def _norm_gradients(draw: Draw) -> Iterable[Call]:
+    for example in _by_norms(draw):
+        v, g, dim = example.args
+        norms = torch.ops.aten._weight_norm_interface(v, g, dim)[1]
+        yield call(draw(*v.shape), v, g, norms, dim)
+
+
+@semantics_of("aten._weight_norm_interface_backward", examples=_norm_gradients)
+def weight_norm_backward(
+    n: Numbers, grad: torch.Tensor, v: torch.Tensor, g: torch.Tensor, norms: torch.Tensor, dim: int
+) -> tuple[torch.Tensor, torch.Tensor]:
+    over = [each for each in range(v.ndim) if each != dim % v.ndim]
+    inner = n.sum(n.multiply(grad, v), over, True)
+    along = n.divide(n.multiply(v, inner), n.square(norms))
+    by_v = n.multiply(n.divide(g, norms), n.subtract(grad, along))
+    return by_v, n.divide(inner, norms)

@@ -7,7 +7,8 @@ instrument   what happens in the ranks
 events       the decisions of a rank, and the operators that it met
 numbers      what alignment and judging ask of exact numbers
 judge        asks for the Runs, and turns their comparison into proved, refuted or not covered
-certificate  the file that says what was proved
+certificate  the file that says what was proved; certify makes its content from Runs
+rerun        runs a certificate again, for `python -m pytest_trainsafe certificate` (command)
 text         the sentences of reports
 """
 

@@ -8,18 +8,12 @@ a refutation needs float64 to confirm it, because some equal functions differ on
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from importlib.metadata import version
 from typing import ClassVar
 
-import xxhash
-
-from pytest_trainsafe.align.logical import logical_tensor
-from pytest_trainsafe.arithmetic import ExactError, table
+from pytest_trainsafe.arithmetic import ExactError
 from pytest_trainsafe.arithmetic.packing import error_bound
-from pytest_trainsafe.arithmetic.variants import find
 from pytest_trainsafe.core.finding import Finding
 from pytest_trainsafe.core.rungs.table import WIDEST
 from pytest_trainsafe.core.tensor_id import TensorId
@@ -27,13 +21,12 @@ from pytest_trainsafe.judges.compare.judgement import LadderJudgement
 from pytest_trainsafe.judges.compare.ladder.ladder import climb
 from pytest_trainsafe.judges.contract import FindingsJudgement, JudgeOptions
 from pytest_trainsafe.judges.exact import JUDGE
-from pytest_trainsafe.judges.exact.certificate import Certificate, Side, write
-from pytest_trainsafe.judges.exact.events import OperatorsMet
+from pytest_trainsafe.judges.exact.certificate import Certificate, write
+from pytest_trainsafe.judges.exact.certify import certified, hashed
 from pytest_trainsafe.launch import GroupFailure
 from pytest_trainsafe.runs.traces import Runs
 from pytest_trainsafe.sweep.case import Case
 from pytest_trainsafe.sweep.point_summary import PointSummary
-from pytest_trainsafe.trace.reader import Trace
 from pytest_trainsafe.trace.run_spec import RunSpec
 
 RUNG = "exact"
@@ -42,13 +35,7 @@ RUNG = "exact"
 MOST = 1e-9
 
 #: The most seeds that are tried.
-_MOST_SEEDS = 8
-
-_ASSUMES = (
-    "both sides train on these shapes, data, routings and decisions",
-    "casts to float64, float32, bfloat16 and float16 are identities",
-    "functions without known identities, such as erf, are equal only on equal arguments",
-)
+MOST_SEEDS = 8
 
 #: What a program may do that exact numbers cannot: the errors of `arithmetic/errors.py`.
 _NOT_COVERED = frozenset(each.__name__ for each in ExactError.__subclasses__())
@@ -60,11 +47,13 @@ class ProofJudgement(FindingsJudgement):
 
     `compared` is the comparison on exact numbers, None if there is none; `confirmed` says that
     float64 refutes the equality too.  `error` bounds the probability of a missed difference.
+    `certificate` is that of a proof.
     """
 
     compared: LadderJudgement | None = None
     confirmed: bool = False
     error: float = 1.0
+    certificate: Certificate | None = None
     text: ClassVar[str] = "pytest_trainsafe.judges.exact.text"
 
     @property
@@ -90,12 +79,24 @@ class ProofJudge:
 
     def judge(self, case: Case, runs: Runs, options: JudgeOptions) -> ProofJudgement:
         """Compares the two sides on exact numbers, and confirms what it finds."""
-        proof = _Proof(case, runs, options)
-        try:
-            compared = proof.compared(RUNG)
-        except GroupFailure as failure:
-            return proof.not_covered(failure)
-        return proof.not_equal(compared) or proof.proved(compared)
+        judgement = proof_of(case, runs, options)
+        if judgement.certificate is None:
+            return judgement
+        folder = runs.candidate.runs.folder / "certificates"
+        path = write(judgement.certificate, folder, case.nodeid)
+        return replace(judgement, artefacts={"certificate": str(path)})
+
+
+def proof_of(
+    case: Case, runs: Runs, options: JudgeOptions, samples: Sequence[int] = range(MOST_SEEDS)
+) -> ProofJudgement:
+    """The judgement on the Runs of a test; `samples` are the random residues, as many as needed."""
+    proof = _Proof(case, runs, options, samples)
+    try:
+        compared = proof.compared(RUNG, samples[0])
+    except GroupFailure as failure:
+        return proof.not_covered(failure)
+    return proof.not_equal(compared) or proof.proved(compared)
 
 
 @dataclass(slots=True)
@@ -105,6 +106,7 @@ class _Proof:
     case: Case
     runs: Runs
     options: JudgeOptions
+    samples: Sequence[int]
     what: str = field(init=False)
 
     def __post_init__(self) -> None:
@@ -162,92 +164,34 @@ class _Proof:
 
     def proved(self, compared: LadderJudgement) -> ProofJudgement:
         """The judgement if exact numbers agree, once enough seeds agree, with its certificate."""
-        first = [traces.at(RUNG) for traces in (self.runs.candidate, self.runs.reference)]
-        hashed = sum(_met(trace).hashed for trace in first)
-        counts = range(1, _MOST_SEEDS + 1)
-        seeds = next((count for count in counts if error_bound(hashed, count) <= MOST), 0)
-        if not seeds:
-            text = f"the Runs hash {hashed} values, too many for a bound of {MOST:.0e}"
+        candidate, reference = (
+            replace(each, sample=self.samples[0]).at(RUNG)
+            for each in (self.runs.candidate, self.runs.reference)
+        )
+        count = hashed(candidate, reference)
+        counts = range(1, len(self.samples) + 1)
+        needed = next((each for each in counts if error_bound(count, each) <= MOST), 0)
+        if not needed:
+            text = f"the Runs hash {count} values, too many for a bound of {MOST:.0e}"
             return self.judgement([_doubt("exact:error", text)], compared)
-        for sample in range(1, seeds):
+        for sample in self.samples[1:needed]:
             found = self.not_equal(self.compared(RUNG, sample))
             if found is not None:
                 return found
-        error = error_bound(hashed, seeds)
-        made = self._certificate(compared, first, hashed, seeds, error)
-        return replace(self.judgement([], compared), error=error, artefacts={"certificate": made})
-
-    def _certificate(
-        self,
-        compared: LadderJudgement,
-        traces: Sequence[Trace],
-        hashed: int,
-        seeds: int,
-        error: float,
-    ) -> str:
-        candidate, reference = traces
-        case = self.case
-        met = {name for trace in traces for name in _met(trace).calls}
-        certificate = Certificate(
-            program=case.program.path,
-            arguments={name: repr(value) for name, value in sorted(case.arguments.items())},
-            candidate=_side(candidate),
-            reference=_side(reference),
-            seeds=tuple(range(seeds)),
-            hashed=hashed,
+        error = error_bound(count, needed)
+        made = certified(
+            candidate,
+            reference,
+            [each.spec(RUNG) for each in (self.runs.candidate, self.runs.reference)],
+            seeds=self.samples[:needed],
             error=error,
-            tensors=_digests(candidate, reference),
-            semantics={name: _module_of(name) for name in sorted(met)},
-            assumes=_ASSUMES,
-            not_covered=tuple(compared.not_compared),
-            versions={name: version(name) for name in ("pytest-trainsafe", "torch")},
+            accept=self.options.accept,
+            not_covered=compared.not_compared,
         )
-        folder = self.runs.candidate.runs.folder / "certificates"
-        return str(write(certificate, folder, case.nodeid))
+        return replace(self.judgement([], compared), error=error, certificate=made)
 
 
 def _doubt(check: str, message: str, where: TensorId | None = None) -> Finding:
     return Finding(
         verdict="inconclusive", judge=JUDGE, check=check, message=message, where=where, dtype=RUNG
     )
-
-
-def _met(trace: Trace) -> OperatorsMet:
-    """The operators that all ranks of a Run met together."""
-    calls: Counter[str] = Counter()
-    hashed = decisions = 0
-    for rank in trace.ranks:
-        for event in rank.events_of(OperatorsMet):
-            calls.update(event.calls)
-            hashed += event.hashed
-            decisions += event.decisions
-    return OperatorsMet(dict(sorted(calls.items())), hashed, decisions)
-
-
-def _module_of(operator: str) -> str:
-    """The module that states what an operator computes, "moves" if it only moves numbers."""
-    found = find(table(), operator)
-    return "moves" if found is None or found.rule is None else found.rule.__module__
-
-
-def _side(trace: Trace) -> Side:
-    events = [event for rank in trace.ranks for event in rank.events_of(OperatorsMet)]
-    return Side(
-        point=str(trace.point),
-        ranks=len(trace.ranks),
-        decisions=tuple(event.decisions for event in events),
-        operators=_met(trace).calls,
-    )
-
-
-def _digests(candidate: Trace, reference: Trace) -> dict[str, str]:
-    """A hash of each logical tensor that both sides have, by its name."""
-    shared = set(candidate.ids())
-    found = {}
-    for id in reference.ids():
-        if id not in shared:
-            continue
-        whole = logical_tensor(reference, id).tensor
-        if whole is not None:
-            found[str(id)] = xxhash.xxh3_64_hexdigest(whole.contiguous().numpy().tobytes())
-    return found

@@ -16,7 +16,7 @@ from pytest_trainsafe.arithmetic.numbers import Dims, Numbers
 from pytest_trainsafe.arithmetic.semantics.examples import two
 from pytest_trainsafe.arithmetic.table import Call, Draw, call, semantics_of
 
-_MEAN, _SUM = 1, 2
+MEAN, SUM = 1, 2
 
 
 @semantics_of(
@@ -92,12 +92,12 @@ def _classes(draw: Draw) -> Iterable[Call]:
     target = torch.tensor([0, 2, -100, 1])
     return [
         call(draw(4, 3), target, weight, reduction, -100)
-        for reduction in (0, _MEAN, _SUM)
+        for reduction in (0, MEAN, SUM)
         for weight in (None, draw.positive(3))
     ]
 
 
-def _class_weights(
+def class_weights(
     n: Numbers, target: torch.Tensor, weight: torch.Tensor | None, ignored: int, like: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The weight of each row, zero for ignored ones, and its class, which is 0 for ignored ones."""
@@ -115,14 +115,14 @@ def nll_loss(
     reduction: int,
     ignore_index: int,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    weights, classes = _class_weights(n, target, weight, ignore_index, x)
+    weights, classes = class_weights(n, target, weight, ignore_index, x)
     chosen = x.gather(-1, classes[..., None])[..., 0]
     losses = n.negate(n.multiply(weights, chosen))
     total = n.sum(weights) if reduction else n.lift(0)
     if not reduction:
         return losses, total
     loss = n.sum(losses)
-    return (n.divide(loss, total) if reduction == _MEAN else loss), total
+    return (n.divide(loss, total) if reduction == MEAN else loss), total
 
 
 def _class_gradients(draw: Draw) -> Iterable[Call]:
@@ -144,34 +144,34 @@ def nll_loss_backward(
     ignore_index: int,
     total_weight: torch.Tensor,
 ) -> torch.Tensor:
-    weights, classes = _class_weights(n, target, weight, ignore_index, x)
+    weights, classes = class_weights(n, target, weight, ignore_index, x)
     slope = n.negate(n.multiply(weights, grad))
-    if reduction == _MEAN:
+    if reduction == MEAN:
         slope = n.divide(slope, total_weight)
     return torch.zeros_like(x).scatter(-1, classes[..., None], slope[..., None])
 
 
-def _reduced(n: Numbers, losses: torch.Tensor, reduction: int) -> torch.Tensor:
-    if reduction == _MEAN:
+def reduced(n: Numbers, losses: torch.Tensor, reduction: int) -> torch.Tensor:
+    if reduction == MEAN:
         return n.mean(losses)
-    return n.sum(losses) if reduction == _SUM else losses
+    return n.sum(losses) if reduction == SUM else losses
 
 
 def _pairs(draw: Draw) -> Iterable[Call]:
-    return [call(draw(2, 3), draw(2, 3), reduction) for reduction in (0, _MEAN, _SUM)]
+    return [call(draw(2, 3), draw(2, 3), reduction) for reduction in (0, MEAN, SUM)]
 
 
 @semantics_of("aten.mse_loss", examples=_pairs)
 def mse_loss(
-    n: Numbers, x: torch.Tensor, target: torch.Tensor, reduction: int = _MEAN
+    n: Numbers, x: torch.Tensor, target: torch.Tensor, reduction: int = MEAN
 ) -> torch.Tensor:
-    return _reduced(n, n.square(n.subtract(x, target)), reduction)
+    return reduced(n, n.square(n.subtract(x, target)), reduction)
 
 
 def _pair_gradients(draw: Draw) -> Iterable[Call]:
     return [
         call(draw(2, 3) if reduction == 0 else draw(), draw(2, 3), draw(2, 3), reduction)
-        for reduction in (0, _MEAN, _SUM)
+        for reduction in (0, MEAN, SUM)
     ]
 
 
@@ -180,13 +180,13 @@ def mse_loss_backward(
     n: Numbers, grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, reduction: int
 ) -> torch.Tensor:
     slope = n.multiply(n.multiply(2, n.subtract(x, target)), grad)
-    return n.divide(slope, x.numel()) if reduction == _MEAN else slope
+    return n.divide(slope, x.numel()) if reduction == MEAN else slope
 
 
 def _logits(draw: Draw) -> Iterable[Call]:
     return [
         call(draw(2, 3), draw.positive(2, 3) / 8),
-        call(draw(2, 3), draw.positive(2, 3) / 8, draw.positive(3), draw.positive(3), _SUM),
+        call(draw(2, 3), draw.positive(2, 3) / 8, draw.positive(3), draw.positive(3), SUM),
     ]
 
 
@@ -197,7 +197,7 @@ def binary_cross_entropy_with_logits(
     target: torch.Tensor,
     weight: torch.Tensor | None = None,
     pos_weight: torch.Tensor | None = None,
-    reduction: int = _MEAN,
+    reduction: int = MEAN,
 ) -> torch.Tensor:
     """(1 - y) * x + (1 + (w - 1) * y) * log(1 + exp(-x)), where w weights the positive class."""
     scale = n.lift(1)
@@ -205,4 +205,4 @@ def binary_cross_entropy_with_logits(
         scale = n.add(1, n.multiply(n.subtract(pos_weight, 1), target))
     soft = n.log(n.add(1, n.exp(n.negate(x))))
     losses = n.add(n.multiply(n.subtract(1, target), x), n.multiply(scale, soft))
-    return _reduced(n, losses if weight is None else n.multiply(losses, weight), reduction)
+    return reduced(n, losses if weight is None else n.multiply(losses, weight), reduction)

@@ -71,6 +71,15 @@ def read(trace: Trace, rank: int) -> Decisions:
     return Decisions([(each.name, each.shapes, _taken(each, path)) for each in found])
 
 
+def digest(decisions: Decisions) -> str:
+    """A hash of decisions.  Fractions, which another machine may round otherwise, are left out."""
+    kept = [
+        (name, shapes, "" if isinstance(each, float) else each)
+        for name, shapes, each in (decisions.taken)
+    ]
+    return xxhash.xxh3_64_hexdigest(msgspec.msgpack.encode([_of(*each) for each in kept]))
+
+
 def _of(name: str, shapes: tuple[tuple[int, ...], ...], taken: Any) -> _Decision:
     if isinstance(taken, torch.Tensor):
         dtype = str(taken.dtype).removeprefix("torch.")

@@ -28,7 +28,15 @@ class ExactRung(Rung):
         numbers = Residues(run.seed * 1009 + run.sample, taken.replay())
         with ExactMode(numbers) as mode:
             yield mode.enter
-        run.add(OperatorsMet(dict(mode.met), numbers.hashes.count, len(taken.taken)))
+        run.add(
+            OperatorsMet(
+                dict(mode.met),
+                numbers.hashes.count,
+                len(taken.taken),
+                decisions.digest(taken),
+                mode.integers.hexdigest(),
+            )
+        )
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ from pytest_trainsafe.judges.refine.certificate.write import certificate_of
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph
 from pytest_trainsafe.judges.refine.graphs.load import graph_of
-from pytest_trainsafe.judges.refine.problem import Problem
-from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.judges.refine.relations.declared import (
+from pytest_trainsafe.judges.refine.problem.declared import (
     Declaration,
     read_declaration,
     stated_problem,
 )
+from pytest_trainsafe.judges.refine.problem.problem import Problem
+from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
 
 JUDGE = "refine"
 #: The checks of this judge, and what each means.

@@ -14,11 +14,11 @@ import torch
 from pytest_trainsafe.arithmetic import Numbers, packing
 from pytest_trainsafe.judges.refine.errors import CannotSayError, InputRelationError
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
-from pytest_trainsafe.judges.refine.expected import Expected, expectations
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.expected import Expected, expectations
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.combine import combine
 from pytest_trainsafe.judges.refine.relations.relation import Relation
 from pytest_trainsafe.judges.refine.search.content import content

@@ -21,10 +21,10 @@ from pytest_trainsafe.judges.refine.errors import (
     GraphError,
     InputRelationError,
 )
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import Evaluated, evaluated, one_thread
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.mesh import RankMesh
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.combine import combine, same
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation
 from pytest_trainsafe.judges.refine.relations.relation import Relation

@@ -18,9 +18,9 @@ from pytest_trainsafe.judges.refine.evaluate.collectives import (
     group_name,
     waits,
 )
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.operators import compute
 from pytest_trainsafe.judges.refine.graphs.graph import INPUT, Graph, Node, Ref
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 
 Tensors = dict[str, Any]
 Steps = Generator[Meeting, Any, None]

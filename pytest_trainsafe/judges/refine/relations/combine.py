@@ -14,7 +14,7 @@ import torch
 
 from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.errors import InputRelationError
-from pytest_trainsafe.judges.refine.evaluate.mesh import Coordinate, RankMesh
+from pytest_trainsafe.judges.refine.mesh import Coordinate, RankMesh
 from pytest_trainsafe.judges.refine.relations.pieces import blocks, sections
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 

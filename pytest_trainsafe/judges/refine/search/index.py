@@ -11,7 +11,7 @@ import torch
 
 from pytest_trainsafe.arithmetic import Numbers
 from pytest_trainsafe.judges.refine.evaluate.lockstep import Tensors
-from pytest_trainsafe.judges.refine.evaluate.mesh import Coordinate, RankMesh
+from pytest_trainsafe.judges.refine.mesh import Coordinate, RankMesh
 from pytest_trainsafe.judges.refine.relations.relation import Step
 from pytest_trainsafe.judges.refine.search.content import Key, content, multiple
 

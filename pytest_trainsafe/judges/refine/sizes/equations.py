@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node, Ref, leaves
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.sizes.closure import Equation, Term, closed
 from pytest_trainsafe.judges.refine.sizes.sites import PARTING, bounds_of, factor_of

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from pytest_trainsafe.judges.refine.errors import CannotSayError
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
 from pytest_trainsafe.judges.refine.sizes.equations import sizes_of
 from pytest_trainsafe.judges.refine.sizes.sites import changed

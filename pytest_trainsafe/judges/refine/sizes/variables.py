@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from pytest_trainsafe.judges.refine.graphs.graph import Graph, Node
-from pytest_trainsafe.judges.refine.problem import Problem
+from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.sizes.sites import PARTING, changed
 
 #: The number of a graph (0 is the sequential one), the name of a node, and a size in it.

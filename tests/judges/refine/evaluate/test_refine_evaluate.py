@@ -12,9 +12,9 @@ from pytest_trainsafe.judges.refine.errors import (
 )
 from pytest_trainsafe.judges.refine.evaluate.kernels import semantics
 from pytest_trainsafe.judges.refine.evaluate.lockstep import evaluate
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
 from pytest_trainsafe.judges.refine.evaluate.run import evaluated
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 
 
 def test_both_sides_of_a_correct_mlp_have_equal_residues_and_equal_doubles():

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from pytest_trainsafe.arithmetic import Residues
-from pytest_trainsafe.judges.refine.evaluate.mesh import RankMesh
+from pytest_trainsafe.judges.refine.mesh import RankMesh
 from pytest_trainsafe.judges.refine.prove import holds
 from pytest_trainsafe.judges.refine.relations.cut import cut
 from pytest_trainsafe.judges.refine.relations.parse import parse_relation

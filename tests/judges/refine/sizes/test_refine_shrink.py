@@ -4,8 +4,8 @@ import pytest
 from refine_graphs import RANK, SEQUENTIAL
 
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
+from pytest_trainsafe.judges.refine.problem.declared import stated_problem
 from pytest_trainsafe.judges.refine.prove import Proof, Refutation, prove
-from pytest_trainsafe.judges.refine.relations.declared import stated_problem
 from pytest_trainsafe.judges.refine.sizes.shrink import affordable, shrunk
 
 HEADS = """

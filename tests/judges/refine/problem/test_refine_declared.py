@@ -5,7 +5,7 @@ from refine_graphs import RANK, RELATION, SEQUENTIAL
 
 from pytest_trainsafe.judges.refine.errors import InputRelationError
 from pytest_trainsafe.judges.refine.graphs.fx_text import parse_fx
-from pytest_trainsafe.judges.refine.relations.declared import read_declaration, stated_problem
+from pytest_trainsafe.judges.refine.problem.declared import read_declaration, stated_problem
 
 INPUTS: dict[str, str] = {"x, ids": "replica", "up": "concat 1", "down": "concat 0"}
 GRAPHS = (parse_fx(SEQUENTIAL), [parse_fx(RANK), parse_fx(RANK)])

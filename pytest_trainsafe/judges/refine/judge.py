@@ -131,7 +131,7 @@ def _message(found: Refutation) -> str:
 def _pattern(found: Refutation) -> Pattern | None:
     """How the wrong value follows from the right one, in the terms of the compare judge."""
     unreduced = found.unreduced
-    if unreduced is None and found.relation is not None and found.relation.partial:
+    if unreduced is None and found.relation is not None and found.relation.summed:
         unreduced = found.node.name, found.relation
     if unreduced is not None:
         name, relation = unreduced

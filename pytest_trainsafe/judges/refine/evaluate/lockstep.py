@@ -117,7 +117,7 @@ def _rank(
         if node.name in given:
             current[node.name] = given[node.name]
         elif partial and (
-            node.operator == INPUT or not all(name in current for name in node.inputs())
+            node.operator == INPUT or not all(name in current for name in node.inputs)
         ):
             continue
         elif node.operator == INPUT:

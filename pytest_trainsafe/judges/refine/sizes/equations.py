@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name
+from pytest_trainsafe.judges.refine.evaluate.collectives import collective, group_name, peer
 from pytest_trainsafe.judges.refine.graphs.graph import GETITEM, Graph, Node, Ref, leaves
 from pytest_trainsafe.judges.refine.problem.problem import Problem
 from pytest_trainsafe.judges.refine.relations.relation import Relation, Step
@@ -84,7 +84,8 @@ def _halved(variables: Variables) -> Iterator[Key]:
 def _is_kernel(node: Node) -> bool:
     """Whether a node calls a kernel outside of torch, whose schema is not known."""
     computes = bool(node.inputs) and node.operator != GETITEM
-    return computes and not node.operator.startswith("aten.") and "c10d" not in node.operator
+    talks = "c10d" in node.operator or peer(node) is not None
+    return computes and not node.operator.startswith("aten.") and not talks
 
 
 def _of_kernel(graph: Graph, node: Node, at: At, sizes: Collection[int]) -> Iterator[Equation]:
@@ -186,9 +187,7 @@ def _of_fused(
             yield _ratio(_term(at, size), count // copies, _term(_at(0, name), whole))
 
 
-def _of_node(
-    graph: Graph, node: Node, at: At, positions: Mapping[int, Key]
-) -> Iterator[Equation]:
+def _of_node(graph: Graph, node: Node, at: At, positions: Mapping[int, Key]) -> Iterator[Equation]:
     refs = [each for each in leaves((node.args, dict(node.kwargs))) if isinstance(each, Ref)]
     shapes = [shape for ref in refs if (shape := _shape(graph, ref.name)) is not None]
     if not shapes:

@@ -46,8 +46,7 @@ class Variables:
 
         changed(graph, node, note, lambda place: place)
         self._positions[number, node.name] = {
-            value: (number, "@", value)
-            for value in positions_of(graph, node).values()
+            value: (number, "@", value) for value in positions_of(graph, node).values()
         }
         inputs = {name: self.of_result(number, name) for name in node.inputs}
         self._local[number, node.name] = frozenset(own.union(*inputs.values()))
